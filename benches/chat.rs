@@ -1,4 +1,4 @@
-//! What a chat costs before it reaches the engine, at the last turn of a long conversation: beside rendering and encoding it anew.
+//! The cost of a chat before it reaches the engine, at the last turn of a long conversation, compared with rendering everything again.
 //!
 //! `cargo bench --bench chat`. With TOKENIZER=FOLDER a model's own tokenizer and template (tests/templates fetches Qwen3's), else those
 //! of the demo engine, whose vocabulary is small. Times are those of one thread, the best of several runs.
@@ -25,10 +25,10 @@ use tokentap::tokenizer::{Renderer, SamplingDefaults};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TURNS: usize = 50;
-/// Of the whole conversation, by then.
+/// Tokens of the whole conversation at its last turn.
 const TOKENS: usize = 100_000;
 
-/// What people and models say, more or less: the project's own code and prose, which repeats itself as such texts do and no more.
+/// Text for messages: the project's code and prose, which repeats itself about as much as real chats.
 fn corpus() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut text: String =
@@ -48,7 +48,7 @@ fn corpus() -> String {
     text
 }
 
-/// Takes the next `tokens` tokens of a text, as far as its average goes.
+/// Takes about the next `tokens` tokens of a text, by its average token length.
 struct Reader<'a> {
     rest: &'a str,
     bytes_per_token: f64,
@@ -84,7 +84,7 @@ impl Conversation {
         json!({"model": "m", "messages": messages, "temperature": 0.7}).to_string().into_bytes()
     }
 
-    /// What is done with a request before it goes to the engine.
+    /// Prepares a request for the engine.
     fn prepare(&self, body: &[u8], session: Option<&Session>) -> (ChatRequest, Prepared) {
         let request = ChatRequest::parse(bytes::Bytes::copy_from_slice(body)).unwrap();
         let preparation = Preparation {
@@ -97,11 +97,11 @@ impl Conversation {
         (request, prepared)
     }
 
-    /// One turn: so much is asked, and so much is answered.
+    /// Runs one turn with these numbers of tokens in the question and the answer.
     fn turn(&mut self, asked: &str, answered: &str) {
         let body = self.request(asked);
         let (_, prepared) = self.prepare(&body, self.session().as_deref());
-        assert!(self.messages.is_empty() || prepared.known > 0, "the turn before was found");
+        assert!(self.messages.is_empty() || prepared.known > 0, "the earlier turn is found");
         let tokenizer = self.model.renderer.tokenizer();
         let mut response = tokenizer.encode(answered).unwrap();
         response.extend(self.model.renderer.end_of_turn());
@@ -168,19 +168,19 @@ fn main() {
         prepared.ids.len() - prepared.known,
         long.chars().count(),
     );
-    println!("| what | takes | goal |\n|---|---|---|");
-    println!("| reading the messages | {:.1} ns a token of history | |", per_token(parse));
-    println!("| and finding the turn, and its tokens | {:.1} ns | |", per_token(prepare));
-    println!("| and writing the ids: all of it | {:.1} ns, {:.2} ms | at most 40 ns |", per_token(all), ms(all));
+    println!("| step | time | goal |\n|---|---|---|");
+    println!("| parse the messages | {:.1} ns a token of history | |", per_token(parse));
+    println!("| and find the turn and its tokens | {:.1} ns | |", per_token(prepare));
+    println!("| and write the ids: total | {:.1} ns, {:.2} ms | at most 40 ns |", per_token(all), ms(all));
     println!(
         "| {} more characters | {:.2} ms | at most 1.5 ms |",
         long.chars().count(),
         ms(with_more.saturating_sub(all))
     );
-    println!("| rendering and encoding it anew | {:.1} ms | |", ms(anew_all));
+    println!("| render and encode everything | {:.1} ms | |", ms(anew_all));
     let times = |anew: Duration, time: Duration| anew.as_secs_f64() / time.as_secs_f64();
-    println!("| that beside all of it | {:.0} times | at least 50 times |", times(anew_all, all));
-    println!("| and with the {} more characters | {:.0} times | |", long.chars().count(), times(anew_more, with_more));
+    println!("| ratio to the total | {:.0} times | at least 50 times |", times(anew_all, all));
+    println!("| ratio with {} more characters | {:.0} times | |", long.chars().count(), times(anew_more, with_more));
 }
 
 fn ms(time: Duration) -> f64 {

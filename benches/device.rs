@@ -1,7 +1,7 @@
-//! What a GPU does with rows of logits, beside what it reads and what its bus carries in the same run: `make bench-gpu`.
+//! Rows of logits on a GPU, compared with its read rate and its bus in the same run: `make bench-gpu`.
 //!
-//! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device returns is
-//! compared with the CPU's before any time is printed. This also runs on the tests' stand-in driver, but then it says nothing about speed.
+//! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device returns
+//! is compared with the CPU's before any time is printed. It also runs on the stand-in driver of the tests, whose times mean nothing.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to its terminal")]
 
@@ -19,19 +19,19 @@ use tokentap::metrics::Metrics;
 const VOCAB: usize = 151_936;
 const WIDTH: usize = 2 * VOCAB;
 
-/// Rows that differ; more are these over and over.
+/// Number of different rows; larger batches repeat them.
 const PATTERN: usize = 64;
 
-/// Each time is the best of so many rounds; in a round the kernel and the reading take turns.
+/// Each time is the best of this number of rounds; a round runs the kernel and the reading alternately.
 const ROUNDS: usize = 7;
 
-/// How long a round of one kind takes about.
+/// Approximate time of one kind in a round.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// Rows of a batch that comes from pinned memory: as much as the queue makes a batch of.
+/// Rows of a batch from pinned memory: the largest batch of the queue.
 const BATCH: usize = 104;
 
-/// What the issue asks for, of the read rate, from 1,024 rows on.
+/// Required share of the read rate, from 1,024 rows on.
 const ASKED: f64 = 0.9;
 
 fn main() {
@@ -62,7 +62,7 @@ fn run(counts: &[usize]) -> Result<(), Unavailable> {
     lone(&pattern, &expected)
 }
 
-/// The kernels over rows that are on the device already.
+/// Times the kernels over rows that are already on the device.
 fn resident(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], count: usize) -> Result<(), Unavailable> {
     let mut held = bare.hold(Dtype::Bf16, VOCAB, pattern, count)?;
     let times = repeats(bare.measure(&mut held, 1).and_then(|_| bare.measure(&mut held, 1))?);
@@ -92,7 +92,7 @@ fn resident(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], count: us
     Ok(())
 }
 
-/// Rows from pinned memory of the host, beside what the bus carries.
+/// Times rows from pinned memory of the host, compared with the bus.
 fn bus(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], most: usize) -> Result<(), Unavailable> {
     let count = BATCH.min(most);
     let mut held = bare.hold(Dtype::Bf16, VOCAB, pattern, count)?;
@@ -107,7 +107,7 @@ fn bus(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], most: usize) -
     }
     let size = (count * WIDTH) as f64;
     println!(
-        "from pinned memory, {count} rows a batch, two under way: {:.0} rows/s, {:.2} GB/s, {:.1} % of the bus ({:.2} GB/s)",
+        "from pinned memory, {count} rows a batch, two in flight: {:.0} rows/s, {:.2} GB/s, {:.1} % of the bus ({:.2} GB/s)",
         count as f64 / through,
         size / through / 1e9,
         sending / through * 100.0,
@@ -116,7 +116,7 @@ fn bus(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], most: usize) -
     Ok(())
 }
 
-/// One row through the thread that owns the device, and from how many on that is worth it.
+/// Times one row through the thread that owns the device, and the number of rows from which the device is faster.
 fn lone(pattern: &[u8], expected: &[RowStats]) -> Result<(), Unavailable> {
     for deadline in [Duration::ZERO, Duration::from_micros(200)] {
         let metrics = Arc::new(Metrics::new("cuda"));
@@ -134,7 +134,7 @@ fn lone(pattern: &[u8], expected: &[RowStats]) -> Result<(), Unavailable> {
         times.sort();
         let at = |share: f64| times[(share * (times.len() - 1) as f64) as usize].as_secs_f64() * 1e6;
         println!(
-            "one row, and {} us to wait for others: median {:.0} us, 99 % {:.0} us ({} times)",
+            "one row, waiting {} us for others: median {:.0} us, 99 % {:.0} us ({} times)",
             deadline.as_micros(),
             at(0.5),
             at(0.99),
@@ -151,7 +151,7 @@ fn lone(pattern: &[u8], expected: &[RowStats]) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// How often to repeat what takes so long.
+/// The number of repetitions for work that takes this time.
 fn repeats(time: Duration) -> u32 {
     ((ROUND.as_secs_f64() / time.as_secs_f64().max(1e-7)) as u32).clamp(1, 10_000)
 }

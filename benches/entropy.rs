@@ -1,4 +1,4 @@
-//! Nanoseconds a token for each kind of lanes, row width and amount of statistics.
+//! Nanoseconds for each token, by kind of lanes, row width and statistics.
 
 #![allow(clippy::print_stdout, reason = "a bench reports to its terminal")]
 
@@ -24,7 +24,7 @@ fn main() {
     }
 }
 
-/// The best of many timed runs, a token.
+/// The best of many timed runs, for each token.
 fn nanoseconds(cpu: &Cpu, batch: &TopK<'_>) -> f64 {
     let mut out = Vec::new();
     let mut best = f64::INFINITY;
@@ -41,7 +41,7 @@ fn nanoseconds(cpu: &Cpu, batch: &TopK<'_>) -> f64 {
     best * 1e9
 }
 
-/// Rows of power laws from nearly certain to wide, the sampled token now inside, now outside.
+/// Rows of power laws from nearly certain to wide; the sampled token is alternately inside and outside the top-k.
 fn batch(tokens: usize, k: usize) -> (Rows, Vec<f32>) {
     let (mut rows, mut chosen) = (Rows::new(), Vec::new());
     for token in 0..tokens {

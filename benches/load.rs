@@ -1,8 +1,8 @@
-//! What tokentap holds and how it serves under load and attack. It runs as a separate process; the engine and the clients run in this one.
+//! Memory and service of tokentap under load and attack. tokentap is a separate process; the engine and the clients run in this one.
 //!
 //! `cargo bench --bench load -- NAME [NUMBER]`: `idle` (connections), `streams` (at once), `control` (requests of h2load), `slow`
-//! (seconds of slowhttptest), `flood` (clients), `soak` (seconds). `tests/load/run.sh` runs them all but the soak, and finds the tools.
-//! Loads are bounded in time and count, and loopback only. A claim that does not hold ends the program with an error.
+//! (seconds of slowhttptest), `flood` (clients), `soak` (seconds). `tests/load/run.sh` runs all except the soak, and finds the tools.
+//! Loads are bounded in time and count, and loopback only. A failed check ends the program with an error.
 #![allow(clippy::print_stdout, reason = "a bench reports to its terminal")]
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
 
@@ -47,7 +47,7 @@ fn main() {
     let name = words.first().map_or("", String::as_str);
     let number = |usual: u64| words.get(1).map_or(usual, |word| word.parse().expect("a number"));
     let size = |usual: u64| number(usual) as usize;
-    // an address in use is one of a load before; all of them together stay below this
+    // addresses in use are those of earlier loads; all loads together stay below this limit
     let limit = Duration::from_secs(number(0).max(1200) + 600);
     let load = async {
         match name {
@@ -65,5 +65,5 @@ fn main() {
     println!("{name}: load of the machine before {}", others.trim());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { tokio::time::timeout(limit, load).await.expect("a load ends") });
-    println!("{name}: as it should be, {:.0} s\n", began.elapsed().as_secs_f64());
+    println!("{name}: passed, {:.0} s\n", began.elapsed().as_secs_f64());
 }

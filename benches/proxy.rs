@@ -1,4 +1,4 @@
-//! Times tokentap between a load generator and a canned engine, against nginx and against no proxy at all, in one interleaved run.
+//! Times tokentap between a load generator and a canned engine, compared with nginx and with no proxy, in one interleaved run.
 //!
 //! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT` the workloads whose names hold TEXT. The load
 //! and the engine share core 0, the proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside this one.
@@ -48,7 +48,7 @@ fn main() {
         Some("quick") => Extent::quick(),
         filter => Extent::full(filter),
     };
-    assert!(!extent.workloads.is_empty(), "no workload has a name with {words:?} in it");
+    assert!(!extent.workloads.is_empty(), "no workload name contains {words:?}");
     process::pin_self(process::HARNESS_CORE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -59,13 +59,13 @@ fn main() {
                 report::print(&extent, &measured);
                 goals::print(&extent, &measured);
             }
-            // whichever future is dropped here ends the processes that it started
-            () = told_to_stop() => eprintln!("stopped"),
+            // the dropped future ends the processes that it started
+            () = stop_signal() => eprintln!("stopped"),
         }
     });
 }
 
-async fn told_to_stop() {
+async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let mut interrupt = signal(SignalKind::interrupt()).unwrap();

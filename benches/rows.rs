@@ -1,5 +1,5 @@
-//! Microseconds a row of 151,936 logits for each kind of lanes and storage type, beside what the same core reads
-//! of the same bytes and what NumPy takes: `cargo bench --bench rows`.
+//! Microseconds for a row of 151,936 logits, by kind of lanes and storage type, compared with the read rate of the same core and with
+//! NumPy: `cargo bench --bench rows`.
 
 #![allow(clippy::print_stdout, reason = "a bench reports to its terminal")]
 
@@ -16,11 +16,11 @@ use tokentap::entropy::{Backend, Cpu, Dtype, Logits};
 const VOCAB: usize = 151_936;
 
 /// Rows a batch: 19 MB of single precision, far more than a core's own caches hold and less than the shared one. A body
-/// that has just come from a socket is there, and there reading alone is fast: from memory both take longer, and the
-/// rows come closer to the read rate.
+/// that was just received is in the shared cache, where reading is fast. From memory both take longer, and the rows are
+/// closer to the read rate.
 const ROWS: usize = 32;
 
-/// Each number is the best of so many rounds; in a round all lanes are timed once, and the reading.
+/// Each number is the best of this number of rounds; a round times all lanes and the reading once.
 const ROUNDS: usize = 40;
 
 /// `log_softmax`, then `-sum p log p`, in single precision: microseconds a row, of a whole batch and of a lone row,
@@ -99,7 +99,7 @@ fn report(cells: &[Cell], rate: f64) {
                 verdict(batch_times >= 40.0)
             );
         }
-        None => println!("NumPy: skipped, there is no python3 that has it"),
+        None => println!("NumPy: skipped, no python3 has it"),
     }
 }
 
@@ -107,14 +107,14 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// What NumPy takes, in microseconds a row.
+/// NumPy's time in microseconds for a row.
 struct Numpy {
     version: String,
     batch: f64,
     lone: f64,
 }
 
-/// Runs NumPy, where there is one.
+/// Runs NumPy, if it is installed.
 fn numpy() -> Option<Numpy> {
     let output = Command::new("python3").args(["-c", NUMPY]).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -130,8 +130,8 @@ fn seconds(job: impl FnOnce()) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// Adds up single precision in the lanes that every machine has: they do 66 GB/s from a core's own cache where the
-/// shared one gives 28, and wider ones or prefetching get no more of it.
+/// Sums single precision with the lanes that every machine has. They reach 66 GB/s from a core's own cache and 28 GB/s
+/// from the shared one; wider lanes or prefetching do not increase that.
 fn sum(bytes: &[u8]) -> [f32; 128] {
     let mut sums = [0.0; 128];
     for chunk in bytes.as_chunks().0.as_chunks::<128>().0 {

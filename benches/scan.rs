@@ -17,7 +17,7 @@ fn main() {
     println!("tokens x k   text       bytes      memcpy us  rows us (median)     portable us (median)");
     let text = r#"" word""#;
     for (tokens, k, third) in [(512, 20, "null"), (4096, 20, "null"), (512, 128, "null"), (512, 20, text)] {
-        // Several bodies, so that the branch predictor cannot learn one by heart.
+        // Several bodies, so that the branch predictor cannot learn one.
         let bodies: Vec<Vec<u8>> = (1..=8).map(|seed| body(tokens, k, third, seed)).collect();
         let mut copy = vec![0; bodies.iter().map(Vec::len).max().unwrap()];
         let (memcpy, _) = microseconds(&bodies, |body| {
@@ -57,7 +57,7 @@ fn microseconds(bodies: &[Vec<u8>], mut job: impl FnMut(&[u8])) -> (f64, f64) {
     (times[times.len() / 50], times[times.len() / 2])
 }
 
-/// A list of `tokens` rows of `k` falling logprobs, each with the text `third`, and the rest of a reply behind it.
+/// A list of `tokens` rows of `k` falling logprobs, each with the text `third`, and the rest of a reply after it.
 fn body(tokens: usize, k: usize, third: &str, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut random = move || {

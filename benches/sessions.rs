@@ -1,6 +1,6 @@
-//! What sessions cost: bytes a token in memory, and how fast a thousand of them become a batch for verl.
+//! The cost of sessions: bytes for each token in memory, and the time to export a thousand of them as a batch for verl.
 //!
-//! `cargo bench --bench sessions`. Memory is what the process holds, as the system counts it, with the allocator of the program.
+//! `cargo bench --bench sessions`. Memory is the resident memory of the process, with the program's allocator.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
 #![allow(missing_docs, reason = "a bench exports nothing")]
 
@@ -35,7 +35,7 @@ fn main() {
     assert_eq!((sessions, store.evicted().len()), (SESSIONS, 0), "nothing was evicted");
     let held = resident() - idle;
     println!("{SESSIONS} sessions x {TURNS} turns x {TOKENS} tokens, {OBSERVED} observed tokens between the turns");
-    println!("| what | is | at most |\n|---|---|---|");
+    println!("| number | measured | at most |\n|---|---|---|");
     println!("| memory a sampled token, as the system counts | {:.1} bytes | 24 bytes |", held as f64 / tokens as f64);
     println!("| memory a sampled token, as the store counts | {:.1} bytes | |", bytes as f64 / tokens as f64);
     println!(

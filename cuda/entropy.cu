@@ -49,7 +49,7 @@ struct RowOut {
   float unused[3];
 };
 
-// What one part of a row adds up to, relative to the greatest logit of that part.
+// The sums of one part of a row, relative to the greatest logit of that part.
 struct Sums {
   float top, z, s, q;
 };
@@ -58,8 +58,8 @@ static_assert(sizeof(RowIn) == 24 && sizeof(RowOut) == 32 && sizeof(Sums) == 16,
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float MASKED = -1e30f;
-// The least float above MASKED. With nothing seen `top` is this, so a masked logit is below it and has no weight, and a
-// logit of just this value counts.
+// The least float above MASKED. It is the initial `top`, so that a masked logit is below it and has no weight, while a
+// logit of exactly this value counts.
 constexpr float LEAST_LIVE = -0x1.93e592p99f;
 // 2^-150 is flushed to zero. Without a floor a masked logit would be -inf times 0.
 constexpr float FLOOR = -150.0f;
@@ -90,7 +90,7 @@ DEVICE void add_below(Sums& part, float x, float c) {
   part.q += d * de;
 }
 
-// How values lie in the 32-bit words of a load: one, or a pair.
+// The layout of values in the 32-bit words of a load: one, or a pair.
 struct Bf16 {
   typedef unsigned short Value;
   static constexpr bool PAIRS = true;
@@ -124,8 +124,8 @@ template <class Element> DEVICE void add_word(Sums& part, unsigned w, float c) {
   if (Element::PAIRS) add_below(part, Element::high(w), c);
 }
 
-// Adds four loads. One look at their greatest value serves them all: it rarely rises. Their own sums are taken apart
-// from the row's, where a long run of small terms would be rounded against a large total.
+// Adds four loads. One comparison with their greatest value is enough for all: it rarely rises. They are summed
+// separately from the row, because many small terms would be rounded against a large total.
 template <class Element> DEVICE void add_group(Sums& a, const uint4 (&v)[4], float c) {
   unsigned words = Element::MASKED_WORD;
 #pragma unroll
@@ -149,11 +149,11 @@ template <class Element> DEVICE void add_group(Sums& a, const uint4 (&v)[4], flo
   a.q += part.q;
 }
 
-// This thread's share of values[0..count] of a row, all threads of the block taking part.
+// This thread's share of values[0..count] of a row; all threads of the block take part.
 template <class Element> DEVICE Sums scan(const typename Element::Value* values, int count, float c) {
   const int size = (int)sizeof(*values), per_load = 16 / size, threads = (int)blockDim.x, thread = (int)threadIdx.x;
   Sums a = {LEAST_LIVE, 0.0f, 0.0f, 0.0f};
-  // Up to the first 16-byte boundary and behind the last, fewer than 16 values in all: one a thread.
+  // Before the first 16-byte boundary and after the last, fewer than 16 values in total: one per thread.
   int head = (int)((16u - ((unsigned long long)values & 15u)) & 15u) / size;
   if (head > count) head = count;
   int loads = (count - head) / per_load;
@@ -220,7 +220,7 @@ template <class Element> DEVICE RowOut report(const RowIn& row, Sums a, float c)
   return {a.z == 0.0f ? -infinity() : a.top, a.z, a.s, a.q, chosen, {0.0f, 0.0f, 0.0f}};
 }
 
-// A block a row, for many rows. Any grid.
+// One block per row, for many rows. Any grid.
 template <class Element> DEVICE void rows_of(const RowIn* rows, int count, RowOut* out) {
   __shared__ Sums warps[ROW_THREADS / 32];
   for (unsigned i = blockIdx.x; i < (unsigned)count; i += gridDim.x) {
@@ -232,15 +232,15 @@ template <class Element> DEVICE void rows_of(const RowIn* rows, int count, RowOu
   }
 }
 
-// gridDim.x blocks a row and gridDim.y rows, for few rows. `parts` has an entry a block. Whichever block of a row comes
-// last merges them, always in the same order. `tickets` has an entry a row, 0 before and after.
+// gridDim.x blocks per row and gridDim.y rows, for few rows. `parts` has an entry per block. The last block of a row to
+// finish merges them, always in the same order. `tickets` has an entry per row, 0 before and after.
 template <class Element> DEVICE void split_rows_of(const RowIn* rows, RowOut* out, Sums* parts, unsigned* tickets) {
   __shared__ Sums warps[ROW_THREADS / 32];
   __shared__ unsigned ticket;
   RowIn row = rows[blockIdx.y];
   float c = LOG2_E * row.inverse_temperature;
   const int splits = (int)gridDim.x;
-  // Whole cache lines each, where the row begins with one.
+  // Each part is whole cache lines if the row is aligned to one.
   long long width = (((long long)row.vocab + splits - 1) / splits + 63) & ~63ll;
   long long from = blockIdx.x * width, until = from + width;
   if (until > row.vocab) until = row.vocab;
@@ -258,7 +258,7 @@ template <class Element> DEVICE void split_rows_of(const RowIn* rows, RowOut* ou
   __threadfence();
   a = {LEAST_LIVE, 0.0f, 0.0f, 0.0f};
   for (int i = (int)threadIdx.x; i < splits; i += 32) {
-    // Other blocks wrote these: not from a cache of this multiprocessor.
+    // Other blocks wrote these, so the loads bypass the cache of this multiprocessor.
     const volatile float* at = &row_parts[i].top;
     Sums part = {at[0], at[1], at[2], at[3]};
     float top = max_or_nan(a.top, part.top);

@@ -1,12 +1,12 @@
-// How the programs of this folder are declared and how they read: compiled ahead of each of them.
+// Declarations and loads that the programs of this directory share: compiled ahead of each of them.
 //
-// Without an include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h, which has its own of these, can
-// compile this very text as C++.
+// It has no include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h, which has its own definitions, can
+// compile the same text as C++.
 #if defined(__CUDACC__)
 #define DEVICE static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void
 
-// Rows are read once: they pass the first-level cache by. Volatile keeps the loads of a group together, ahead of their
+// Rows are read once, so the loads bypass the L1 cache. Volatile keeps the loads of a group together, ahead of their
 // first use.
 DEVICE uint4 load_16(const uint4* at) {
   uint4 v;

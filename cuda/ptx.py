@@ -1,9 +1,9 @@
-"""Makes cuda/*.ptx from cuda/*.cu, or with --check compares them byte for byte.
+"""Compiles cuda/*.cu to cuda/*.ptx, or with --check compares them byte for byte.
 
-The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) is taken by every driver from
-12.0 on, and by devices from sm_80 on. Given as --nvrtc PATH (libnvrtc.so.12, with libnvrtc-builtins.so.12.0 beside it),
-or found among the packages of the Python that runs this. The first line of each file has the hash of its sources, one
-behind the other, so that a stale file shows without NVRTC.
+The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) works with every driver
+from 12.0 on and with devices from sm_80 on. --nvrtc PATH names libnvrtc.so.12, with libnvrtc-builtins.so.12.0 in the same
+directory; by default it is found among the packages of this Python. The first line of each file has the hash of its
+concatenated sources, so that a stale file is detected without NVRTC.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 VERSION = "12.0.140"
 ARCHITECTURE = "compute_80"
 HERE = pathlib.Path(__file__).resolve().parent
-# Each file of PTX, and the sources it is made of, one behind the other.
+# Each PTX file, and the sources that are concatenated for it.
 PROGRAMS = {"entropy.ptx": ("load.cu", "entropy.cu", "top_k.cu"), "read.ptx": ("load.cu", "read.cu")}
 
 
@@ -30,14 +30,14 @@ def installed() -> pathlib.Path:
 
 class Nvrtc:
     def __init__(self, path: pathlib.Path) -> None:
-        # The compiler opens its builtins by name, and the wheel's folder is on no search path.
+        # The compiler opens its builtins by name, and the directory of the wheel is on no search path.
         for builtins in sorted(path.parent.glob("libnvrtc-builtins.so.*")):
             ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
         self.library = ctypes.CDLL(str(path))
 
     def ptx(self, name: str, source: bytes) -> str:
         program = ctypes.c_void_p()
-        # The name goes into mangled symbols: never a path.
+        # The name becomes part of mangled symbols, so it is never a path.
         self.call("CreateProgram", ctypes.byref(program), source, name.encode(), 0, None, None)
         options = [f"--gpu-architecture={ARCHITECTURE}".encode(), b"-std=c++17"]
         try:

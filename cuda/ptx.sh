@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs ptx.py, with its arguments, on the compiler of a Python wheel (23 MB, nothing is left behind): ptx.sh [--check]
+# Runs ptx.py with its arguments and the compiler of a Python wheel (23 MB, in a temporary environment): ptx.sh [--check]
 # VENV names a virtual environment to use and keep instead.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,8 +1,8 @@
-// Reads memory as the kernels of entropy.cu do and does next to nothing with it: what their speed is measured against.
+// Reads memory as the kernels of entropy.cu do and computes almost nothing: the reference for their speed.
 DEVICE unsigned words(uint4 v) { return v.x + v.y + v.z + v.w; }
 
-// out[block], one a block of the grid: the 32-bit words that the block read of data[0..count], added modulo 2^32.
-// A sum of integers, so that it is exact in any order and no load can be left out.
+// out[block], one per block of the grid: the sum modulo 2^32 of the 32-bit words of data[0..count] that the block read.
+// A sum of integers is exact in any order, and the compiler cannot remove a load.
 KERNEL __launch_bounds__(512) read_sum(const uint4* data, unsigned long long count, unsigned* out) {
   __shared__ unsigned warps[16];
   const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;

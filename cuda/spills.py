@@ -1,8 +1,8 @@
-"""What the assembler makes of cuda/*.ptx: registers, stack, spills and 16-byte loads of each kernel and architecture.
+"""Reports registers, stack, spills and 16-byte loads of cuda/*.ptx after assembly, for each kernel and architecture.
 
-Fails where a kernel has a stack or spills, and where one that reads rows has lost its 16-byte loads. For those, the
-last column is the instructions of the loop over whole groups of loads, a value (a load, for read_sum); the branch for a new
-maximum, which is rarely taken, is counted. Needs ptxas and nvdisasm of the wheels that spills.sh installs.
+Fails if a kernel has a stack or spills, or if a kernel that reads rows has no 16-byte loads. For those kernels, the last
+column is the instructions per value (per load, for read_sum) of the loop over whole groups of loads, including the rarely
+taken branch for a new maximum. Needs ptxas and nvdisasm of the wheels that spills.sh installs.
 """
 
 import pathlib

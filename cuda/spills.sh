@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs spills.py on the assembler and disassembler of Python wheels (60 MB, nothing is left behind).
+# Runs spills.py on the assembler and disassembler of Python wheels (60 MB, in a temporary environment).
 # VENV names a virtual environment to use and keep instead.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,4 +1,4 @@
-// Entropy of rows of top-k logprobs; compiled behind entropy.cu.
+// Entropy of rows of top-k logprobs; compiled after entropy.cu.
 
 // One row: values[start..start + k], in any order, the sampled token's logprob (NaN: unknown) and the vocabulary (0:
 // unknown).
@@ -8,8 +8,8 @@ struct TopKIn {
   unsigned vocab;
 };
 
-// In nats and as probabilities; NaN is "not known". `flags` are bits. What each of them means, src/entropy.rs says:
-// this computes what the processor's path does there, with sums and exponentials in float64.
+// In nats and as probabilities; NaN means unknown. `flags` are bits. src/entropy.rs documents each member: this
+// computes the same as the CPU path there, with sums and exponentials in float64.
 struct TopKOut {
   float renormalized, lower, upper, estimate, tail_mass, varentropy, margin, confidence;
   unsigned rank, flags;
@@ -32,11 +32,11 @@ constexpr double LARGEST_VOCAB = 4294967296.0;
 // The error of the tail mass of float32 logprobs, and what bfloat16 adds for each nat of the head's entropy.
 constexpr double TAIL_ERROR = 1e-6, BF16_ERROR = 1.1 / 256.0;
 constexpr double LEAST = 1e-300, ONE_BY_E = 0.36787944117144233;
-// Fewer values show too little of the tail for the power law.
+// Fewer values are not enough to fit the power law.
 constexpr unsigned LEAST_VALUES = 5;
 constexpr int TOP_K_THREADS = 128;
 
-// What the values of a row are. The first three are of those that are not masked.
+// A summary of the values of a row. The first three members ignore masked values.
 struct Look {
   float first, last;
   unsigned k, above, marks;
@@ -109,7 +109,7 @@ DEVICE Head sum_head(const float* values, unsigned k, float first) {
   return a;
 }
 
-// As wide as any logprob can matter, and finite on both sides.
+// The widest range in which a logprob matters, finite on both sides.
 DEVICE double held(double x) {
   return x < -700.0 ? -700.0 : x > 700.0 ? 700.0 : x;
 }
@@ -152,8 +152,8 @@ DEVICE TopKOut unmeasured(unsigned flags) {
   return {none, none, none, none, none, none, none, none, 0, flags};
 }
 
-// What a row leaves open: `n` tail tokens of at most `p_last` each, which hold a mass between `least` and `most`.
-// `truncated` is the entropy of the tokens that are known.
+// The unknown tail of a row: `n` tokens of at most `p_last` each, with a mass between `least` and `most`. `truncated` is
+// the entropy of the known tokens.
 struct Tail {
   double n, p_last, last, least, most, truncated;
 };
@@ -171,7 +171,7 @@ DEVICE double least_entropy(const Tail& tail) {
   return tail.truncated - full * tail.p_last * tail.last - remainder * log(remainder > LEAST ? remainder : LEAST);
 }
 
-// A uniform tail, of the mass in reach that is nearest to n/e.
+// A uniform tail, with the possible mass that is nearest to n/e.
 DEVICE double greatest_entropy(const Tail& tail) {
   double mass = tail.n * ONE_BY_E;
   if (!(mass > tail.least)) mass = tail.least;
@@ -187,14 +187,13 @@ DEVICE double likely_entropy(const Tail& tail, double mass, double k, double voc
   return tail.truncated + mass * (excess(x, span) - tail.last);
 }
 
-// The statistics of a row from its sums, step by step as src/entropy/bounds.rs and src/entropy/report.rs have them.
+// The statistics of a row from its sums, in the same steps as src/entropy/bounds.rs and src/entropy/report.rs.
 DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
   const double first = seen.first, last = seen.last, k = seen.k, none = (double)not_a_number();
   const double vocab = row.vocab ? (double)row.vocab : LARGEST_VOCAB;
   const bool masked = seen.marks & SOME_MASKED, bf16 = !(seen.marks & LOW_BITS) && (seen.marks & SOME_NOT_ZERO);
   const bool known = row.chosen > MASKED && row.chosen < infinity(), outside = known && row.chosen < seen.last;
-  // A row with masked tokens is the whole distribution. A sampled token outside of the row is known, and no more of the
-  // tail.
+  // A row with masked tokens is the whole distribution. Of the tail, only a sampled token outside the row is known.
   const bool whole = masked || !(vocab > k), moved = outside && !whole;
   const double n = whole ? 0.0 : vocab - k - (moved ? 1.0 : 0.0);
 
@@ -206,7 +205,7 @@ DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
   const double p_first = exp(held(first)), p_last = exp(held(last)),
                p_chosen = moved ? exp(held((double)row.chosen)) : 0.0;
   const double truncated = -p_first * (first + (head.s + first * z)) - (moved ? p_chosen * (double)row.chosen : 0.0);
-  // 1 - sum p without taking a near-one p_1 from 1.
+  // 1 - sum p without subtracting a near-one p_1 from 1.
   const double outside_row = -expm1(held(first)) - z * p_first, residual = outside_row - p_chosen;
   const double error = (bf16 ? BF16_ERROR : 0.0) * truncated + TAIL_ERROR, cap = n * p_last;
   const bool too_much = residual<-error, too_little = residual> cap + error;
@@ -243,7 +242,7 @@ DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
   return out;
 }
 
-// A warp a row. Any grid.
+// One warp per row. Any grid.
 KERNEL __launch_bounds__(TOP_K_THREADS)
     entropy_top_k(const float* values, const TopKIn* rows, int count, TopKOut* out) {
   const unsigned warps = blockDim.x / 32;

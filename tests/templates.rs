@@ -1,5 +1,5 @@
-//! Chat templates and tokenizers of models, against what Hugging Face's transformers makes of them; `tests/templates/README.md` says
-//! which and how it was recorded.
+//! Chat templates and tokenizers of models, compared with the results of Hugging Face's transformers; `tests/templates/README.md`
+//! describes the records.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
 #![expect(clippy::print_stdout, reason = "a test prints its result")]

@@ -1,4 +1,4 @@
-//! An agent of the soak: conversations that end, replies that are read, left, cut, refused and asked again.
+//! An agent of the soak: conversations that end, and replies that are read, abandoned, truncated, refused and retried.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::client::Connection;
 use crate::rude::FAULT;
 use crate::tap::post;
 
-/// What agents have done, by kind.
+/// Counts of the agents' actions, by kind.
 #[derive(Debug, Default)]
 pub struct Done {
     pub whole: AtomicU64,
@@ -24,7 +24,7 @@ pub struct Done {
     pub refused: AtomicU64,
     pub cut: AtomicU64,
     pub retried: AtomicU64,
-    /// Answers that were not what the request was for; the first of them are printed.
+    /// Wrong replies; the first of them are printed.
     pub wrong: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Agent {
         ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) % bound
     }
 
-    /// Works until told to stop.
+    /// Works until `stop` is set.
     pub async fn work(mut self, stop: Arc<AtomicBool>) {
         let mut sessions = 0_u64;
         while !stop.load(Ordering::Relaxed) {
@@ -83,7 +83,7 @@ impl Agent {
                 let count = if stream { &self.done.streams } else { &self.done.whole };
                 count.fetch_add(1, Ordering::Relaxed);
                 tokens.extend(output);
-                // what a tool says
+                // a tool result
                 tokens.extend((0..self.roll(16)).map(|at| at + turn));
             }
             70..78 => {
@@ -117,7 +117,7 @@ impl Agent {
         }
     }
 
-    /// Sends a request and reads all of the answer.
+    /// Sends a request and reads the whole reply.
     async fn bytes(&self, headers: &[(&str, &str)], body: &Value) -> std::io::Result<(u16, Vec<u8>)> {
         let mut connection = Connection::open(self.data.port()).await?;
         let mut read = Vec::new();
@@ -129,7 +129,7 @@ impl Agent {
         Ok((status, read))
     }
 
-    /// The sampled tokens of an answer; where it is not as `status` says, that is counted.
+    /// The sampled tokens of a reply; a reply without `status` is counted as wrong.
     async fn read(&self, headers: &[(&str, &str)], body: &Value, status: u16) -> Option<Vec<u64>> {
         let answer = self.bytes(headers, body).await;
         let output = match &answer {
@@ -138,21 +138,21 @@ impl Agent {
             _ => None,
         };
         if output.is_none() && self.done.wrong.fetch_add(1, Ordering::Relaxed) < 5 {
-            let said = answer.map(|(status, read)| {
+            let reply = answer.map(|(status, read)| {
                 (status, String::from_utf8_lossy(&read[read.len().saturating_sub(1500)..]).into_owned())
             });
-            println!("{status} was expected of {headers:?} {body}: {said:?}");
+            println!("{status} was expected of {headers:?} {body}: {reply:?}");
         }
         output
     }
 
-    /// Leaves after some events, or before there are any.
+    /// Disconnects after some events, or before the first.
     async fn leave(&mut self, headers: &[(&str, &str)], body: &Value) {
         let patience = Duration::from_millis(self.roll(60));
         let _ = tokio::time::timeout(patience, self.bytes(headers, body)).await;
     }
 
-    /// Reads slowly for a while, then leaves.
+    /// Reads slowly for a while, then disconnects.
     async fn dawdle(&mut self, headers: &[(&str, &str)], body: &Value) {
         let request = post("/generate", headers, body.to_string().as_bytes());
         let reads = 1 + self.roll(20);
@@ -162,7 +162,7 @@ impl Agent {
             let mut stream = socket.connect(self.data).await?;
             stream.write_all(&request).await?;
             for _ in 0..reads {
-                // whatever comes: it is the pace that counts
+                // only the pace matters, not the bytes
                 let _ = stream.read(&mut [0; 512]).await?;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -172,7 +172,7 @@ impl Agent {
     }
 }
 
-/// The ids of a whole reply or of a stream that has its end mark, if every token has its entropy.
+/// The ids of a reply, or of a stream that ends with `[DONE]`, if every token has an entropy.
 fn output(read: &[u8]) -> Option<Vec<u64>> {
     let objects: Vec<Value> = if read.starts_with(b"data:") {
         memmem::rfind(read, b"data: [DONE]")?;

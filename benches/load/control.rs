@@ -24,7 +24,7 @@ pub async fn run(requests: usize) {
                 ["60", "h2load", "-c", "50", "-m", "20", "-n", &requests.to_string(), &url].map(str::to_owned);
             Command::new("timeout").args(arguments).output().expect("h2load is installed")
         });
-        let output = load.await.expect("who waits does not panic");
+        let output = load.await.expect("the waiting task does not panic");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap_or("?").to_owned();
         println!("  {path}: {}\n    {}", line("finished in"), line("requests:"));

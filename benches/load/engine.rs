@@ -1,4 +1,4 @@
-//! A canned engine in this process: the replies of the bench of the proxy, streams with the time in each event, large bodies.
+//! A canned engine in this process: the replies of the proxy bench, streams with the time in each event, large bodies.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::canned::{Sequence, Shape, VARIANTS};
 use crate::upstream::{self, Canned, Server, Shelf};
 
-/// What times in events count from.
+/// The origin of the times in events.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// How many requests are being answered.
+/// The number of running requests.
 pub static ANSWERING: AtomicUsize = AtomicUsize::new(0);
 
 /// Microseconds since the start.
@@ -23,7 +23,7 @@ pub fn now() -> u64 {
     EPOCH.elapsed().as_micros() as u64
 }
 
-/// An event without its text: what comes before, and behind.
+/// An event without its text: the parts before and after it.
 type Event = (Vec<u8>, Vec<u8>);
 type Streams = Arc<Mutex<Vec<((Shape, bool), Arc<Vec<Event>>)>>>;
 
@@ -37,7 +37,7 @@ pub async fn start() -> SocketAddr {
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
             let (shelf, streams) = (Arc::clone(&shelf), Arc::clone(&streams));
-            // an error is a proxy that has left
+            // an error is a proxy that disconnected
             tokio::spawn(async move { serve(stream, &shelf, &streams).await.ok() });
         }
     });
@@ -65,7 +65,7 @@ async fn serve(mut stream: TcpStream, shelf: &Shelf, streams: &Streams) -> std::
 
 async fn answer(stream: &mut TcpStream, request: &[u8], shelf: &Shelf, streams: &Streams) -> std::io::Result<()> {
     if request.starts_with(b"GET /big") {
-        // more than all buffers between here and a client
+        // larger than all buffers between the engine and a client
         const PIECE: &[u8] = &[b'x'; 64 * 1024];
         stream
             .write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", PIECE.len() * 256).as_bytes())
@@ -126,12 +126,12 @@ async fn stamped(stream: &mut TcpStream, request: &[u8], streams: &Streams) -> s
 }
 
 fn split(shape: Shape, streams: &Streams) -> Arc<Vec<Event>> {
-    let mut streams = streams.lock().expect("nobody panics with it");
+    let mut streams = streams.lock().expect("no task panics while it holds the lock");
     if let Some((_, events)) = streams.iter().find(|(key, _)| *key == (shape, true)) {
         return Arc::clone(events);
     }
     let mut events = Sequence::new(shape).events(true);
-    // the end mark
+    // `[DONE]`
     events.pop();
     let parts = events.into_iter().map(|event| {
         let begin = memmem::find(&event, b"\"text\":\"").expect("events begin with their text") + 8;
@@ -143,7 +143,7 @@ fn split(shape: Shape, streams: &Streams) -> Arc<Vec<Event>> {
     events
 }
 
-/// The number behind `name` in the first kilobytes or the last: in between there are ids alone.
+/// The number after `name` in the first or the last kilobytes; between them there are only ids.
 fn number(request: &[u8], name: &str) -> Option<f64> {
     let edge = 4096.min(request.len());
     upstream::number(&request[..edge], name).or_else(|| upstream::number(&request[request.len() - edge..], name))

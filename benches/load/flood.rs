@@ -1,4 +1,4 @@
-//! Large requests and replies from many clients at once: what is held at most, and what gives way.
+//! Large requests and replies of many concurrent clients: the peak of memory, and which requests are refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ const MB: f64 = (1 << 20) as f64;
 const BUDGET: f64 = 256.0 * MB;
 const FLAGS: &str = "--max-bytes-in-flight 256MiB --max-request-bytes 16MiB --session-bytes 16MiB";
 
-/// What a process may take for each byte that is held: ids of one digit become twice as many bytes as their text has, an allocator keeps
-/// what it got back, and replies that pass have buffers.
+/// Bytes that a process may use for each byte of the budget: one-digit ids take twice the bytes of their text, the allocator keeps freed
+/// memory, and forwarded replies have buffers.
 const MOST: f64 = 3.0;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct Count {
 pub async fn run(clients: usize) {
     let upstream = engine::start().await;
     println!("{clients} clients, {FLAGS}");
-    // the reply of 15,000 tokens is one of 4 MiB for the engine
+    // the engine's reply of 15,000 tokens has 4 MiB
     let (small, large) = (16, 15_000);
     for (name, id, request, reply, stream) in [
         ("requests of 1 MiB, small replies", "12345,", MB, small, false),
@@ -41,7 +41,7 @@ pub async fn run(clients: usize) {
     ] {
         let tap = Tap::start(upstream, &FLAGS.split(' ').collect::<Vec<_>>()).await;
         let ids = id.repeat(request as usize / id.len());
-        // every reply takes its second, so that requests gather
+        // every reply takes a second, so that requests accumulate
         let body = format!(
             r#"{{"sampling_params":{{"max_new_tokens":{reply},"temperature":1.0,"custom_params":{{"delay_ms":1000}}}},"stream":{stream},"input_ids":[{}]}}"#,
             ids.trim_end_matches(',')
@@ -75,7 +75,7 @@ async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
                     Ok(Ok(200)) => _ = count.bare.fetch_add(1, Ordering::Relaxed),
                     Ok(Ok(503)) => {
                         count.shed.fetch_add(1, Ordering::Relaxed);
-                        // as Retry-After says
+                        // the delay of Retry-After
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }
                     other => {
@@ -99,13 +99,13 @@ async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
     let share = |of: &AtomicUsize| 100.0 * part(of) as f64 / part(&count.all).max(1) as f64;
     println!("{name}: {} requests in 20 s", part(&count.all));
     println!(
-        "  at most {:.0} MiB above idle: {:.2} x the budget (held whole, by tokentap's count: {:.0} MiB)",
+        "  at most {:.0} MiB above idle: {:.2} x the budget (buffered bytes by tokentap's count: {:.0} MiB)",
         (peak.peak - idle.rss) as f64 / MB,
         (peak.peak - idle.rss) as f64 / BUDGET,
         held / MB
     );
     println!(
-        "  503: {:.1} %, 200 without entropies: {:.1} %, failed: {:.1} %; tokentap says {} without room",
+        "  503: {:.1} %, 200 without entropies: {:.1} %, failed: {:.1} %; tokentap counts {} without room",
         share(&count.shed),
         share(&count.bare),
         share(&count.failed),
@@ -116,10 +116,6 @@ async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
     let after = metric(&tap.metrics().await, "tokentap_bytes_in_flight", "");
     println!("  idle {idle}; two seconds after {}, {after} bytes in flight", Usage { ..tap.usage() });
     let times = (peak.peak - idle.rss) as f64 / BUDGET;
-    assert!(times < MOST, "{times} times the budget were held");
-    assert_eq!(
-        (part(&count.failed), after),
-        (0, 0.0),
-        "nobody is left without an answer, and everything is given back"
-    );
+    assert!(times < MOST, "{times} times the budget were used");
+    assert_eq!((part(&count.failed), after), (0, 0.0), "every request is answered, and all memory is released");
 }

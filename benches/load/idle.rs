@@ -1,4 +1,4 @@
-//! Connections that do nothing: what each costs, that others are served, that they leave nothing behind, and what is beyond the limit.
+//! Idle connections: the cost of each, service of other clients, release of their resources, and connections beyond the limit.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -42,7 +42,8 @@ async fn kept(tap: &Tap, count: usize) {
     while let Some(connection) = tasks.join_next().await {
         open.push(connection);
     }
-    let open: Vec<Connection> = open.into_iter().map(|done| done.expect("who connects does not panic")).collect();
+    let open: Vec<Connection> =
+        open.into_iter().map(|done| done.expect("the connecting task does not panic")).collect();
     let now = tap.usage();
     println!("{count} connections kept after a request: {now}; idle {idle}; {}", each(idle, now, count));
     served(tap).await;
@@ -50,7 +51,7 @@ async fn kept(tap: &Tap, count: usize) {
     settled(tap, "closed", idle).await;
 }
 
-/// Connections that have said nothing.
+/// Connections that sent nothing.
 async fn silent(tap: &Tap, count: usize) {
     let idle = tap.usage();
     let began = Instant::now();
@@ -59,7 +60,7 @@ async fn silent(tap: &Tap, count: usize) {
         let mut stream = TcpStream::connect(tap.data).await.expect("a connection");
         tasks.spawn(async move {
             let since = Instant::now();
-            // nothing comes but the end
+            // the server only closes the connection
             let _ = stream.read(&mut [0]).await;
             since.elapsed()
         });
@@ -75,13 +76,13 @@ async fn silent(tap: &Tap, count: usize) {
     let ends = async {
         let (mut first, mut last) = (Duration::MAX, Duration::ZERO);
         while let Some(end) = tasks.join_next().await {
-            let end = end.expect("who waits does not panic");
+            let end = end.expect("the waiting task does not panic");
             (first, last) = (first.min(end), last.max(end));
         }
         (first, last)
     };
-    let (first, last) = tokio::time::timeout(Duration::from_secs(120), ends).await.expect("they are cut");
-    println!("  all were cut, {:.1} to {:.1} s after they came", first.as_secs_f64(), last.as_secs_f64());
+    let (first, last) = tokio::time::timeout(Duration::from_secs(120), ends).await.expect("the connections are closed");
+    println!("  all were closed, {:.1} to {:.1} s after they opened", first.as_secs_f64(), last.as_secs_f64());
     settled(tap, "cut", idle).await;
 }
 
@@ -99,14 +100,14 @@ async fn beyond(tap: &Tap) {
     let live = probe_for(tap.control, get("/livez"), Duration::from_millis(10), Duration::from_secs(1)).await;
     open.pop();
     let freed = Instant::now();
-    let (status, _) = next.await.expect("who asks does not panic").expect("an answer");
+    let (status, _) = next.await.expect("the requesting task does not panic").expect("an answer");
     println!(
         "1001 connections with --max-connections 1000: the last {}",
         if waited { "waits" } else { "does not wait" }
     );
     println!("  control port meanwhile: {live}");
-    println!("  answered {status}, {:.1} ms after another has closed", freed.elapsed().as_secs_f64() * 1e3);
-    assert!(waited && status == 200 && live.failed == 0, "who comes late waits, and probes do not");
+    println!("  answered {status}, {:.1} ms after another connection closed", freed.elapsed().as_secs_f64() * 1e3);
+    assert!(waited && status == 200 && live.failed == 0, "a late connection waits, and probes do not");
 }
 
 async fn served(tap: &Tap) {
@@ -117,12 +118,12 @@ async fn served(tap: &Tap) {
     assert_eq!(live.failed + small.failed, 0, "others are served");
 }
 
-/// Waits until the descriptors are gone.
+/// Waits until the descriptors are closed.
 async fn settled(tap: &Tap, how: &str, idle: Usage) {
     let began = Instant::now();
-    // one or two to the upstream may be kept
+    // one or two connections to the upstream may stay open
     while tap.usage().descriptors > idle.descriptors + 2 {
-        assert!(began.elapsed() < Duration::from_secs(30), "descriptors are left: {}", tap.usage());
+        assert!(began.elapsed() < Duration::from_secs(30), "descriptors are still open: {}", tap.usage());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!("  {:.1} s after they were {how}: {}", began.elapsed().as_secs_f64(), tap.usage());

@@ -1,4 +1,4 @@
-//! The demo engine, which does what a request's header `x-fault` says: answers with a status, or breaks off after some events.
+//! The demo engine with faults: a request's header `x-fault` makes it answer with a status, or break off after some events.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ pub async fn start(token_delay: Duration) -> SocketAddr {
 
 async fn answer(engine: Arc<Engine>, request: Request<Incoming>) -> Response<Rude> {
     let fault = request.headers().get(FAULT).and_then(|value| value.to_str().ok()?.parse::<u16>().ok());
-    // below a status it is a number of events
+    // a number below a status is a number of events
     let status = fault.and_then(|fault| StatusCode::from_u16(fault).ok());
     let left = fault.filter(|_| status.is_none()).unwrap_or(u16::MAX);
     let mut reply = engine.handle(request).await.map(|inner| Rude { inner: Some(inner), left });
@@ -62,7 +62,7 @@ async fn answer(engine: Arc<Engine>, request: Request<Incoming>) -> Response<Rud
 /// A body that may break off.
 struct Rude {
     inner: Option<ReplyBody>,
-    /// Frames until it does.
+    /// Frames until it breaks off.
     left: u16,
 }
 

@@ -1,6 +1,6 @@
-//! Whether something grows: a straight line through its means, and how sure that is.
+//! Detects growth: a straight line through means, with its confidence interval.
 
-/// A slope an hour, and the half of its 95 % interval.
+/// A slope per hour, and half of its 95 % interval.
 #[derive(Debug, Clone, Copy)]
 pub struct Slope {
     pub hourly: f64,
@@ -9,7 +9,7 @@ pub struct Slope {
 
 impl Slope {
     /// The line of least squares through the means of `blocks` equal parts of `values`, which were taken every second. Neighbouring
-    /// seconds are alike, which would make the line look surer than it is; means of parts are not.
+    /// seconds are correlated, which would make the interval too small; means of parts are not.
     fn of(values: &[f64], blocks: usize) -> Self {
         let length = (values.len() / blocks).max(1);
         let means = values.chunks_exact(length).map(|part| part.iter().sum::<f64>() / part.len() as f64);
@@ -34,7 +34,7 @@ impl Slope {
 
     /// Whether it is steeper than `bound`, beyond what chance explains.
     pub fn exceeds(self, bound: f64) -> bool {
-        // of what is no number nothing is known, so it may be
+        // NaN counts as growth, because nothing is known
         let least = self.hourly - self.spread;
         least.is_nan() || least > bound
     }
@@ -46,12 +46,12 @@ impl std::fmt::Display for Slope {
     }
 }
 
-/// A line that grows must be seen, and noise must not: told at the start of each soak, for a soak that cannot fail proves nothing.
+/// Growth must be detected, and noise must not. It runs at the start of each soak, because a soak that cannot fail proves nothing.
 pub fn check() {
     // a sawtooth of 3 MB, as an allocator's
     let noise = |second: usize| ((second * 7919) % 97) as f64 / 97.0 * 3.0;
     let flat: Vec<f64> = (0..600).map(|second| 100.0 + noise(second)).collect();
     let leaking: Vec<f64> = (0..600).map(|second| 100.0 + noise(second) + second as f64 * 10.0 / 3600.0).collect();
     let (flat, leaking) = (Slope::of(&flat, 20), Slope::of(&leaking, 20));
-    assert!(!flat.exceeds(5.0) && leaking.exceeds(5.0), "10 MB an hour is seen, noise is not: {flat}, {leaking}");
+    assert!(!flat.exceeds(5.0) && leaking.exceeds(5.0), "10 MB an hour is detected, noise is not: {flat}, {leaking}");
 }

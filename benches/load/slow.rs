@@ -1,4 +1,4 @@
-//! slowhttptest, and readers of streams that hardly read: whether others are served, what it costs, who is cut and when.
+//! slowhttptest, and very slow readers of streams: service of other clients, cost, and when connections are closed.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::times::{probe, probe_for};
 const SMALL: &str = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":16,"temperature":1.0}}"#;
 const CONNECTIONS: usize = 1000;
 
-/// An attack of `slowhttptest`: its name, its options, and what is asked.
+/// An attack of `slowhttptest`: its name, its options and the request.
 type Attack = (&'static str, &'static [&'static str], &'static str);
 
 const ATTACKS: [Attack; 3] = [
@@ -33,7 +33,7 @@ pub async fn run(seconds: u64) {
     readers(&Tap::start(upstream, &[]).await, seconds).await;
 }
 
-/// One attack, with a client that is served before, meanwhile and after.
+/// One attack, with a normal client before, during and after it.
 async fn beside(tap: &Tap, (name, options, path): Attack, seconds: u64) {
     let request = post("/generate", &[], SMALL.as_bytes());
     let pause = Duration::from_millis(20);
@@ -63,13 +63,13 @@ async fn beside(tap: &Tap, (name, options, path): Attack, seconds: u64) {
     println!("  before {idle}; at most {most}");
     history(&std::fs::read_to_string(folder.join("slow.csv")).unwrap_or_default());
     let left = std::fs::remove_dir_all(&folder);
-    left.expect("the folder is there");
+    left.expect("the folder exists");
     let active = settled(tap, idle).await;
     println!("  after {}; {active} requests active", tap.usage());
     assert_eq!((during.failed, active), (0, 0.0), "{name}: others are served, and no place is lost");
 }
 
-/// How many connections were there and had been closed, whenever that changed much.
+/// The numbers of open and closed connections at every large change.
 fn history(csv: &str) {
     // Seconds, Error(s), Closed, Pending, Connected, Service Available
     let rows = csv.lines().skip(1).filter_map(|line| {
@@ -95,10 +95,10 @@ fn history(csv: &str) {
     println!("  {}", line.trim().trim_end_matches(';'));
 }
 
-/// Streams of which each client takes a few bytes a second: what they do not take stays with the engine.
+/// Streams whose clients read a few bytes a second; the rest stays at the engine.
 async fn readers(tap: &Tap, seconds: u64) {
     let idle = tap.usage();
-    // 4 MiB of events as fast as they are taken
+    // 4 MiB of events as fast as they are read
     let body = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":6000,"temperature":1.0},"stream":true}"#;
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
@@ -108,7 +108,7 @@ async fn readers(tap: &Tap, seconds: u64) {
             let socket = TcpSocket::new_v4().expect("a socket");
             socket.set_recv_buffer_size(4096).expect("a small buffer");
             let mut stream = socket.connect(addr).await.expect("a connection");
-            stream.write_all(&post("/generate", &[], body.as_bytes())).await.expect("a request is taken");
+            stream.write_all(&post("/generate", &[], body.as_bytes())).await.expect("the request is sent");
             let mut read = 0;
             while !stop.load(Ordering::Relaxed) {
                 read += stream.read(&mut [0; 32]).await.unwrap_or(0);

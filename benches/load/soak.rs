@@ -1,4 +1,4 @@
-//! The soak: agents that come and go for a long time, and whether memory and descriptors stay as they are.
+//! The soak: agents connect and disconnect for a long time; memory and descriptors must not grow.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use crate::times::{Times, probe};
 
 const AGENTS: u64 = 24;
 
-/// Small stores, so that sessions, entropies and segments of the log leave all the while.
+/// Small stores, so that sessions, entropies and log segments are evicted all the time.
 const FLAGS: &str = "--session-bytes 8MiB --session-ttl 60s --session-idle 5s --data-bytes 64MiB";
 
-/// The allocator gives back at once what is free, so that what the system counts is what is held. Left alone it keeps some tens of MB
-/// from one export to the next, for minutes, which looks like growth in any ten of them.
+/// The allocator returns free memory at once, so that the system's count is the memory in use. By default it keeps some tens of MB from one
+/// export to the next, for minutes, which looks like growth.
 const AT_ONCE: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "0");
 
-/// How long agents come and go until they all rest and what is held is looked at. Under load it depends on who is served at that moment.
+/// The time between two pauses of all agents. Memory is measured in the pauses, because under load it depends on the running requests.
 const ROUND: Duration = Duration::from_secs(50);
 
-/// MB an hour that a steady process may seem to grow by. At a hundred requests a second it is 14 bytes a request, less than anything that
-/// could be forgotten.
+/// MB an hour that a steady process may appear to grow. At a hundred requests a second it is 14 bytes for each request, less than any
+/// leaked object.
 const BOUND: f64 = 5.0;
 
-/// Half an interval, in MB an hour, beyond which nothing has been shown: about a hundred bytes a request. Of what is free between what
-/// is held an allocator can give back whole pages alone, so that the same load leaves some MB more or less.
+/// The largest half interval, in MB an hour, of a valid result: about a hundred bytes for each request. An allocator can return only whole
+/// free pages, so the same load leaves some MB more or less.
 const WIDEST: f64 = 40.0;
 
 const SMALL: &str =
@@ -60,8 +60,8 @@ pub async fn run(seconds: u64) {
         seen.push(held);
     }
     stop.store(true, Ordering::Relaxed);
-    let taken = trainer.await.expect("the trainer does not panic");
-    println!("{done:?}\nthe trainer has {taken:?}");
+    let counts = trainer.await.expect("the trainer does not panic");
+    println!("{done:?}\nthe trainer has {counts:?}");
     let [direct, through] = times;
     println!("16 tokens at 1 ms each, directly: {direct}\n16 tokens at 1 ms each, through tokentap: {through}");
     overhead(&tap.metrics().await);
@@ -70,7 +70,7 @@ pub async fn run(seconds: u64) {
     let memory = slope(|held| held.rss - held.meant);
     let descriptors = slope(|held| held.descriptors);
     println!(
-        "memory in the second half, without what is meant to grow: {memory} MB an hour (at most {BOUND} more than chance explains)"
+        "memory in the second half, without the parts that should grow: {memory} MB an hour (at most {BOUND} more than chance explains)"
     );
     let hourly = done.all() as f64 / began.elapsed().as_secs_f64() * 3600.0;
     println!(
@@ -78,20 +78,20 @@ pub async fn run(seconds: u64) {
         ((memory.hourly + memory.spread) * 1e6 / hourly).max(0.0)
     );
     println!("descriptors in the second half: {descriptors} an hour");
-    assert!(taken.shown.min(taken.samples).min(taken.deleted) > 0, "the trainer has some of each");
+    assert!(counts.shown.min(counts.samples).min(counts.deleted) > 0, "the trainer has some of each");
     assert!(finished.load(Ordering::Relaxed) > 0, "and paths that finished");
     assert!(!memory.exceeds(BOUND), "memory grows");
     assert!(!descriptors.exceeds(20.0), "descriptors grow");
     assert!(
         memory.spread < WIDEST,
-        "the machine was too restless to tell whether memory grows: run it again, or for longer"
+        "the machine was too noisy to decide whether memory grows: run it again, or for longer"
     );
-    assert!(seen.iter().all(|held| held.quiet), "something is held when nothing runs");
-    assert_eq!(through.failed + done.wrong.load(Ordering::Relaxed) as usize, 0, "every answer is what was asked for");
+    assert!(seen.iter().all(|held| held.quiet), "resources are in use while nothing runs");
+    assert_eq!(through.failed + done.wrong.load(Ordering::Relaxed) as usize, 0, "every reply is correct");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// Agents who work for a while, with a client on either way beside them, whose times these are.
+/// Runs the agents for a while. Returns the times of two other clients, one of the engine and one of tokentap.
 async fn round(number: u64, done: &Arc<Done>, [direct, through]: [SocketAddr; 2]) -> [Times; 2] {
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
@@ -105,18 +105,18 @@ async fn round(number: u64, done: &Arc<Done>, [direct, through]: [SocketAddr; 2]
     tokio::time::sleep(ROUND).await;
     stop.store(true, Ordering::Relaxed);
     while let Some(ended) = tasks.join_next().await {
-        ended.expect("who works does not panic");
+        ended.expect("an agent does not panic");
     }
     let [direct, through] = probes;
     [direct.await, through.await].map(|times| times.expect("a probe does not panic"))
 }
 
-/// What tokentap holds while only the trainer sends requests.
+/// Resources of tokentap while only the trainer sends requests.
 struct Held {
     seconds: f64,
     /// MB.
     rss: f64,
-    /// MB of it for names of sessions and numbers of finished paths, which are kept until there are a million of them.
+    /// MB of that for names of sessions and numbers of finished paths, of which a million are kept.
     meant: f64,
     descriptors: f64,
     quiet: bool,
@@ -132,7 +132,7 @@ impl Held {
         // a path has a number and a pointer in a ring that doubles, a session its name with two counts
         let ring = finished.next_power_of_two() * 24;
         let meant = (ring as f64 + gone * 48.0) / 1e6;
-        // the trainer exports once a second: between two of them there is nothing of an export
+        // the trainer exports once a second, and no export runs in between
         let mut usage = tap.usage();
         for _ in 0..30 {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -156,44 +156,44 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// What the trainer has got.
+/// The results of the trainer.
 #[derive(Debug, Default)]
-struct Taken {
+struct TrainerCounts {
     shown: u64,
     samples: u64,
     deleted: u64,
 }
 
-/// Reads what there is on the control port, and deletes a little of it.
-async fn trainer(control: SocketAddr, stop: Arc<AtomicBool>, finished: Arc<AtomicUsize>) -> Taken {
-    let mut taken = Taken::default();
+/// Reads from the control port, and deletes some sessions.
+async fn trainer(control: SocketAddr, stop: Arc<AtomicBool>, finished: Arc<AtomicUsize>) -> TrainerCounts {
+    let mut counts = TrainerCounts::default();
     let mut cursor = String::new();
     let mut round = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         round += 1;
         for path in ["/metrics", "/livez", "/readyz", "/v1/requests", "/v1/policy"] {
-            told(control, &get(path), &[200]).await;
+            body_of(control, &get(path), &[200]).await;
         }
-        let page = told(control, &get("/v1/sessions?limit=300&order=newest"), &[200]).await;
+        let page = body_of(control, &get("/v1/sessions?limit=300&order=newest"), &[200]).await;
         let page: serde_json::Value = serde_json::from_slice(&page).expect("sessions are JSON");
         let sessions = page["sessions"].as_array().expect("a list of sessions");
-        // a session of the list may have left when it is asked for
-        let names: Vec<&str> = sessions.iter().map(|said| said["session"].as_str().expect("its name")).collect();
+        // a session of the list may be evicted before it is requested
+        let names: Vec<&str> = sessions.iter().map(|session| session["session"].as_str().expect("its name")).collect();
         for name in names.iter().take(3) {
             for path in ["", "/trajectories"] {
-                let said = told(control, &get(&format!("/v1/sessions/{name}{path}")), &[200, 404, 410]).await;
-                taken.shown += u64::from(memmem::find(&said, name.as_bytes()).is_some());
+                let body = body_of(control, &get(&format!("/v1/sessions/{name}{path}")), &[200, 404, 410]).await;
+                counts.shown += u64::from(memmem::find(&body, name.as_bytes()).is_some());
             }
         }
         for format in ["verl", "jsonl", "parquet"] {
             let body = serde_json::json!({"sessions": names, "format": format}).to_string();
-            let said = told(control, &post("/v1/samples", &[], body.as_bytes()), &[200, 404, 410]).await;
+            let export = body_of(control, &post("/v1/samples", &[], body.as_bytes()), &[200, 404, 410]).await;
             if format == "jsonl" {
-                taken.samples += memmem::find_iter(&said, b"\"session\"").count() as u64;
+                counts.samples += memmem::find_iter(&export, b"\"session\"").count() as u64;
             }
         }
         loop {
-            let lines = told(control, &get(&format!("/v1/trajectories?limit=1000&since={cursor}")), &[200]).await;
+            let lines = body_of(control, &get(&format!("/v1/trajectories?limit=1000&since={cursor}")), &[200]).await;
             let lines: Vec<&[u8]> = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
             let Some(last) = lines.last() else { break };
             let last: serde_json::Value = serde_json::from_slice(last).expect("a line is JSON");
@@ -201,25 +201,25 @@ async fn trainer(control: SocketAddr, stop: Arc<AtomicBool>, finished: Arc<Atomi
             finished.fetch_add(lines.len(), Ordering::Relaxed);
         }
         if let Some(name) = names.last().filter(|_| round.is_multiple_of(5)) {
-            told(control, &post(&format!("/v1/sessions/{name}/freeze"), &[], b""), &[200, 404, 410]).await;
+            body_of(control, &post(&format!("/v1/sessions/{name}/freeze"), &[], b""), &[200, 404, 410]).await;
             let delete = format!("DELETE /v1/sessions/{name} HTTP/1.1\r\nhost: localhost\r\n\r\n");
-            let said = told(control, delete.as_bytes(), &[200, 404, 410]).await;
-            taken.deleted += u64::from(memmem::find(&said, b"deleted").is_some());
+            let body = body_of(control, delete.as_bytes(), &[200, 404, 410]).await;
+            counts.deleted += u64::from(memmem::find(&body, b"deleted").is_some());
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    taken
+    counts
 }
 
-/// The body of an answer that has one of these statuses.
-async fn told(control: SocketAddr, request: &[u8], statuses: &[u16]) -> Vec<u8> {
+/// The body of a reply with one of these statuses.
+async fn body_of(control: SocketAddr, request: &[u8], statuses: &[u16]) -> Vec<u8> {
     let (status, body) = ask(control, request).await.expect("the control port answers");
     let asked = String::from_utf8_lossy(&request[..request.len().min(200)]);
     assert!(statuses.contains(&status), "{status} for {asked}: {}", String::from_utf8_lossy(&body));
     body
 }
 
-/// Between which bounds the 99th percentile of tokentap's own work lies.
+/// The bounds of the 99th percentile of tokentap's own work.
 fn overhead(text: &str) {
     let mut buckets: Vec<(f64, f64)> = Vec::new();
     for line in text
@@ -250,7 +250,7 @@ async fn settled(tap: &Tap, idle: Usage) -> bool {
         let text = tap.metrics().await;
         let active = metric(&text, "tokentap_http_requests_active", "endpoint=\"/generate\"");
         let held = metric(&text, "tokentap_bytes_in_flight", "");
-        let running = told(tap.control, &get("/v1/requests"), &[200]).await;
+        let running = body_of(tap.control, &get("/v1/requests"), &[200]).await;
         let running: serde_json::Value = serde_json::from_slice(&running).expect("they are JSON");
         let running = running["requests"].as_array().map_or(usize::MAX, Vec::len);
         let descriptors = tap.usage().descriptors;

@@ -1,4 +1,4 @@
-//! Streams at once: every one whole, in order and measured, and how much later its events come than from the engine directly.
+//! Concurrent streams: each must be complete, in order and measured; prints the latency that tokentap adds to events.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::times::Times;
 
 const TOKENS: usize = 200;
 
-/// Between two events of a stream.
+/// Time between two events of a stream.
 const PACE: Duration = Duration::from_millis(200);
 
 pub async fn run(count: usize) {
@@ -28,7 +28,7 @@ pub async fn run(count: usize) {
     let idle = tap.usage();
     let watching = watch(tap.id());
     let (through, took) = all(tap.data, count, true).await;
-    let most = watching.await.expect("who watches does not panic");
+    let most = watching.await.expect("the watching task does not panic");
     println!("  through tokentap: an event arrives {through}");
     println!(
         "  added: p50 {:.2} ms, p99 {:.2} ms; {:.0} tokens/s, each with its entropy",
@@ -39,7 +39,7 @@ pub async fn run(count: usize) {
     println!("  idle {idle}; at most {most}: {:.1} KB a stream", (most.rss - idle.rss) as f64 / 1e3 / count as f64);
 }
 
-/// The most that there was, until the streams have ended.
+/// The peak of resources until the streams end.
 fn watch(process: u32) -> tokio::task::JoinHandle<Usage> {
     tokio::spawn(async move {
         let mut most = Usage::default();
@@ -61,7 +61,7 @@ fn watch(process: u32) -> tokio::task::JoinHandle<Usage> {
     })
 }
 
-/// Runs all of them at once; from when the first began until the last has ended.
+/// Runs all of them concurrently. Returns the times, and the time from the first start to the last end.
 async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration) {
     let ready = Arc::new(Barrier::new(count));
     let mut tasks = JoinSet::new();
@@ -76,7 +76,7 @@ async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration
         tasks.spawn(async move {
             let mut connection = Connection::open(addr.port()).await.expect("a connection");
             ready.wait().await;
-            // streams that ran in step would make the engine late
+            // synchronous streams would delay the engine
             tokio::time::sleep(PACE * at as u32 / count as u32).await;
             let began = Instant::now();
             (one(&mut connection, at, measured, &bounds).await, began, Instant::now())
@@ -84,7 +84,7 @@ async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration
     }
     let (mut times, mut first, mut last) = (Times::default(), None, Instant::now());
     while let Some(done) = tasks.join_next().await {
-        let (stream, began, ended) = done.expect("every stream is as it should be");
+        let (stream, began, ended) = done.expect("every stream is correct");
         times.add(stream);
         first = Some(first.map_or(began, |first: Instant| first.min(began)));
         last = last.max(ended);
@@ -92,10 +92,10 @@ async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration
     (times, last - first.expect("there are streams"))
 }
 
-/// How late each event of a stream is.
+/// The delay of each event of a stream.
 ///
 /// # Panics
-/// When anything of it is missing or wrong.
+/// When a part is missing or wrong.
 async fn one(connection: &mut Connection, at: usize, measured: bool, bounds: &[(f64, f64)]) -> Times {
     let prompt: Vec<String> = (0..32).map(|token| (1000 + 37 * token + at).to_string()).collect();
     let body = format!(
@@ -110,7 +110,7 @@ async fn one(connection: &mut Connection, at: usize, measured: bool, bounds: &[(
         pending.extend_from_slice(data);
         while let Some(end) = memmem::find(&pending, b"\n\n") {
             let event: Vec<u8> = pending.drain(..end + 2).collect();
-            assert!(!done, "stream {at}: something behind the end mark");
+            assert!(!done, "stream {at}: data after [DONE]");
             if event.starts_with(b"data: [DONE]") {
                 done = true;
                 continue;
@@ -125,17 +125,17 @@ async fn one(connection: &mut Connection, at: usize, measured: bool, bounds: &[(
                 assert!((low - 1e-3..=high + 1e-3).contains(&nats), "stream {at}: {nats} is not in {low}..{high}");
             }
             events += 1;
-            let says_how = memmem::find(&event, b"\"source\":\"top_k\"").is_some();
-            assert_eq!(says_how, measured && events == TOKENS, "stream {at}: the last event says how");
+            let has_info = memmem::find(&event, b"\"source\":\"top_k\"").is_some();
+            assert_eq!(has_info, measured && events == TOKENS, "stream {at}: the last event has entropy_info");
         }
     });
     let status =
         tokio::time::timeout(PACE * 10 * TOKENS as u32, reading).await.expect("a stream ends").expect("a stream");
-    assert_eq!((status, events, done, pending.len()), (200, TOKENS, true, 0), "stream {at} is whole");
+    assert_eq!((status, events, done, pending.len()), (200, TOKENS, true, 0), "stream {at} is complete");
     times
 }
 
-/// The number behind `name`.
+/// The number after `name`.
 fn digits(event: &[u8], name: &str) -> Option<f64> {
     let rest = &event[memmem::find(event, name.as_bytes())? + name.len()..];
     let length = rest.iter().take_while(|byte| byte.is_ascii_digit() || b".e-".contains(byte)).count();

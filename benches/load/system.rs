@@ -1,9 +1,9 @@
-//! What the system counts of its TCP connections: it tells a request that the system lost from one that tokentap did.
+//! The system's TCP counters, which distinguish requests lost by the system from those lost by tokentap.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The counters that rise when the system drops or sends again: names of /proc/net/netstat and /proc/net/snmp.
+/// Counters of drops and retransmissions: names of /proc/net/netstat and /proc/net/snmp.
 const COUNTERS: [&str; 9] = [
     "ListenOverflows",
     "ListenDrops",
@@ -16,11 +16,11 @@ const COUNTERS: [&str; 9] = [
     "OutRsts",
 ];
 
-/// Their values, or what they rose by.
+/// Their values or increases.
 pub struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// As they are.
+    /// The current values.
     pub fn now() -> Self {
         let mut all = BTreeMap::new();
         for path in ["/proc/net/netstat", "/proc/net/snmp"] {
@@ -36,7 +36,7 @@ impl Counters {
         Self(all)
     }
 
-    /// What has come since.
+    /// The increase since then.
     pub fn rise(&self) -> Self {
         let now = Self::now();
         Self(

@@ -1,4 +1,4 @@
-//! A tokentap in a separate process, and what the system and tokentap itself report about it.
+//! A tokentap in a separate process, with the system's and its own measurements.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -35,21 +35,21 @@ impl Tap {
         let limit = Instant::now() + Duration::from_secs(20);
         while !tap.is_ready().await {
             assert!(matches!(tap.child.try_wait(), Ok(None)), "tokentap has ended");
-            assert!(Instant::now() < limit, "tokentap does not get ready");
+            assert!(Instant::now() < limit, "tokentap does not become ready");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         tap
     }
 
-    /// Whether the engine has been asked everything: what the first generation says of itself.
+    /// Whether the probe has ended, by the `entropy_info` of a first generation.
     async fn is_ready(&self) -> bool {
         let body = r#"{"input_ids":[1,2],"sampling_params":{"max_new_tokens":2,"temperature":1.0}}"#;
-        let Ok((200, said)) = ask(self.data, &post("/generate", &[], body.as_bytes())).await else { return false };
-        let has = |text: &str| memchr::memmem::find(&said, text.as_bytes()).is_some();
+        let Ok((200, reply)) = ask(self.data, &post("/generate", &[], body.as_bytes())).await else { return false };
+        let has = |text: &str| memchr::memmem::find(&reply, text.as_bytes()).is_some();
         has("\"vocab_size\":") && has("\"estimator\":\"estimate\"") && !has("\"reason\":")
     }
 
-    /// What the system counts.
+    /// The system's measurements.
     pub fn usage(&self) -> Usage {
         Usage::of(self.child.id())
     }
@@ -68,18 +68,18 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // both fail only where it has ended already
+        // both fail only if the process has ended
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Memory and descriptors of a moment.
+/// Memory and descriptors at one time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     /// Resident bytes.
     pub rss: u64,
-    /// The most there were.
+    /// The peak.
     pub peak: u64,
     pub descriptors: usize,
 }
@@ -102,7 +102,7 @@ impl std::fmt::Display for Usage {
     }
 }
 
-/// The sum of a metric over its labels, those whose labels hold `labels`.
+/// The sum of the series of a metric whose labels contain `labels`.
 pub fn metric(text: &str, name: &str, labels: &str) -> f64 {
     let lines = text.lines().filter_map(|line| line.strip_prefix(name));
     let ours = lines.filter(|rest| rest.starts_with(['{', ' ']) && rest.contains(labels));
@@ -130,7 +130,7 @@ pub fn post(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// A place that was free a moment ago.
+/// An address that was free a moment ago.
 fn free() -> SocketAddr {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("a bound port has an address")

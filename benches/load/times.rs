@@ -1,4 +1,4 @@
-//! Times that were measured, and who measures them beside a load.
+//! Measured times, and a client that measures them during a load.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::client::Connection;
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Times of requests that were served, and how many were not.
+/// Times of served requests, and the number of failed ones.
 #[derive(Debug, Default, Clone)]
 pub struct Times {
     /// Milliseconds.
@@ -24,7 +24,7 @@ impl Times {
         self.failed += other.failed;
     }
 
-    /// Milliseconds that the given part was not slower than.
+    /// The percentile in milliseconds.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.served.clone();
         sorted.sort_by(f64::total_cmp);
@@ -40,7 +40,7 @@ impl std::fmt::Display for Times {
     }
 }
 
-/// Sends `request` so many times a second, each time on the connection that is open or on a new one, until told to stop.
+/// Sends `request` at this rate, on the open connection or on a new one, until stopped.
 pub async fn probe(addr: SocketAddr, request: Vec<u8>, pause: Duration, stop: Arc<AtomicBool>) -> Times {
     let mut times = Times::default();
     let mut open = None;
@@ -68,7 +68,7 @@ pub async fn probe(addr: SocketAddr, request: Vec<u8>, pause: Duration, stop: Ar
     times
 }
 
-/// The times of so many seconds.
+/// The times of this number of seconds.
 pub async fn probe_for(addr: SocketAddr, request: Vec<u8>, pause: Duration, time: Duration) -> Times {
     let stop = Arc::new(AtomicBool::new(false));
     let probing = tokio::spawn(probe(addr, request, pause, Arc::clone(&stop)));

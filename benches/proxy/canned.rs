@@ -1,4 +1,4 @@
-//! What the canned engine answers: replies written once by the demo engine's wire writer, from random but plausible numbers.
+//! The replies of the canned engine, written once by the demo engine's encoder from random but plausible numbers.
 
 use tokentap::demo::wire::{
     DONE, Finish, Form, LogprobRow, LogprobTable, Logprobs, Meta, Reply, SideLogprobs, Span, Timing, Wire,
@@ -6,7 +6,7 @@ use tokentap::demo::wire::{
 
 /// Rows of the output layer, as Qwen's.
 pub const VOCAB: u32 = 151_936;
-/// Different replies of one shape, so that no branch predictor learns one by heart.
+/// Different replies of one shape, so that a branch predictor cannot learn them.
 pub const VARIANTS: u64 = 4;
 
 /// Which reply.
@@ -14,7 +14,7 @@ pub const VARIANTS: u64 = 4;
 pub struct Shape {
     /// Tokens of the reply.
     pub tokens: usize,
-    /// k, where logprobs are asked for.
+    /// k, if logprobs are requested.
     pub k: Option<usize>,
     /// Top logprobs in flat base64.
     pub flat: bool,
@@ -47,7 +47,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Text and ids depend on tokens and variant alone, so that replies with and without logprobs differ in nothing else.
+    /// Text and ids depend only on tokens and variant, so that replies with and without logprobs do not differ otherwise.
     pub fn new(shape: Shape) -> Self {
         let mut random = Random::new(shape.variant);
         let (mut text, mut ends, mut ids) = (String::new(), Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ impl Sequence {
         out
     }
 
-    /// The events of a stream, one a token: everything so far, or only what is new.
+    /// The events of a stream, one for each token: cumulative or incremental.
     pub fn events(&self, incremental: bool) -> Vec<Vec<u8>> {
         let mut events: Vec<Vec<u8>> = (0..self.shape.tokens)
             .map(|at| {
@@ -95,8 +95,8 @@ impl Sequence {
         events
     }
 
-    /// Between what each token's entropy must lie, in nats: the listed tokens' share alone, and with the rest of the probability
-    /// spread evenly over the rest of the vocabulary.
+    /// The bounds of each token's entropy in nats: the share of the listed tokens alone, and with the remaining probability spread evenly
+    /// over the other tokens.
     pub fn entropy_bounds(&self) -> Vec<(f64, f64)> {
         let bounds = |rows: &[LogprobRow]| {
             let logprobs = || rows.iter().filter_map(|row| row.logprob).map(f64::from);
@@ -193,8 +193,7 @@ impl Random {
         (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Falling logprobs whose probabilities do not add up to more than 1: most tokens are nearly certain, some are open, a few are
-    /// anybody's guess.
+    /// Falling logprobs whose probabilities sum to at most 1: most tokens are nearly certain, some are open, a few are very uncertain.
     fn logprobs(&mut self, k: usize) -> Vec<f32> {
         let (mass, slope) = match self.below(100) {
             0..55 => (1.0 - 1e-4 * self.unit(), 4.0),
@@ -210,12 +209,12 @@ impl Random {
             })
             .collect();
         let sum: f64 = depths.iter().map(|depth| (-depth).exp()).sum();
-        // the rest of the vocabulary has the rest of the probability, and none of it more than the last of these: else no distribution has the row
+        // each other token must have at most the probability of the last listed one, or the row belongs to no distribution
         let least = f64::ln(1.5 * (1.0 - mass) / (f64::from(VOCAB) - k as f64));
         depths.iter().map(|depth| (f64::ln(mass / sum) - depth).max(least) as f32).collect()
     }
 
-    /// One of the listed tokens, as likely as it says.
+    /// Samples one of the listed tokens by its probability.
     fn draw(&mut self, logprobs: &[f32]) -> usize {
         let mut left = self.unit();
         let found = logprobs.iter().position(|logprob| {

@@ -1,4 +1,4 @@
-//! Whether the replies that are about to be timed are right.
+//! Checks the replies before they are timed.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::target::{Engine, Target};
 use crate::upstream::{CANNED, Server};
 use crate::workload::{EntropyRequest, Flow, Workload};
 
-/// What came back.
+/// A reply.
 struct Reply {
     body: Vec<u8>,
     canned: String,
@@ -17,7 +17,7 @@ struct Reply {
 /// Sends each of the requests through each target once.
 ///
 /// # Panics
-/// When a proxy changed what it should have forwarded, or tokentap's reply is not the plain one with entropies added.
+/// When a proxy changed a reply that it should forward, or tokentap's reply is not the plain one plus entropies.
 pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
     let workload = &match workload.flow {
         Flow::Paced(_) => Workload { flow: Flow::Stream, ..*workload },
@@ -32,20 +32,24 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
             Shape { k: Some(workload.k), ..carried }.label()
         }
     };
-    assert!(direct.iter().all(|reply| reply.canned == carried), "{}: not what it is about", workload.name);
+    assert!(
+        direct.iter().all(|reply| reply.canned == carried),
+        "{}: another reply than that of the workload",
+        workload.name
+    );
     for target in targets.iter().filter(|target| **target != Target::Direct) {
         let replies = fetch(target, engine, workload.server, workload.requests(target.is_tokentap())).await;
         assert_eq!(replies.len(), direct.len());
         if !(target.is_tokentap() && workload.is_job()) {
             let same = replies.iter().zip(&direct).all(|(reply, direct)| reply.body == direct.body);
-            assert!(same, "{}: {} changed what it forwards", workload.name, target.name());
+            assert!(same, "{}: {} changed a forwarded reply", workload.name, target.name());
             continue;
         }
         let plain = fetch(&Target::Direct, engine, workload.server, workload.plain_requests()).await;
         for (variant, (reply, plain)) in (0..).zip(replies.iter().zip(&plain)) {
             let flat = workload.server == Server::Flat && !workload.is_stream();
             let read = Shape { tokens: workload.tokens, k: Some(workload.k), flat, variant };
-            assert_eq!(reply.canned, read.label(), "{}: the engine was asked for something else", workload.name);
+            assert_eq!(reply.canned, read.label(), "{}: the engine got another request", workload.name);
             let bounds = Sequence::new(read).entropy_bounds();
             enriched(workload, &bounds, &objects(workload, &reply.body), &objects(workload, &plain.body));
         }
@@ -78,7 +82,7 @@ fn objects(workload: &Workload, body: &[u8]) -> Vec<Value> {
     events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
 }
 
-/// Without what tokentap added, `replies` must be `plain`; and what it added must fit.
+/// `replies` without tokentap's members must equal `plain`, and the added members must be valid.
 fn enriched(workload: &Workload, bounds: &[(f64, f64)], replies: &[Value], plain: &[Value]) {
     let name = workload.name;
     assert_eq!(replies.len(), plain.len(), "{name}: events are missing");
@@ -99,7 +103,7 @@ fn enriched(workload: &Workload, bounds: &[(f64, f64)], replies: &[Value], plain
             assert!((low - 1e-3..=high + 1e-3).contains(nats), "{name}: {nats} is not in {low}..{high}");
         }
         if at + 1 == replies.len() {
-            let info = info.expect("the last object says how");
+            let info = info.expect("the last object has entropy_info");
             assert_eq!((&info["source"], &info["top_k"]), (&"top_k".into(), &workload.k.into()), "{name}");
             assert_eq!(info["vocab_size"], VOCAB, "{name}");
         }

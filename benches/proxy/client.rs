@@ -1,4 +1,4 @@
-//! One keep-alive HTTP/1.1 connection that reads replies without keeping them.
+//! One keep-alive HTTP/1.1 connection that reads replies without storing them.
 
 use std::io::{Error, ErrorKind, Result};
 
@@ -20,7 +20,7 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; 256 * 1024], head: Vec::new() })
     }
 
-    /// Sends a request and hands the pieces of its reply's body to `body` as they come; returns the status.
+    /// Sends a request and passes the pieces of the reply's body to `body` as they arrive; returns the status.
     pub async fn exchange(&mut self, request: &[u8], mut body: impl FnMut(&[u8])) -> Result<u16> {
         self.stream.write_all(request).await?;
         let mut filled = 0;
@@ -62,25 +62,25 @@ impl Connection {
         }
         match self.header("transfer-encoding") {
             Some(coding) if coding.eq_ignore_ascii_case("chunked") => Ok(Framing::Size(0)),
-            _ => Err(broken("the reply ends with its connection")),
+            _ => Err(broken("the reply has neither a length nor chunks")),
         }
     }
 }
 
-/// What comes next of a body.
+/// The next part of a body.
 enum Framing {
-    /// So many bytes, and that is all.
+    /// The remaining bytes of the body.
     Length(usize),
-    /// The line with a chunk's size; so far its digits say this.
+    /// The line with a chunk's size, and its value so far.
     Size(usize),
-    /// So many bytes of a chunk, the line end behind it counted.
+    /// The remaining bytes of a chunk, including its line end.
     Chunk(usize),
-    /// The empty line behind the last chunk.
+    /// The empty line after the last chunk.
     End,
 }
 
 impl Framing {
-    /// Takes what was read; says whether the body has ended.
+    /// Parses the bytes read; returns whether the body has ended.
     fn feed(&mut self, mut bytes: &[u8], body: &mut impl FnMut(&[u8])) -> Result<bool> {
         loop {
             match self {
@@ -98,7 +98,8 @@ impl Framing {
                         b'\r' => {}
                         b'\n' => *self = if *size == 0 { Self::End } else { Self::Chunk(*size + 2) },
                         digit => {
-                            let digit = char::from(*digit).to_digit(16).ok_or_else(|| broken("a chunk's size"))?;
+                            let digit =
+                                char::from(*digit).to_digit(16).ok_or_else(|| broken("invalid size of a chunk"))?;
                             *size = *size * 16 + digit as usize;
                         }
                     }

@@ -1,15 +1,15 @@
-//! What the numbers should be, and whether they are.
+//! The goals, and whether the numbers meet them.
 
 use crate::report::digits;
 use crate::run::{Cell, Extent, Measured, Sample};
 
-/// A goal: of which workload and connections, which number, at most how much.
+/// A goal: the workload, the connections, the number and its limit.
 #[derive(Clone, Copy)]
 struct Goal {
     what: &'static str,
     workload: &'static str,
     connections: usize,
-    /// From tokentap's sample and that of `against`, of the same round.
+    /// Computes the number from tokentap's sample and that of `against`, of the same round.
     value: fn(&Sample, &Sample) -> f64,
     against: &'static str,
     most: f64,
@@ -73,12 +73,12 @@ pub fn print(extent: &Extent, measured: &Measured) {
     };
     let rows: Vec<String> = goals().into_iter().filter_map(row).chain(constant(extent, measured, own)).collect();
     if !rows.is_empty() {
-        println!("**Goals**\n\n| what | workload | conns | at most | is | |\n|---|---|---|---|---|---|");
+        println!("**Goals**\n\n| goal | workload | conns | at most | measured | |\n|---|---|---|---|---|---|");
         println!("{}\n", rows.join("\n"));
     }
 }
 
-/// The CPU of a token must not depend on how long its stream is.
+/// The CPU time of a token must not depend on the length of its stream.
 fn constant(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
     let per_token =
         |workload: &str, tokens: f64| Some(measured.median(cell(extent, workload, 1)?, own, own, cpu)? / tokens);

@@ -1,4 +1,4 @@
-//! Closed loops: each connection sends its next request when it has its reply.
+//! Closed loops: each connection sends its next request after its reply.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::client::Connection;
 use crate::workload::{Flow, Workload};
 
-/// Connections that are kept from one run to the next.
+/// Connections that stay open between runs.
 pub struct Load {
     connections: Vec<Connection>,
     requests: Arc<Vec<Vec<u8>>>,
@@ -16,7 +16,7 @@ pub struct Load {
     tokens: usize,
 }
 
-/// What the clients saw; times in microseconds.
+/// The clients' measurements, in microseconds.
 #[derive(Debug, Default)]
 pub struct Record {
     /// From sending to the last byte.
@@ -39,7 +39,7 @@ impl Load {
         Self { connections: open, requests, flow: workload.flow, tokens: workload.tokens }
     }
 
-    /// Runs all connections for `time`, and until the replies on their way have come.
+    /// Runs all connections for `time`, and until the last replies have arrived.
     pub async fn run(&mut self, time: Duration) -> Record {
         let mut tasks = JoinSet::new();
         let start = Instant::now();
@@ -47,7 +47,7 @@ impl Load {
         for (at, connection) in std::mem::take(&mut self.connections).into_iter().enumerate() {
             let requests = Arc::clone(&self.requests);
             let delay = match self.flow {
-                // streams that ran in step would make the engine, not the proxy, late
+                // synchronous streams would delay the engine instead of the proxy
                 Flow::Paced(pace) => pace * self.tokens as u32 * at as u32 / all,
                 _ => Duration::ZERO,
             };

@@ -1,4 +1,4 @@
-//! Child processes, each on the core it is given, ended when dropped.
+//! Child processes, each pinned to a core, ended when dropped.
 
 use std::process::{Child, Command, Stdio};
 
@@ -34,7 +34,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Its standard output, where that is a pipe.
+    /// Its standard output, if that is a pipe.
     pub fn stdout(&mut self) -> impl std::io::Read + use<> {
         self.child.stdout.take().unwrap()
     }
@@ -47,7 +47,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // both fail only where it has ended already
+        // both fail only if the process has ended
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -56,7 +56,7 @@ impl Drop for Process {
 /// Moves this process to `core`.
 pub fn pin_self(core: usize) {
     if !can_pin() {
-        println!("(nothing is pinned: that takes taskset and two cores)\n");
+        println!("(no process is pinned: that needs taskset and two cores)\n");
         return;
     }
     let arguments = ["-acp".to_owned(), core.to_string(), std::process::id().to_string()];
@@ -70,7 +70,7 @@ fn can_pin() -> bool {
     })
 }
 
-/// Whether there is such a program.
+/// Whether the program exists.
 pub fn has(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).chain(["/usr/sbin".into()]).any(|path| path.join(program).is_file())

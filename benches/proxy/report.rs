@@ -13,9 +13,9 @@ struct Table {
     shows: fn(&Workload) -> bool,
     /// Whether direct has a column.
     with_direct: bool,
-    /// Whether its numbers say less where the harness was the bottleneck.
+    /// Whether its numbers are less reliable if the harness was the bottleneck.
     starred: bool,
-    /// What is shown.
+    /// The number of a cell.
     value: Value,
 }
 
@@ -137,7 +137,7 @@ fn row(table: &Table, extent: &Extent, measured: &Measured, cell: Cell) -> Strin
     format!("| {} | {} | {} | {others:.2} |", workload.name, cell.1, values.join(" | "))
 }
 
-/// Three digits, and whole numbers above them.
+/// Three digits; whole numbers if it has more.
 pub fn digits(value: f64) -> String {
     let size = value.abs();
     let decimals = if size >= 100.0 {

@@ -1,4 +1,4 @@
-//! The run: every cell in every round, the targets of a cell right behind each other and in another order each time.
+//! The run: every cell in every round; the targets of a cell run directly after each other, in another order each time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::target::{Engine, Target};
 use crate::usage::{Memory, Usage, Used};
 use crate::workload::Workload;
 
-/// How much is measured.
+/// The extent of the run.
 pub struct Extent {
     /// The workloads.
     pub workloads: Vec<Workload>,
@@ -25,7 +25,7 @@ impl Extent {
         Self { workloads, rounds: 3, time: Duration::from_millis(1200) }
     }
 
-    /// Enough to see that everything works.
+    /// A short run that checks that everything works.
     pub fn quick() -> Self {
         let names = ["forward tiny", "job flat 512 x 20", "job nested 512 x 20", "stream paced 64", "stream 512"];
         let mut workloads = Workload::all();
@@ -48,18 +48,18 @@ pub struct Sample {
     pub first_p99: f64,
     pub gap_p50: f64,
     pub gap_p99: f64,
-    /// Bytes of the peak above what an idle process holds.
+    /// Peak memory above that of an idle process, in bytes.
     pub memory: f64,
-    /// The load or the engine was the bottleneck, or somebody who shared their core.
+    /// Whether the load, the engine or another process on their core was the bottleneck.
     pub harness_bound: bool,
-    /// Cores' worth of others' work.
+    /// Work of other processes, in cores.
     pub others: f64,
 }
 
 /// A workload's place in the list, and connections.
 pub type Cell = (usize, usize);
 
-/// All samples, by cell and target, one a round.
+/// All samples, by cell and target, one for each round.
 pub struct Measured {
     /// The targets, in the order of columns.
     pub targets: Vec<Target>,
@@ -146,7 +146,7 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
 }
 
 impl Measured {
-    /// The median over the rounds of what `value` says of a target's sample and, of the same cell and round, the sample of another.
+    /// The median over the rounds of `value` of a target's sample and the sample of another target, of the same cell and round.
     pub fn median(
         &self,
         cell: Cell,

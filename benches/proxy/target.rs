@@ -1,4 +1,4 @@
-//! What stands between load and engine: nothing, nginx, or a tokentap.
+//! The proxy between load and engine: none, nginx or tokentap.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -33,7 +33,7 @@ impl Engine {
     }
 }
 
-/// This tokentap without its trajectories.
+/// This tokentap with `--record false`.
 pub const UNRECORDED: &str = "unrecorded";
 
 /// A kind of proxy.
@@ -46,7 +46,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Those that there are here.
+    /// The targets that are available on this machine.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Direct];
         if process::has("nginx") {
@@ -72,7 +72,7 @@ impl Target {
         matches!(self, Self::Tokentap(..))
     }
 
-    /// Starts it before `engine`, and waits until it is ready.
+    /// Starts it in front of `engine`, and waits until it is ready.
     pub async fn start(&self, engine: &Engine, server: Server) -> Running {
         let upstream = engine.port(server);
         let mut running = match self {
@@ -85,7 +85,7 @@ impl Target {
     }
 }
 
-/// A proxy that runs.
+/// A running proxy.
 pub struct Running {
     pub process: Option<Process>,
     pub port: u16,
@@ -93,12 +93,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until it forwards; a tokentap also until its probe has answered, which shows in what it does.
+    /// Waits until it forwards; for tokentap also until its probe has ended, which its replies show.
     async fn wait(&mut self, tokentap_of: Option<Server>) {
         let limit = Instant::now() + Duration::from_secs(10);
         while !self.is_ready(tokentap_of).await {
             assert!(self.process.as_mut().is_none_or(Process::is_alive), "the proxy has ended");
-            assert!(Instant::now() < limit, "the proxy does not get ready");
+            assert!(Instant::now() < limit, "the proxy does not become ready");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -140,7 +140,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The store of sessions is small, so that it is full soon and stays so, as in a long run.
+/// The store of sessions is small, so that it is soon full, as in a long run.
 fn start_tokentap(name: &str, binary: &str, upstream: u16) -> Running {
     let port = free_port();
     let recording = match name {
@@ -157,7 +157,7 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16) -> Running {
     Running { process: Some(process), port, directory: None }
 }
 
-/// One process that is its own worker, as it comes but for what a proxy of streams sets.
+/// One process without separate workers, with nginx's defaults except for settings that a proxy of streams needs.
 fn start_nginx(upstream: u16) -> Running {
     let port = free_port();
     let directory = std::env::temp_dir().join(format!("tokentap-bench-{}-{port}", std::process::id()));

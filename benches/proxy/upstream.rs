@@ -1,4 +1,4 @@
-//! The canned engine: a separate process that answers as cheaply as it can, on two ports with different abilities.
+//! The canned engine: a separate process that answers with little CPU, on two ports with different capabilities.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -14,15 +14,15 @@ use crate::canned::{self, Sequence, Shape, VARIANTS, VOCAB};
 
 /// The argument that makes this program the engine.
 pub const ROLE: &str = "--upstream";
-/// The header that names which reply was sent.
+/// The header that names the reply.
 pub const CANNED: &str = "x-canned";
 
-/// What the engine behind a port can do.
+/// The capabilities of a port's engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Server {
     /// Flat base64 logprobs, and incremental streams.
     Flat,
-    /// Nested logprobs whatever is asked, and cumulative streams.
+    /// Nested logprobs for every request, and cumulative streams.
     Nested,
 }
 
@@ -30,18 +30,18 @@ impl Server {
     pub const ALL: [Self; 2] = [Self::Flat, Self::Nested];
 }
 
-/// What answers one request.
+/// The reply to one request.
 pub enum Canned {
-    /// Head and body.
+    /// Headers and body.
     Whole(Vec<u8>),
-    /// Events framed as chunks, the head before the first.
+    /// Events as chunks, with the headers before the first.
     Events(Vec<Vec<u8>>),
 }
 
-/// The replies that have been asked for, each made once.
+/// The requested replies, each made once.
 pub type Shelf = Arc<Mutex<HashMap<(Shape, Server, bool), Arc<Canned>>>>;
 
-/// Serves until standard input ends, which it does with the benchmark.
+/// Serves until standard input ends, when the benchmark ends.
 pub fn main() {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
@@ -70,7 +70,7 @@ async fn accept(listener: TcpListener, server: Server, shelf: Shelf) {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
         let shelf = Arc::clone(&shelf);
-        // an error is a proxy that has been ended
+        // an error is a proxy that was ended
         tokio::spawn(async move { serve(stream, server, &shelf).await.ok() });
     }
 }
@@ -94,7 +94,7 @@ async fn serve(mut stream: TcpStream, server: Server, shelf: &Shelf) -> std::io:
             Canned::Events(events) => {
                 let start = Instant::now();
                 for (at, event) in events.iter().enumerate() {
-                    // the first token comes at once, so that the wait for it is the proxy's alone
+                    // the first token is sent at once, so that its delay is only the proxy's
                     if let Some(pace) = pace.filter(|_| at > 0) {
                         tokio::time::sleep_until(start + pace * at as u32).await;
                     }
@@ -107,7 +107,7 @@ async fn serve(mut stream: TcpStream, server: Server, shelf: &Shelf) -> std::io:
     }
 }
 
-/// How long the request at the start of `bytes` is, once all of it has come.
+/// The length of the request at the start of `bytes`, if it is complete.
 pub fn request_length(bytes: &[u8]) -> Option<usize> {
     let head = memmem::find(bytes, b"\r\n\r\n")? + 4;
     let lines = bytes[..head].split(|byte| *byte == b'\n');
@@ -121,7 +121,7 @@ pub fn request_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= length).then_some(length)
 }
 
-/// What is answered, and the pause between the tokens of a stream.
+/// The reply, and the pause between the tokens of a stream.
 pub fn answer(request: &[u8], server: Server, shelf: &Shelf) -> (Arc<Canned>, Option<Duration>) {
     if !request.starts_with(b"POST /generate ") {
         return (Arc::new(Canned::Whole(about(request, server))), None);
@@ -176,7 +176,7 @@ fn can(shape: Shape, server: Server, stream: bool) -> Canned {
     Canned::Events(chunks)
 }
 
-/// The routes that tell about the server.
+/// The information routes.
 fn about(request: &[u8], server: Server) -> Vec<u8> {
     let target = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     let body = match target {
@@ -203,7 +203,7 @@ fn head(status: &str, kind: &str, label: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The number behind `name`, which holds quotes and colon: everybody here writes compact JSON.
+/// The number after `name`, which includes quotes and colon: all JSON here is compact.
 pub fn number(body: &[u8], name: &str) -> Option<f64> {
     let rest = &body[memmem::find(body, name.as_bytes())? + name.len()..];
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();

@@ -1,4 +1,4 @@
-//! What processes and cores have used.
+//! CPU and memory used by processes and cores.
 #![expect(unsafe_code, reason = "the clock of another process is read with a call of libc")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use crate::process::HARNESS_CORE;
 /// A clock tick of /proc/stat.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Readings of one moment.
+/// Readings at one time.
 pub struct Usage {
     at: Instant,
     proxy: Duration,
@@ -19,14 +19,14 @@ pub struct Usage {
     all_busy: Duration,
 }
 
-/// What was used between two moments.
+/// The usage between two readings.
 #[derive(Debug, Clone, Copy)]
 pub struct Used {
     /// CPU time of the proxy.
     pub proxy: Duration,
-    /// The part of the harness's core that was busy with work of any process.
+    /// The busy share of the harness's core, for all processes.
     pub core_busy: f64,
-    /// Cores' worth of work that was not this benchmark's.
+    /// Work of other processes, in cores.
     pub others: f64,
 }
 
@@ -95,9 +95,9 @@ impl Memory {
         Self { now: kib("VmRSS:") * 1024, peak: kib("VmHWM:") * 1024 }
     }
 
-    /// Makes the peak of `process` what it holds now.
+    /// Resets the peak of `process` to its current memory.
     pub fn reset_peak(process: u32) {
-        // where that is not allowed the peak since its start stays, which is a little more
+        // if that is not allowed, the peak since the start remains, which is slightly higher
         let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
     }
 }

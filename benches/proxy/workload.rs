@@ -1,33 +1,33 @@
-//! What is asked, over how many connections.
+//! The requests and the numbers of connections.
 
 use std::time::Duration;
 
 use crate::canned::VARIANTS;
 use crate::upstream::Server;
 
-/// What the client wants with its tokens.
+/// What the client requests besides tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntropyRequest {
     /// A small reply of another route.
     About,
     /// Nothing: `return_entropy` is false.
     Nothing,
-    /// Top logprobs, asked by itself, and no entropy: every byte passes.
+    /// Top logprobs that the client requests, without entropy: the reply is forwarded unchanged.
     TopLogprobs,
-    /// Entropy, which only tokentap gives: the others forward the small reply that the engine gives to such a client.
+    /// Entropy, which only tokentap returns; the others forward the engine's small reply.
     Entropy,
     /// Entropy; the others forward the top logprobs that tokentap reads for it.
     EntropyOverLogprobs,
 }
 
-/// How tokens come.
+/// How tokens are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// In one reply.
     Whole,
-    /// As a stream of an event a token, as fast as possible.
+    /// As a stream with one event for each token, as fast as possible.
     Stream,
-    /// As such a stream with pauses between its tokens.
+    /// As the same stream with pauses between tokens.
     Paced(Duration),
 }
 
@@ -44,7 +44,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Everything that is measured.
+    /// All workloads.
     pub fn all() -> Vec<Self> {
         use EntropyRequest::{About, Entropy, EntropyOverLogprobs, Nothing, TopLogprobs};
         use Server::{Flat, Nested};
@@ -92,12 +92,12 @@ impl Workload {
         matches!(self.entropy_request, EntropyRequest::Entropy | EntropyRequest::EntropyOverLogprobs)
     }
 
-    /// How long a cell is measured, in units of the extent's time.
+    /// The time of a cell, in units of the extent's time.
     pub fn patience(&self) -> u32 {
         if self.is_paced() { 2 } else { 1 }
     }
 
-    /// The requests that a client sends in turn through tokentap, and to the others.
+    /// The requests that a client sends in turn to tokentap and to the others.
     pub fn requests(&self, through_tokentap: bool) -> Vec<Vec<u8>> {
         if self.entropy_request == EntropyRequest::About {
             return vec![b"GET /model_info HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n".to_vec()];
@@ -107,7 +107,7 @@ impl Workload {
         (0..variants).map(|variant| post(&self.body(variant, through_tokentap))).collect()
     }
 
-    /// What `requests` ask, but from a client that wants neither logprobs nor entropy.
+    /// The same as `requests`, for a client without logprobs and entropy.
     pub fn plain_requests(&self) -> Vec<Vec<u8>> {
         let plain = Self { entropy_request: EntropyRequest::Nothing, ..*self };
         let count = self.requests(true).len() as u64;

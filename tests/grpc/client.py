@@ -1,6 +1,6 @@
-"""A gRPC client of tokentap as anybody would write it, and what it must see.
+"""An ordinary gRPC client of tokentap, and checks of the results.
 
-Prints a line a check; exit status 1 if one fails.
+Prints a line per check; exit status 1 if one fails.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Tokentap:
 
 @contextmanager
 def refused(code: grpc.StatusCode, words: str = "") -> Iterator[None]:
-    """What is called within must be refused so."""
+    """Calls in this context must fail with this status."""
     told = None
     try:
         yield
@@ -81,7 +81,7 @@ def refused(code: grpc.StatusCode, words: str = "") -> Iterator[None]:
 
 
 def soon(holds: Callable[[], bool], what: str) -> None:
-    """Asks until it holds."""
+    """Polls until the condition holds."""
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, f"never happened: {what}"
@@ -97,7 +97,7 @@ def none_for_nan(numbers: list[float]) -> list[float | None]:
 
 
 def same_numbers(ours: list[float | None], theirs: list[float | None]) -> bool:
-    """Equal as float32: JSON has the shortest text that reads back as the same one."""
+    """Equal as float32: JSON has the shortest text that parses to the same value."""
 
     def close(a: float | None, b: float | None) -> bool:
         return a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
@@ -119,7 +119,7 @@ def health(tap: Tokentap) -> None:
 
 
 def reflection(tap: Tokentap) -> None:
-    """The messages of v1 are those of v1alpha, which is the one that the library has."""
+    """The messages of v1 are those of v1alpha, the version in the library."""
     ask = tap.at_data.stream_stream(
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -142,7 +142,7 @@ def reflection(tap: Tokentap) -> None:
 
 
 def generate(tap: Tokentap) -> None:
-    # greedy, so that two calls say the same
+    # greedy, so that two calls have the same result
     asked = body("The lamp", 12, params={"temperature": 0})
     (ours,) = tap.ask(asked, session="py-a")
     theirs = json.loads(tap.http("/generate", asked, port=tap.data))
@@ -172,7 +172,7 @@ def generate(tap: Tokentap) -> None:
 
 
 def many(tap: Tokentap) -> None:
-    """Calls at once on one connection, each with its own answer."""
+    """Concurrent calls on one connection, each with its own reply."""
     asked = [f"{number} lamps" for number in range(200)]
     with ThreadPoolExecutor(32) as pool:
         replies = list(pool.map(lambda text: tap.ask(body(text, 4, rid=f"py {text}"))[0], asked))
@@ -230,12 +230,12 @@ def export(tap: Tokentap) -> None:
 
 
 def watch(tap: Tokentap) -> None:
-    """Paths and turns arrive while another thread makes them."""
+    """Paths and turns are streamed while another thread creates them."""
     paths: list[Any] = []
     turns: list[Any] = []
     of_paths = tap.trajectories.Watch(pb.WatchRequest(), metadata=tap.signed)
     of_turns = tap.trajectories.Watch(pb.WatchRequest(turns=pb.WatchRequest.Turns(session="py-w")), metadata=tap.signed)
-    # when its head is there, the turns are being watched
+    # the turns are being watched once the response head has been received
     of_turns.initial_metadata()
 
     ends: list[grpc.StatusCode] = []
@@ -277,7 +277,7 @@ def watch(tap: Tokentap) -> None:
 
 
 def live(tap: Tokentap) -> None:
-    """The entropies of a request, from another connection than its own."""
+    """The entropies of a request, read over another connection."""
     asked = body("The road", 64, rid="py-live", stream=True)
     call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode()), timeout=PATIENCE)
     first = json.loads(next(call).json)
@@ -295,7 +295,7 @@ def live(tap: Tokentap) -> None:
 
 
 def slices(tap: Tokentap) -> None:
-    """Slices of logits in a stream get the textbook's numbers, a wrong one its error, and a call may be cancelled midway."""
+    """Streamed slices of logits get the reference numbers, an invalid slice gets an error, and a call can be cancelled."""
     rows = [[math.sin(row * 37.0 + at) * 6 for at in range(100)] for row in range(4)]
     logits = struct.pack("<400f", *(value for row in rows for value in row))
     stored = struct.unpack("<400f", logits)
@@ -328,7 +328,7 @@ def slices(tap: Tokentap) -> None:
 
 
 def cancel(tap: Tokentap) -> None:
-    """A caller that leaves midway has its generation aborted, and what came is recorded as what it is."""
+    """A cancelled call aborts its generation, and its tokens are recorded as partial."""
     before = tap.metric("tokentap_client_disconnects_total")
     asked = {**body("", 1500, stream=True), "text": [f"Road {number}" for number in range(16)]}
     call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode(), session="py-cancel"))
@@ -342,7 +342,7 @@ def cancel(tap: Tokentap) -> None:
 
 
 def slow(tap: Tokentap) -> None:
-    """A caller that stops reading until tokentap has stopped too gets everything in the end, in order."""
+    """A caller that pauses until tokentap has stopped sending receives everything in order."""
     texts = [f"Hill {number}" for number in range(8)]
     rids = [f"py-slow-{number}" for number in range(8)]
     more = {"stream": True, "rid": rids, "return_logprob": True, "top_logprobs_num": 100}
@@ -353,7 +353,7 @@ def slow(tap: Tokentap) -> None:
     def known() -> int:
         return json.loads(tap.http(f"/v1/requests/{rids[0]}/entropy"))["next"]
 
-    # stalled is a request that has not moved while tokentap answered two hundred others
+    # a request is stalled if it has not progressed while tokentap answered two hundred others
     before, idle = known(), 0
     while idle < 200:
         now = known()

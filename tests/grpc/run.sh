@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Python client, generated from the .proto, before `tokentap demo`.
+# A Python client, generated from the .proto, with `tokentap demo` as the server.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 # Builds nothing. The environment of the client is made once in target/grpc, which needs a package registry.

@@ -168,7 +168,7 @@ async fn ports_answer_while_sessions_are_restored() {
     assert_eq!(status, ServingStatus::NotServing, "a call of it is refused");
     let mut watching = client.watch(service()).await.unwrap().into_inner();
     assert_eq!(watching.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-    assert_eq!(get(binary.data, "/get_model_info").await.status, 200, "what is not recorded passes");
+    assert_eq!(get(binary.data, "/get_model_info").await.status, 200, "unrecorded calls are served");
 
     let open = move || drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
     tokio::task::spawn_blocking(open).await.unwrap();

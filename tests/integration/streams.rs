@@ -91,7 +91,7 @@ async fn check(what: &str, events: Vec<Value>, streaming: &'static str, request:
                 "{what}, event {at}, id {id}: {entropy}, alone {expected}"
             );
         }
-        assert!(got["meta_info"].get("output_top_logprobs").is_none(), "{what}: what was forced is gone");
+        assert!(got["meta_info"].get("output_top_logprobs").is_none(), "{what}: forced members are removed");
     }
 }
 
@@ -111,7 +111,7 @@ async fn each_event_has_the_entropies_of_its_tokens() {
         ]
     };
     check("cumulative, several tokens an event", cumulative(&length), "cumulative", one.clone()).await;
-    check("cumulative though the probe said otherwise", cumulative(&length), "incremental", one.clone()).await;
+    check("cumulative against the probe", cumulative(&length), "incremental", one.clone()).await;
     check(
         "an event without a new token",
         vec![event("r", &[1], 1, &RUNNING), event("r", &[1], 1, &RUNNING), event("r", &[1, 2], 2, &length)],
@@ -129,7 +129,7 @@ async fn each_event_has_the_entropies_of_its_tokens() {
         event("r", &[5], 5, &length),
     ];
     check("incremental, the same token again", incremental.clone(), "incremental", one.clone()).await;
-    check("incremental though the probe said otherwise", incremental, "cumulative", one.clone()).await;
+    check("incremental against the probe", incremental, "cumulative", one.clone()).await;
     let aborted = vec![
         event("r", &[1], 1, &RUNNING),
         event("r", &[2], 2, &RUNNING),

@@ -94,7 +94,7 @@ impl Running {
         let answer = self.client.await.unwrap();
         assert_eq!(answer.status, self.fixture.status);
         if !self.fixture.is_generate() {
-            assert_eq!(answer.body, self.fixture.reply, "{}: as the engine said it", self.fixture.name);
+            assert_eq!(answer.body, self.fixture.reply, "{}: the recorded reply", self.fixture.name);
         }
         answer
     }

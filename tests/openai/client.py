@@ -1,6 +1,6 @@
-"""The official openai SDK in front of tokentap, and what its users must see.
+"""The official openai SDK with tokentap, and checks of the results.
 
-Prints a line a check; exit status 1 if one fails.
+Prints a line per check; exit status 1 if one fails.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
             print(f"ok   {name} ({time.monotonic() - begun:.1f} s)", flush=True)
 
     print(f"openai {openai.__version__}")
-    # the SDK takes `metadata` for texts, and SGLang's own replies have a list in it
+    # the SDK expects texts in `metadata`, and SGLang's replies have a list there
     warnings.filterwarnings("ignore", "(?s)Pydantic serializer warnings.*metadata")
     demo = Tap(args.data, args.control, args.token)
     for name in ("create", "create(stream=True)", "stream()"):

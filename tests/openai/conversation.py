@@ -1,4 +1,4 @@
-"""Twenty turns of an agent with tools, in each way, and what is recorded of them."""
+"""Twenty turns of an agent with tools in each way of calling, and checks of the recorded session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tap import Tap
 from ways import Delivery, Said, Way
 
 TURNS = 20
-# of each turn all ids before what was sampled, and what was sampled
+# the prompt ids and the sampled ids of each turn
 Ids = tuple[list[list[int]], list[list[int]]]
 
 
@@ -32,7 +32,7 @@ def call(name: str, arguments: str) -> str:
 
 
 def script(turn: int) -> tuple[str, tuple[Any, ...]]:
-    """What the model says in a turn, and what its client is to be told."""
+    """The output of the model in a turn, and the expected reply."""
     oslo, sum = '{"city": "Tromsø 🌧"}', f'{{"a": {turn}, "b": -2}}'
     match turn % 4:
         case 0:
@@ -50,7 +50,7 @@ def script(turn: int) -> tuple[str, tuple[Any, ...]]:
 
 
 def answers(said: Said, turn: int) -> list[dict[str, Any]]:
-    """What follows a reply: results of its tools, or the user."""
+    """The messages after a reply: results of its tools, or a user message."""
     if not said.calls:
         return [{"role": "user", "content": f"And {turn}?"}]
     results = zip(said.call_ids, said.calls, strict=True)
@@ -58,7 +58,7 @@ def answers(said: Said, turn: int) -> list[dict[str, Any]]:
 
 
 def demo(text: str) -> dict[str, Any]:
-    """What makes the demo engine say it."""
+    """The settings that make the demo engine sample it."""
     return {"custom_params": {"say": text}}
 
 
@@ -94,12 +94,12 @@ def exported(row: dict[str, Any]) -> Ids:
 
 
 def line(tap: Tap, session: str, causes: Collection[str] = ("extends",), history: bool = False) -> Ids:
-    """Checks that a session is one line of turns, each because of `causes`; the exported prompts and outputs."""
+    """Checks that a session is one line of turns with these causes; returns the exported prompts and outputs."""
     turns = tap.turns(session)
     first, *others = [turn["cause"] for turn in turns]
     assert first == "first" and set(others) <= set(causes), (first, others)
     assert {turn["fault"] for turn in turns} == {None}, turns
-    # where a history of the client's own begins the session, that is text
+    # a session that starts with the client's own history starts with text
     assert not any(turn["context_retokenised"] for turn in turns[history:]), turns
     (row,) = tap.rows(session)
     prompts, outputs = exported(row)
@@ -113,7 +113,7 @@ def line(tap: Tap, session: str, causes: Collection[str] = ("extends",), history
 
 
 def same_as_replies(replies: list[Said], prompts: list[list[int]], outputs: list[list[int]]) -> int:
-    """How many replies carried ids; they are the exported ones. Of a reply that was cut the helper keeps no usage."""
+    """The number of replies with ids, which must be the exported ones. The helper keeps no usage of a truncated reply."""
     carried = 0
     for turn, (said, prompt, output) in enumerate(zip(replies, prompts, outputs, strict=True)):
         counts = (said.usage.prompt_tokens, said.usage.completion_tokens) if said.usage else None

@@ -1,4 +1,4 @@
-# Sourced: `openai_python ROOT` says which Python has the SDK. It is made once in ROOT/target/openai, which needs a package registry.
+# Sourced: `openai_python ROOT` returns the Python with the SDK. It is installed once in ROOT/target/openai, which needs a package registry.
 openai_python() {
   local venv=$1/target/openai list=$1/tests/openai/requirements.txt stamp
   stamp="$("${PYTHON:-python3}" -V) $(cksum <"$list")"

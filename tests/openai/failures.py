@@ -1,4 +1,4 @@
-"""What goes wrong, as the SDK tells it, and what it does about it."""
+"""Errors as the SDK reports them, and its retries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def raised(kind: type[openai.APIError], words: str = "", status: int | None = No
 
 
 def too_long(tap: Tap) -> None:
-    """A conversation that does not fit is a BadRequestError in the words that agents look for, in every way."""
+    """A conversation that is too long is a BadRequestError with the message that agents search for, in every way of calling."""
     request = asked(messages=[{"role": "user", "content": "word " * 5000}])
     with tap.delivery("long") as to:
         for name, way in WAYS.items():
@@ -39,7 +39,7 @@ def too_long(tap: Tap) -> None:
 
 
 def wrong(tap: Tap) -> None:
-    """Requests that cannot be served say why, and leave no turn."""
+    """Requests that cannot be served fail with the reason, and leave no turn."""
     with tap.delivery("wrong", max_retries=0) as to:
         create = to.sync.chat.completions.create
         with raised(openai.BadRequestError, "Messages cannot be empty", 400):
@@ -79,9 +79,9 @@ def keys(tap: Tap) -> None:
 
 
 def refused_once(tap: Tap) -> None:
-    """A temporary refusal of the engine is an error of its class, or is sent again; then the session has one turn."""
+    """A temporary engine error is an error of its class, or is retried; then the session has one turn."""
     assert tap.engine
-    # a 500 is asked again by tokentap itself, without the logprobs that only it wants
+    # tokentap itself retries a 500 without the logprobs that it forced
     refusals = [
         (503, 1, openai.InternalServerError),
         (500, 2, openai.InternalServerError),
@@ -111,7 +111,7 @@ def refused_once(tap: Tap) -> None:
 
 
 def retried(tap: Tap) -> None:
-    """A call whose connection is lost is sent again by the SDK, which says so; the session has it once, and goes on."""
+    """The SDK retries a call whose connection is lost and marks the retry; the session has it once and continues."""
     for name in ("create", "create(stream=True)"):
         session = "lost-" + name[-5:-1].lower()
         between = Recorder(tap.data)
@@ -134,7 +134,7 @@ def retried(tap: Tap) -> None:
 
 
 def left(tap: Tap) -> None:
-    """A stream that its client closes early ends the generation, and its turn is not trained."""
+    """Closing a stream early aborts the generation, and its turn is not trained."""
     with tap.delivery("left") as to:
         chunks = to.sync.chat.completions.create(**asked(max_tokens=2500, extra_body={"ignore_eos": True}), stream=True)
         together = Together()
@@ -146,7 +146,7 @@ def left(tap: Tap) -> None:
         assert turn["fault"] == "disconnected", turn
         refused = tap.get("/v1/sessions/left/trajectories")["refused"]
         assert [one["reason"] for one in refused] == ["disconnected"], refused
-        # the same with what the helper gives
+        # the same with the stream of the helper
         with to.sync.chat.completions.stream(**asked(max_tokens=2500, extra_body={"ignore_eos": True})) as events:
             next(iter(events))
         soon("the turn is told", lambda: len(tap.turns("left")) == 2)

@@ -1,4 +1,4 @@
-"""A proxy that records requests and replies, and drops or refuses those that a test chooses."""
+"""A proxy that records requests and replies, and drops or rejects those that a test chooses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Exchange:
         return self.request["input_ids"]
 
     def objects(self) -> list[dict[str, Any]]:
-        """What the engine said: the samples of a whole reply, the events of a stream."""
+        """The reply of the engine: the samples of a complete reply, or the events of a stream."""
         text = bytes(self.answered)
         if not text.startswith(b"data: "):
             read = json.loads(text)
@@ -42,7 +42,7 @@ class Exchange:
         return [json.loads(frame) for frame in frames]
 
     def sampled(self, index: int = 0) -> list[int]:
-        """The ids that the engine sampled, whatever it repeats."""
+        """The ids that the engine sampled, without repetitions."""
         ids: list[int] = []
         objects = self.objects()
         if not self.answered.startswith(b"data: "):
@@ -50,18 +50,18 @@ class Exchange:
         for event in objects:
             if event.get("index", 0) != index:
                 continue
-            # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are whole
+            # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are complete
             rows = event["meta_info"].get("output_token_logprobs")
             new = [row[1] for row in rows] if rows else event["output_ids"]
             counted = event["meta_info"]["completion_tokens"]
-            # cumulative lists hold everything, incremental ones what is new
+            # cumulative lists have all items, incremental lists the new ones
             ids = new if len(new) == counted else ids + new
         return ids
 
 
 class Recorder:
     """Listens on a free port; `address` is its address. `fate`, asked with each request, may say
-    "lose" (hang up as soon as it has been sent on) or a status to answer with instead."""
+    "lose" (close the connection as soon as it has been forwarded) or a status to answer with instead."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
@@ -74,7 +74,7 @@ class Recorder:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def of(self, path: str) -> list[Exchange]:
-        """What went to a path. tokentap's own questions when it starts, which are short, are left out."""
+        """The calls of a path, without the short ones of tokentap's probe."""
         asked = [one for one in list(self.exchanges) if one.path == path]
         return [one for one in asked if len(one.request.get("input_ids") or [0] * 99) > 8]
 
@@ -85,7 +85,7 @@ class Recorder:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # a head and its body are two writes, between which a receiver may take its time
+    # a head and its body are two writes, and the receiver may pause between them
     disable_nagle_algorithm = True
     recorder: Recorder
 
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(fate, int):
             self.whole(fate, [], json.dumps({"error": {"message": "not now"}}).encode())
             return
-        # what waits behind a pause may wait for long
+        # after a pause the wait can be long
         upstream = http.client.HTTPConnection(self.recorder.upstream, timeout=600)
         try:
             upstream.connect()
@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
             exchange.status = reply.status
             self.pass_on(reply, exchange)
         except OSError:
-            # one of both has left
+            # one of the two has disconnected
             self.close_connection = True
         finally:
             upstream.close()

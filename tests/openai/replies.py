@@ -1,4 +1,4 @@
-"""What one reply can be asked for: samples, logprobs, stops, limits, shapes."""
+"""The options of one reply: samples, logprobs, stops, limits, formats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def asked(say: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def all_ways_mean_the_same(tap: Tap) -> None:
-    """One reply with thoughts, text in torn characters and calls, in every way."""
+    """One reply with thinking, text with split characters, and calls, in every way of calling."""
     calls = [call("weather", '{"city": "Oslo"}'), call("add", '{"a": 1, "b": 2}')]
     say = "<think>\nHm, 🌧️ …\n</think>\n\nLet me see: é 🙂.\n" + "\n".join(calls) + "<|im_end|>"
     with tap.delivery("same") as to:
@@ -34,7 +34,7 @@ def all_ways_mean_the_same(tap: Tap) -> None:
 
 
 def samples(tap: Tap) -> None:
-    """n = 2, whole and streamed."""
+    """n = 2, with and without streaming."""
     with tap.delivery("samples") as to:
         request = asked(n=2, temperature=1.5, max_tokens=6)
         whole = to.sync.chat.completions.create(**request | {"extra_body": IDS})
@@ -45,7 +45,7 @@ def samples(tap: Tap) -> None:
             for choice in chunk.choices:
                 pieces[choice.index].add(chunk)
         assert all(piece.finish in ("length", "stop") for piece in pieces)
-        # the helper keeps choices by their place, and takes a reply that was cut for an error
+        # the helper stores choices by position, and raises an error for a truncated reply
         for _ in range(3):
             with to.sync.chat.completions.stream(**asked("Both.<|im_end|>", n=2)) as events:
                 both = events.get_final_completion().choices
@@ -55,7 +55,7 @@ def samples(tap: Tap) -> None:
 
 
 def logprobs(tap: Tap) -> None:
-    """An entry a token, with its bytes and the likeliest, whole and streamed."""
+    """One entry per token, with its bytes and the likeliest tokens, with and without streaming."""
     request = asked("Hä? 🌧<|im_end|>", logprobs=True, top_logprobs=3)
     with tap.delivery("logprobs") as to:
         whole = to.sync.chat.completions.create(**request | {"extra_body": request["extra_body"] | IDS}).choices[0]
@@ -72,7 +72,7 @@ def logprobs(tap: Tap) -> None:
 
 
 def stops(tap: Tap) -> None:
-    """Stop strings, one and several, and which it was; what follows in the session goes on from its tokens."""
+    """One and several stop strings, and the reported one; the next turn of the session continues from its tokens."""
     for name, way in WAYS.items():
         session = "stop-" + "".join(filter(str.isalnum, name))
         with tap.delivery(session) as to:
@@ -90,7 +90,7 @@ def stops(tap: Tap) -> None:
 
 
 def limits(tap: Tap) -> None:
-    """max_tokens and max_completion_tokens, and the next turn closes what was cut."""
+    """max_tokens and max_completion_tokens; the next turn closes the truncated one."""
     for name in ("max_tokens", "max_completion_tokens"):
         with tap.delivery(f"limit-{name}") as to:
             request = asked("One, two, three, four, five", **{name: 4})
@@ -107,7 +107,7 @@ def limits(tap: Tap) -> None:
 
 
 def seeds(tap: Tap) -> None:
-    """seed, temperature and top_p reach the engine under its own names, and a greedy reply is the same again."""
+    """seed, temperature and top_p reach the engine under its names, and a greedy reply is reproducible."""
     request = asked(temperature=0, seed=7, top_p=0.5, presence_penalty=0.1, max_tokens=8)
     with tap.delivery(None) as to:
         first, again = (WAYS["create"](to, request) for _ in range(2))
@@ -122,20 +122,20 @@ def seeds(tap: Tap) -> None:
 
 
 def usage(tap: Tap) -> None:
-    """With a stream it comes where it is asked for, in a last chunk without choices."""
+    """A stream has usage on request, in a last chunk without choices."""
     with tap.delivery(None) as to:
         silent = list(to.sync.chat.completions.create(**asked("Yes.<|im_end|>"), stream=True))
         assert all(chunk.usage is None and chunk.choices for chunk in silent)
         told = list(to.sync.chat.completions.create(**asked("Yes.<|im_end|>"), stream=True, stream_options=USAGE))
         whole = to.sync.chat.completions.create(**asked("Yes.<|im_end|>"))
     assert not told[-1].choices and all(chunk.usage is None for chunk in told[:-1])
-    # what was cached is not the same twice
+    # cached tokens differ between calls
     assert told[-1].usage.total_tokens == whole.usage.total_tokens, (told[-1].usage, whole.usage)
     assert len({chunk.id for chunk in told}) == 1 and told[0].id != whole.id
 
 
 def thinking(tap: Tap) -> None:
-    """A thought that the prompt opens is separated; one that is not wanted is closed by the prompt."""
+    """Thinking that the prompt opens is separated; disabled thinking is closed by the prompt."""
     with tap.delivery(None) as to:
         extra = {"chat_template_kwargs": {"enable_thinking": True}}
         for name, way in WAYS.items():
@@ -153,7 +153,7 @@ class Weather(BaseModel):
 
 
 def shapes(tap: Tap) -> None:
-    """response_format goes to the engine as its grammar, and the SDK's parse() reads what comes."""
+    """response_format is sent to the engine as its grammar, and the SDK's parse() parses the reply."""
     say = '{"city": "Oslo", "degrees": -3.5}<|im_end|>'
     with tap.delivery(None) as to:
         try:
@@ -163,7 +163,7 @@ def shapes(tap: Tap) -> None:
             assert json.loads(plain.choices[0].message.content)["city"] == "Oslo"
             with to.sync.chat.completions.stream(**asked(say), response_format=Weather) as events:
                 assert events.get_final_completion().choices[0].message.parsed.city == "Oslo"
-            # nothing is scripted: the grammar alone makes the reply
+            # without a script: the grammar alone determines the reply
             free = to.sync.chat.completions.parse(**asked(), response_format=Weather, max_tokens=400)
             assert isinstance(free.choices[0].message.parsed, Weather), free
             forced = to.sync.chat.completions.create(**asked(), tools=TOOLS, tool_choice="required", max_tokens=400)
@@ -187,7 +187,7 @@ def tools_parsed(tap: Tap) -> None:
 
 
 def models(tap: Tap) -> None:
-    """The engine's models are listed, and each is found by its name."""
+    """The models of the engine are listed, and each is found by name."""
     with tap.delivery("models") as to:
         assert [model.id for model in to.sync.models.list()] == ["tokentap-demo"]
         assert to.sync.models.retrieve("tokentap-demo").id == "tokentap-demo"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The official openai SDK, sync and async, whole and streaming, before `tokentap demo`.
+# The official openai SDK, sync and async, with and without streaming, with `tokentap demo` as the server.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 # Builds nothing. The environment of the client is made once in target/openai, which needs a package registry.

@@ -1,4 +1,4 @@
-"""Where tokentap is, what it has recorded, and one that is watched: everything between it and the engine is kept."""
+"""The addresses of tokentap, its recorded sessions, and a tokentap whose calls to the engine are recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORWARDED = "chat completions go to the engine's own endpoint"
 
 @dataclass
 class Tap:
-    """Both ports; `engine` is what passes between it and the engine, where that is kept."""
+    """Both ports; `engine` has the calls to the engine, if they are recorded."""
 
     data: str
     control: str
@@ -46,7 +46,7 @@ class Tap:
             return json.load(reply)
 
     def turns(self, session: str) -> list[dict[str, Any]]:
-        """Its turns; none where nothing is known of it."""
+        """The turns of a session; empty if it is unknown."""
         try:
             return self.get(f"/v1/sessions/{session}")["list"]
         except urllib.error.HTTPError as error:
@@ -67,7 +67,7 @@ def soon(what: str, holds: Any) -> None:
 
 @contextlib.contextmanager
 def watched(tokentap: str, engine: str, log: str, *flags: str, ready: str = SERVED) -> Iterator[Tap]:
-    """A tokentap whose engine is a recorder in front of `engine`; it is there once its log says `ready`."""
+    """A tokentap whose engine is a recorder in front of `engine`; it is ready once its log has `ready`."""
     recorder = Recorder(engine)
     command = [tokentap, "serve", "--upstream", f"http://{recorder.address}", "--listen", "127.0.0.1:0"]
     command += ["--control-listen", "127.0.0.1:0", "--log-format", "json", *flags]
@@ -82,7 +82,7 @@ def watched(tokentap: str, engine: str, log: str, *flags: str, ready: str = SERV
 
 
 def addresses(process: subprocess.Popen[bytes], log: str, ready: str) -> list[str]:
-    """Both ports, once the log says `ready`."""
+    """Both ports, once the log has `ready`."""
     until = time.monotonic() + PATIENCE
     while True:
         with open(log) as file:

@@ -1,4 +1,4 @@
-"""The ways in which agents call the SDK. Each asks for one completion, and what comes of it can be compared."""
+"""The ways in which agents call the SDK. Each requests one completion, in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openai.types.chat import (
 
 @dataclass
 class Said:
-    """A reply, however it came."""
+    """A reply, whatever the way of calling."""
 
     message: Any
     content: str
@@ -28,13 +28,13 @@ class Said:
     call_ids: list[str]
     finish: str | None
     usage: Any = None
-    # given where they were asked for, which goes with replies that do not stream
+    # set if they were requested, which requires a reply without streaming
     prompt: list[int] | None = None
     ids: list[int] | None = None
     pieces: int = 1
 
     def meaning(self) -> tuple[Any, ...]:
-        """What must be the same in every way."""
+        """The members that must be equal in every way of calling."""
         return self.content, self.reasoning, self.calls, self.finish
 
 
@@ -58,7 +58,7 @@ class Delivery:
 
 
 def of_completion(completion: ChatCompletion) -> Said:
-    """A whole reply: typed members have their types, and the ids are separate members."""
+    """A complete reply: typed members have their types, and the ids are separate members."""
     assert isinstance(completion, ChatCompletion), type(completion)
     assert completion.object == "chat.completion" and completion.id and completion.created > 1_700_000_000, completion
     choice = completion.choices[0]
@@ -81,7 +81,7 @@ def of_completion(completion: ChatCompletion) -> Said:
 
 
 class Together:
-    """Chunks as an agent that uses no helper puts them together."""
+    """Chunks, joined as by an agent without the helper."""
 
     def __init__(self) -> None:
         self.content, self.reasoning, self.finish, self.usage, self.pieces = "", "", None, None, 0
@@ -161,7 +161,7 @@ def helper(to: Delivery, request: dict[str, Any]) -> Said:
                 pieces += event.type == "chunk"
             completion = events.get_final_completion()
     except LengthFinishReasonError as cut:
-        # the helper raises what agents then go on with
+        # the helper raises an error, and agents continue with its contents
         completion = cut.completion
     said = of_completion(completion)
     said.pieces = pieces

@@ -1,4 +1,4 @@
-"""Read jsonl, arrow and parquet with the libraries of columns, and compare what each of them finds in the three.
+"""Read jsonl, arrow and parquet with column libraries, and compare the three files as each library reads them.
 
     columnar.py FOLDER
 
@@ -15,14 +15,14 @@ from read import Skip, Wrong, load, need
 
 
 def schema_of(folder):
-    """The schema that the stream of data.arrow begins with; HTTP gives the same for an export of no sessions."""
+    """The schema at the start of the data.arrow stream; an empty export over HTTP has the same schema."""
     ipc = load("base", "pyarrow", "ipc")
     with ipc.open_stream(os.path.join(folder, "data.arrow")) as stream:
         return stream.schema
 
 
 def rows_of(table):
-    """Rows as Python values, with floats as they are in float32, by their own keys."""
+    """Rows as Python values by key, with floats rounded to float32."""
     rows = table.to_pylist()
     keys = [row["row_key"] for row in rows]
     need(len(set(keys)) == len(keys), "two rows have one row_key")
@@ -30,7 +30,7 @@ def rows_of(table):
 
 
 def close(a, b):
-    """Equal, but for the last digits of a float64, which the JSON parser of datasets rounds."""
+    """Equal except for the last digits of a float64, which the JSON parser of datasets rounds."""
     return a == b or (isinstance(a, float) and isinstance(b, float) and abs(a - b) <= 1e-12 * abs(a))
 
 
@@ -64,10 +64,10 @@ def read_pyarrow(folder):
               "jsonl": pj.read_json(at["jsonl"], block, pj.ParseOptions(explicit_schema=schema))}
     for name, table in tables.items():
         table.validate(full=True)
-        # an explicit schema names types, and says nothing of what may be null
+        # an explicit schema has types and no nullability
         types = {field.name: field.type for field in table.schema}
         need(equal(types, schema), "%s has other types: %s", name, types)
-    # without a schema only names are looked at: pyarrow makes an invalid array of a list that begins with null
+    # without a schema only names are compared: pyarrow builds an invalid array from a list that starts with null
     inferred = pj.read_json(at["jsonl"], block)
     need(inferred.column_names == schema.names, "without a schema jsonl has the columns %s", inferred.column_names)
     meta = {key.decode(): value.decode() for key, value in (arrow.schema.metadata or {}).items()}
@@ -80,7 +80,7 @@ def read_pyarrow(folder):
 
 
 def equal(types, schema):
-    """Equal but for the names and nullability of items."""
+    """Equal except for the names and nullability of items."""
     import pyarrow as pa
 
     def plain(kind):
@@ -154,25 +154,25 @@ def read_duckdb(folder):
     answers = [sql(question % (f % at[name])).fetchall() for name, f in
                (("parquet", "read_parquet('%s')"), ("jsonl", "read_json('%s', sample_size=-1, maximum_object_size=268435456)"))]
     for a, b in zip(*answers, strict=True):
-        # JSON's numbers are float64 there
+        # numbers of JSON are float64 there
         need(a[:3] + a[4:] == b[:3] + b[4:] and abs((a[3] or 0) - (b[3] or 0)) < 1e-3, "%s in parquet, %s in jsonl", a, b)
     return "%d rows" % len(answers[0])
 
 
 def read_extras(folder):
-    """Members that a client chose are JSON in a string, and null where it chose none."""
+    """Extra members that a client requested are a JSON string, and null if it requested none."""
     with open(paths(folder)["jsonl"], encoding="utf-8") as f:
         turns = [turn for line in f for turn in json.loads(line)["turns"]]
     kept = [json.loads(turn["extras"]) for turn in turns if turn["extras"] is not None]
     need(all(isinstance(extras, dict) and extras for extras in kept), "extras that are no object: %s", kept)
     need(all(isinstance(json.loads(turn["sampling"]), dict) for turn in turns if turn["sampling"]), "sampling is no object")
-    # the sessions of this batch ask for three kinds of extras
+    # the sessions of this batch request three kinds of extras
     need(kept or os.path.basename(os.path.normpath(folder)) != "mixed", "no turn of the batch mixed has extras")
     return "%d turns, %d with extras of %s" % (len(turns), len(kept), sorted({name for extras in kept for name in extras}))
 
 
 def read_refused(folder):
-    """The metadata of arrow and parquet list the leaves that truth.json says were refused."""
+    """The metadata of arrow and parquet list the rejected leaves of truth.json."""
     ipc, schema = load("base", "pyarrow", "ipc"), load("base", "pyarrow.parquet", "read_schema")
     at = paths(folder)
     with ipc.open_stream(at["arrow"]) as stream:
@@ -195,7 +195,7 @@ def main():
             word, detail = "skip", skip
         except Wrong as wrong:
             word, detail = "FAIL", wrong
-        except Exception as error:  # a library's own refusal is what this program looks for
+        except Exception as error:  # an error of the library is a result of this check
             word, detail = "FAIL", "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:300])
         bad += word == "FAIL"
         print("%s columnar %s: %s" % (word, name, detail), flush=True)

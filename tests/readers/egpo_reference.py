@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """egpo_reference.py [--check]
 
-GRPO and EGPO of random trajectories, by array operations in NumPy: what src/rl must find too. Writes
-tests/fixtures-rl/egpo.json; with --check it compares that file with what it would write, and exit status 1 says they differ.
+GRPO and EGPO of random trajectories, by array operations in NumPy, as the reference for src/rl. Writes
+tests/fixtures-rl/egpo.json; with --check it compares that file with its result, and exits 1 if they differ.
 
-A path is cut into runs: the responses with no prompt token in between. In a run, the state before a token is that of the last
-marker before it, where the marker that the prompt ends with stands in front of the first token."""
+A path is split into runs: responses without a prompt token between them. In a run, the state before a token is that of the last
+marker before it; a marker at the end of the prompt precedes the first token."""
 import argparse
 import json
 import pathlib
@@ -30,7 +30,7 @@ def runs(steps):
 
 
 def spans(prompt, ids, start, end):
-    """The tokens inside, and whether there is a span, it began in the prompt, it was left open."""
+    """The tokens inside the span, and whether it exists, began in the prompt, and was left open."""
     if not len(ids):
         return np.zeros(0, bool), False, False, False
     markers = prompt[np.isin(prompt, (start, end))]
@@ -54,7 +54,7 @@ def think(steps, start, end):
 
 
 def grpo(rewards, normalize_std):
-    """As verl's compute_grpo_outcome_advantage: NumPy's ddof=1 is torch.std's default."""
+    """Like verl's compute_grpo_outcome_advantage: NumPy's ddof=1 is torch.std's default."""
     rewards = np.array(rewards)
     mean, std = (rewards.mean(), rewards.std(ddof=1)) if len(rewards) > 1 else (0.0, 1.0)
     centred = rewards - mean
@@ -136,7 +136,7 @@ def main():
 
 
 def close(a, b):
-    """The same but for the last bits of sums, which another NumPy may add in another order."""
+    """Equal except for the last bits of sums, which another NumPy may add in another order."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(close(a[name], b[name]) for name in a)
     if isinstance(a, list) and isinstance(b, list):

@@ -2,9 +2,9 @@
 
     exports.py FOLDER --data URL --control URL [--think-start ID --think-end ID]
 
-Makes a folder for each batch of sessions below FOLDER: truth.json and the export files, as read.py wants them. The
-truth is made only of what the client sent and what it was answered; no export has a part in it. Then compares
-POST /v1/advantages with NumPy and, where verl is installed, with verl's own function. Prints a line a check
+Makes a directory for each batch of sessions in FOLDER, with truth.json and the export files for read.py. The truth is
+derived only from the requests and replies of the client, not from exports. Then compares
+POST /v1/advantages with NumPy and, where verl is installed, with verl's own function. Prints a line per check
 (`ok|skip|FAIL`); exits 1 on any FAIL.
 """
 import argparse
@@ -40,7 +40,7 @@ def call(url, body=None, headers=()):
 
 
 def fold(events):
-    """The reply that the events of a stream add up to, whether each holds everything or only what is new."""
+    """The reply of a stream of cumulative or incremental events."""
     last = events[-1]
     for get in (lambda e: e, lambda e: e["meta_info"]):
         for key in ("output_ids", "output_token_logprobs", "output_token_entropy"):
@@ -51,7 +51,7 @@ def fold(events):
 
 
 class Turn:
-    """A generation as its client saw it."""
+    """A generation from the view of its client."""
 
     def __init__(self, number, parent, prompt, reply, version):
         meta = reply["meta_info"]
@@ -73,15 +73,15 @@ class Turn:
 
 
 class Session:
-    """One conversation, with everything its client remembers of it."""
+    """One conversation, with the state of its client."""
 
     def __init__(self, agent, name, how="header", **ask):
         self.agent, self.name, self.how, self.ask = agent, name, how, ask
         self.turns, self.rewards = [], {}
 
     def go(self, after, new, text=None, stream=False, abort=False, n=1, stop=(), length=12, **top):
-        """Says `new` behind the turn `after`; gives back the turns, one a sample."""
-        # one that is to be aborted must not have ended by itself before
+        """Sends `new` after the turn `after`; returns the turns, one per sample."""
+        # a turn to be aborted must not end before the abort
         body = {"sampling_params": {"temperature": 1.0, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n, "ignore_eos": abort},
                 "return_logprob": True, **self.ask, **top}
         if text is None:
@@ -109,14 +109,14 @@ class Session:
         self.rewards[leaf and leaf.number] = value
 
     def leaves(self):
-        """Turns behind which nothing is trained, and turns that end a line untrained."""
+        """Turns without trained turns after them, and turns that end an untrained line."""
         behind = {up.number for turn in self.turns if turn.trained for up in turn.line()[:-1]}
         parents = {turn.parent.number for turn in self.turns if turn.parent}
         return ([t for t in self.turns if t.trained and t.number not in behind],
                 [t for t in self.turns if not t.trained and t.number not in parents])
 
     def rows(self):
-        """What an export of this session must hold, row by row."""
+        """The expected rows of an export of this session."""
         rows, taken = [], set()
         for leaf in self.leaves()[0]:
             row = {key: [] for key in ("token_ids", "loss_mask", "logprobs", "entropy", "versions", "segments")}
@@ -132,7 +132,7 @@ class Session:
             for turn in leaf.line():
                 none = [None] * len(turn.prompt)
                 add(turn.prompt, False, False, none, none, None)
-                # a turn that several rows share is trained in the first of them
+                # a turn shared by several rows is trained in the first one
                 add(turn.output, True, turn.trained and turn.number not in taken, turn.logprobs, turn.entropy, turn.version)
                 taken.add(turn.number)
             status = {"stop": "completed", "length": "truncated"}[leaf.finish]
@@ -161,7 +161,7 @@ class Agent:
                     if abort:
                         call(self.data + "/abort_request", {"rid": body["rid"]}).read()
                         abort = False
-        # turns are numbered as they end, whatever their index
+        # turns are numbered in the order in which they end
         return [fold(events[i]) for i in done]
 
     def name_policy(self, version):
@@ -176,12 +176,12 @@ def play(agent, think):
     def tool(n):
         return [rng.randrange(300, 900) for _ in range(n)]
 
-    end = (258, 282)  # two frequent tokens of the demo's model: most turns end by them
+    end = (258, 282)  # two frequent tokens of the demo's model: most turns end with them
     batches = {"whole": [], "unrewarded": [], "unmeasured": [], "mixed": []}
     agent.name_policy(10)
     task = tool(6) + [think]
 
-    # Three samples of one task, of three turns each. They learn of the new policy at different turns.
+    # Three samples of one task, of three turns each. They see the new policy at different turns.
     for i, how in enumerate(("header", "path", "body")):
         s = Session(agent, "solve-%d" % i, how)
         (a,) = s.go(None, task, stop=end, length=40, stream=i == 1)
@@ -206,7 +206,7 @@ def play(agent, think):
     s.reward(-1.5, sub2)
     batches["whole"].append(s)
 
-    # Cut by length and resumed with no token in between; a prompt as text; two samples in one stream.
+    # Truncated by length and resumed without a token in between; a prompt as text; two samples in one stream.
     s = Session(agent, "text", "path")
     (a,) = s.go(None, None, text="The lamp", length=6)
     (b,) = s.go(a, [], length=6)
@@ -214,7 +214,7 @@ def play(agent, think):
     s.reward(0.75)
     batches["whole"].append(s)
 
-    # Aborted: its tokens are context for what goes on behind it, and nothing where nothing does.
+    # Aborted: its tokens are context for later turns, or are in no row without later turns.
     s = Session(agent, "abort", "body")
     (a,) = s.go(None, tool(4), length=8)
     (cut,) = s.go(a, tool(2), stream=True, abort=True, length=3000)
@@ -232,7 +232,7 @@ def play(agent, think):
     s.reward(1.0)
     batches["unmeasured"].append(s)
 
-    # Turns that asked for other members of meta_info, of other types, or for none.
+    # Turns that requested other members of meta_info, of other types, or none.
     for i, ask in enumerate(({}, {"top_logprobs_num": 2}, {"token_ids_logprob": [5, 6]}, {"top_logprobs_num": 1, "logprob_start_len": 0})):
         s = Session(agent, "mixed-%d" % i, **ask)
         s.go(s.go(None, tool(3))[0], tool(2), stop=end if i % 2 else ())
@@ -253,7 +253,7 @@ def write(folder, control, sessions, names=tuple(FILES), **shape):
             content = reply.read()
         except urllib.error.HTTPError as error:
             text = error.read().decode()
-            # a format that this tokentap does not know is no fault; any other refusal is
+            # a format that this tokentap does not support is skipped; any other error fails
             known = error.code != 400 or "format:" not in text
             say("FAIL" if known else "skip", "export %s/%s" % (os.path.basename(folder), name), "%d %s" % (error.code, text))
             continue
@@ -273,7 +273,7 @@ def write(folder, control, sessions, names=tuple(FILES), **shape):
 
 
 def thinking(path, sessions, think):
-    """The members that jsonl has of the thinking in each row."""
+    """The thinking members of each row of jsonl."""
     with open(path, encoding="utf-8") as f:
         lines = [json.loads(line) for line in f]
     leaves = [leaf for s in sessions for leaf in s.leaves()[0]]
@@ -368,7 +368,7 @@ def main():
     batches = play(Agent(args.data, args.control), args.think_start)
     for name, sessions in batches.items():
         write(os.path.join(args.folder, name), args.control, sessions)
-    # too narrow for the longest: prompts lose their beginning, responses their end
+    # too narrow for the longest row: prompts lose their start, responses their end
     write(os.path.join(args.folder, "cut"), args.control, batches["whole"], ("verl",), max_prompt_length=5, max_response_length=30)
     think = (args.think_start, args.think_end)
     thinking(os.path.join(args.folder, "whole", "data.jsonl"), batches["whole"], think)

@@ -24,16 +24,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Plug-ins of verl that a machine may have are no part of this check.
+# Plug-ins of verl on this machine are not part of this check.
 os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
 
 
 class Wrong(Exception):
-    """The file is not what the reader needs or not what the truth says."""
+    """The file does not fit the reader, or does not match the truth."""
 
 
 class Skip(Exception):
-    """The reader is not here."""
+    """The reader is not installed."""
 
 
 def need(fine, message, *values):
@@ -42,7 +42,7 @@ def need(fine, message, *values):
 
 
 def same(got, want, what):
-    """Equal lists; says where they part."""
+    """Checks that lists are equal; reports the first difference."""
     got, want = list(got), list(want)
     need(len(got) == len(want), "%s: %d values, expected %d", what, len(got), len(want))
     for i, (a, b) in enumerate(zip(got, want)):
@@ -123,13 +123,13 @@ def trained(row):
 
 
 def steps(row):
-    """The first and the last version that the client named for tokens of this row; None where it named none."""
+    """The first and the last version that the client named for tokens of this row, or None."""
     named = [v for v, m in zip(row.get("versions") or [], row["loss_mask"]) if m and v is not None]
     return (min(named), max(named)) if named else None
 
 
 def check_refused(found, refused):
-    """What was left out, in any order: [session, leaf, reason]."""
+    """The excluded rows in any order: [session, leaf, reason]."""
     got = sorted([x["session"], x["leaf"], x["reason"]] for x in found)
     same(got, sorted(refused), "refused")
 
@@ -140,7 +140,7 @@ def zeroed(values, mask):
 
 
 def check_truth(rows):
-    """Refuse a truth that contradicts itself: every verdict below rests on it."""
+    """Reject an inconsistent truth, on which every verdict below depends."""
     need(rows, "truth has no rows")
     for i, r in enumerate(rows):
         n = len(r["token_ids"])
@@ -148,7 +148,7 @@ def check_truth(rows):
             need(len(r[key]) == n, "truth row %d: %s has another length than token_ids", i, key)
         flat = [int(is_out) for is_out, length in r["segments"] for _ in range(length)]
         need(len(flat) == n, "truth row %d: segments of %d tokens", i, len(flat))
-        # tokens that another row trains, or none, are outputs with mask 0
+        # tokens that another row trains, or that no row trains, are outputs with mask 0
         need(all(m in (0, 1) and m <= f for m, f in zip(r["loss_mask"], flat)), "truth row %d: loss_mask against segments", i)
         need(0 < r["prompt_len"] <= n, "truth row %d: prompt_len", i)
         need(not any(flat[: r["prompt_len"]]), "truth row %d: an output inside the prompt", i)
@@ -174,8 +174,8 @@ def read_verl(path, rows, refused):
     non_tensors = {}
     for key, values in lists.items():
         need(isinstance(values, list), "non_tensor_batch %r is no list", key)
-        # As verl's agent loop does it. Left to from_dict, lists of equal length in the
-        # rows would become a two-dimensional array instead of one object a row.
+        # As in verl's agent loop. from_dict would turn lists of equal length in the
+        # rows into a two-dimensional array instead of one object per row.
         non_tensors[key] = np.empty(len(values), dtype=object)
         non_tensors[key][:] = values
     try:
@@ -187,7 +187,7 @@ def read_verl(path, rows, refused):
     need(len(data) == B, "batch of %d, expected %d", len(data), B)
     ints = ["prompts", "responses", "response_mask", "input_ids", "attention_mask", "position_ids"]
     floats = ["rollout_log_probs"]
-    # Zeros where nothing was measured would read as a policy without doubt.
+    # Zeros for unmeasured tokens would mean a deterministic policy.
     measured = any(e is not None for r in rows for e, m in zip(r["entropy"], r["loss_mask"]) if m)
     floats += ["rollout_entropys", "rollout_entropy"] * measured
     for key in ["rollout_entropys", "rollout_entropy"] * (not measured):
@@ -214,7 +214,7 @@ def read_verl(path, rows, refused):
     cut = 0
     for i, row in enumerate(rows):
         n = row["prompt_len"]
-        # Too long a prompt loses its head, too long a response its tail.
+        # A prompt that is too long loses its head, a response its tail.
         prompt = row["token_ids"][:n][-P:]
         ids, mask, logprobs = (x[:R] for x in response(row))
         entropy = zeroed(row["entropy"][n:], row["loss_mask"][n:])[:R]
@@ -234,7 +234,7 @@ def read_verl(path, rows, refused):
         pads |= set(t["prompts"][i, : P - p].tolist()) | set(t["responses"][i, r:].tolist())
     need(len(pads) <= 1, "more than one padding id: %s", sorted(pads))
 
-    if "group" in lists:  # rows of one first prompt, numbered as they come
+    if "group" in lists:  # rows with the same first prompt, numbered in order
         prompts = [r["token_ids"][: r["prompt_len"]] for r in rows]
         same(lists["group"], [sorted({prompts.index(p) for p in prompts}).index(prompts.index(p)) for p in prompts], "group")
     if all(r["reward"] is not None for r in rows):
@@ -249,7 +249,7 @@ def read_verl(path, rows, refused):
             want[min(R, len(row["token_ids"]) - row["prompt_len"]) - 1] = row["reward"]
             near(scores[i].tolist(), want, "row %d rm_scores" % i)
 
-    # A working batch: cut it, join it, narrow it, and add what the actor would add.
+    # A working batch: split it, join it, select from it, and add the columns of the actor.
     again = DataProto.concat(data.chunk(B))
     need(all(torch.equal(again.batch[k], t[k]) for k in t), "chunk and concat changed the batch")
     for key in non_tensors:
@@ -354,7 +354,7 @@ def read_areal(path, rows, refused):
     t = load_file(path)
     keys = {"input_ids": torch.int64, "loss_mask": torch.int64, "logprobs": torch.float32, "versions": torch.int64,
             "attention_mask": torch.bool, "rewards": torch.float32}
-    # AReaL itself writes 0.0 for a missing reward; a batch may also leave them out, which its actor refuses aloud.
+    # AReaL itself writes 0.0 for a missing reward; a batch may also omit them, which its actor reports as an error.
     if any(r["reward"] is None for r in rows) and "rewards" not in t:
         del keys["rewards"]
     measured = any(e is not None for r in rows for e, m in zip(r["entropy"], r["loss_mask"]) if m)
@@ -401,7 +401,7 @@ def read_strands(path, rows, refused):
     for i, (item, row) in enumerate(zip(samples_of(json_file(path), len(rows), refused), rows)):
         name = "row %d " % i
         try:
-            # The class forgives 1 for True and "3" for 3; a trainer that reads the lists may not.
+            # The class accepts 1 for True and "3" for 3; a trainer that reads the lists may not.
             exported = Rollout.model_validate(item, strict=False)
             Rollout.model_validate_json(json.dumps(item), strict=True)
         except ValueError as e:
@@ -414,7 +414,7 @@ def read_strands(path, rows, refused):
             add(row["token_ids"][part], None if all(x is None for x in logprobs) else logprobs)
             at += length
         same(exported.token_ids, replay.token_ids, name + "token_ids")
-        # The class knows one rollout: what another row trains is 1 in its own mask and 0 in the export's.
+        # The class has one rollout: tokens that another row trains are 1 in its mask and 0 in the mask of the export.
         same(exported.loss_mask, [m and t for m, t in zip(replay.loss_mask, row["loss_mask"])], name + "loss_mask")
         near(exported.logprobs, replay.logprobs, name + "logprobs")
         same(exported.segment_info, replay.segment_info, name + "segment_info")
@@ -477,13 +477,13 @@ def read_tunix(path, rows, refused):
     need(value["logits"] is None, "logits must be null: none are recorded")
 
     def whole(x, what):
-        # numpy would quietly cut 1.5 to 1.
+        # numpy would silently truncate 1.5 to 1.
         need(all(type(v) is int for v in x), "%s holds something else than integers", what)
         return np.asarray(x, dtype=np.int32)
 
     widths = {len(p) for p in value["left_padded_prompt_tokens"]}
     need(len(widths) == 1, "left_padded_prompt_tokens: rows of lengths %s", sorted(widths))
-    # The class checks nothing; the learner needs these very types.
+    # The class checks nothing; the learner needs exactly these types.
     output = RolloutOutput(
         text=value["text"],
         logits=None,
@@ -509,14 +509,14 @@ def read_tunix(path, rows, refused):
             need(len(output.logprobs) == B, "logprobs has %d entries", len(output.logprobs))
             near(output.logprobs[i].tolist(), logprobs, name + "logprobs")
     need(len(pads) <= 1, "more than one padding id: %s", sorted(pads))
-    # The learner takes `prompt != pad` for the prompt's mask, so such a token is lost.
+    # The learner uses `prompt != pad` as the mask of the prompt, so such a token is lost.
     clash = [pad for pad in pads if any(pad in w[0] for w in want)]
     return "%s RolloutOutput, %d rows, prompts %s%s" % (
         version("google-tunix"), B, prompts.shape, "; padding id %d is also inside a prompt" % clash[0] if clash else "")
 
 
 def check_trajectories(samples, rows):
-    """The dictionaries of token mode. Its learner only picks members out of them, so that there is no class to make."""
+    """The dictionaries of token mode. Its learner only reads members of them; they have no class."""
     for i, (item, row) in enumerate(zip(samples, rows)):
         name = "sample %d " % i
         ids, mask, logprobs = response(row)
@@ -527,7 +527,7 @@ def check_trajectories(samples, rows):
         status = {"completed": "SUCCEEDED", "truncated": "MAX_CONTEXT_LIMIT_REACHED", "aborted": "FAILED"}[row["status"]]
         need(item["status"] == status, "%sstatus is %r, expected %r", name, item["status"], status)
         check_reward(item["trajectory_reward"], row, name)
-        # Without one the learner ends.
+        # Without one the learner fails.
         need(isinstance(item["policy_version"], int), "%spolicy_version is %r", name, item["policy_version"])
         if steps(row):
             need(item["policy_version"] == steps(row)[0], "%spolicy_version is %r, expected %d", name, item["policy_version"], steps(row)[0])
@@ -546,7 +546,7 @@ def check_record(item, row, name):
     same(item["token_ids"], row["token_ids"], name + "token_ids")
     same([int(x) for x in item["loss_mask"]], row["loss_mask"], name + "loss_mask")
     for key in ("logprobs", "entropy"):
-        # A list that is null as a whole says that nothing was recorded.
+        # A null list means that nothing was recorded.
         near([None] * n if item[key] is None else item[key], row[key], name + key)
     for key in ("prompt_len", "status"):
         if item.get(key) is not None:
@@ -641,7 +641,7 @@ def main():
             word, detail = ("FAIL" if args.no_skip else "skip"), str(e)
         except Wrong as e:
             word, detail = "FAIL", str(e)
-        except Exception as e:  # what the reader itself raises is a verdict too
+        except Exception as e:  # an error of the reader is a verdict too
             if args.trace:
                 traceback.print_exc()
             word, detail = "FAIL", "%s: %s" % (type(e).__name__, e)
@@ -651,7 +651,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # Some of these libraries keep threads that hold up a normal exit.
+    # Some of these libraries have threads that block a normal exit.
     code = main()
     sys.stdout.flush()
     os._exit(code)

@@ -3,7 +3,7 @@
 #   run.sh [FOLDER]     keeps the exports in FOLDER if one is given
 #   TOKENTAP            the binary (target/release/tokentap, else target/debug/tokentap)
 #   READERS             the environment that setup.sh makes ($XDG_CACHE_HOME/tokentap-readers)
-# Builds nothing. Exit status 1 if a reader disagrees; one that cannot be installed is only named.
+# Builds nothing. Exit status 1 if a reader fails; one that cannot be installed is only reported.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readers=${READERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tokentap-readers}
@@ -11,7 +11,7 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $here/../../target/$build/tokentap ]]; then tokentap=$here/../../target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or set TOKENTAP=..." >&2; exit 2; fi
 work=$(mktemp -d)
 out=${1:-$work/exports}
 demo='' failed=0
@@ -27,7 +27,7 @@ step() { # step NAME COMMAND...: its lines with NAME before them, for the table
   "$@" >"$work/lines" 2>"$work/errors"; code=$?
   cat "$work/lines"
   if ((code)); then failed=1; tail -20 "$work/errors"; fi
-  # a command that says nothing of this kind is one check
+  # a command without such lines counts as one check
   table+=$(awk -v name="$name" -v code=$code '$1=="ok"{ok++} $1=="skip"{skip++} $1=="FAIL"{bad++}
     END{if (!(ok + skip + bad)) {ok = !code; bad = !!code}; printf "%-20s %4d ok %4d skip %4d FAIL", name, ok, skip, bad}' "$work/lines")
   table+="$( ((code)) && echo '  failed')"$'\n'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the virtual environment that read.py runs in.
 #   setup.sh [FOLDER]     default: $XDG_CACHE_HOME/tokentap-readers
-# PYTHON names the interpreter (3.11 or 3.12; verl takes no newer one).
+# PYTHON names the interpreter (3.11 or 3.12; verl supports no newer one).
 # A part that cannot be installed is noted in FOLDER/skip/PART; read.py then reports
 # the readers that need it as skipped, with that reason. Only a missing `base` fails.
 set -euo pipefail
@@ -25,7 +25,7 @@ rm -rf "$venv"
 mkdir -p "$venv/skip"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --only-binary :all: --no-cache-dir)
 
-note() { # PART LOG: keep the last line that says something
+note() { # PART LOG: keep the last line with text
   grep -v '^ *$' "$2" | tail -1 >"$venv/skip/$1"
   echo "readers: skip $1: $(cat "$venv/skip/$1")"
 }
@@ -43,6 +43,6 @@ while read -r part <&3; do
   fi
 done 3< <(sed -n 's/^#= //p' "$here/requirements.txt")
 if [ -f "$venv/skip/base" ]; then exit 1; fi
-# A run with skipped parts is tried again next time.
+# After skipped parts, the next run tries again.
 if [ -z "$(ls -A "$venv/skip")" ]; then echo "$stamp" >"$venv/complete"; fi
 echo "readers: $venv: $(du -sm "$venv" | cut -f1) MiB, $((SECONDS - start)) s"

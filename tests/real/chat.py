@@ -27,7 +27,7 @@ args = args.parse_args()
 failed = []
 
 TOOLS = conversation.TOOLS
-# a strict tool is a grammar to SGLang, and these servers have none
+# a strict tool is a grammar for SGLang, and these servers have no grammar backend
 LOOSE = [tool | {"function": {k: v for k, v in tool["function"].items() if k != "strict"}} for tool in TOOLS]
 CALLED = [
     {"role": "system", "content": "Be brief."},
@@ -53,13 +53,13 @@ def check(name, run):
 
 
 def saying(text):
-    """What makes the engine say it."""
+    """The settings that make the engine sample it."""
     reply = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False})
     return {"custom_logit_processor": processor, "custom_params": {"say": reply.json()["tokens"]}}
 
 
 def scripted(way):
-    """The conversation of the demo: thoughts, calls, parallel calls."""
+    """The conversation of the demo: thinking, calls, parallel calls."""
     session = f"script-{abs(hash(way))}"
     since = len(tap.engine.of("/generate"))
     with tap.delivery(session) as to:
@@ -71,7 +71,7 @@ def scripted(way):
 
 
 def noise(way):
-    """Noise, of which some is cut, some stopped by a string, and some ends by itself."""
+    """Random replies: some truncated, some ended by a stop string, some by the end token."""
     session = f"real-{abs(hash(way))}"
     since = len(tap.engine.of("/generate"))
     messages, replies = list(CALLED), []
@@ -125,11 +125,11 @@ def as_transformers():
 
 
 def as_sglang():
-    """What the engine's own endpoint makes of a conversation, where it tells."""
+    """The prompt of the engine's own endpoint for a conversation, if it reports it."""
     told = []
     for name, case in CONVERSATIONS.items():
         if "tools" in case:
-            # it adds members to them that the client has not written
+            # it adds members that the client did not send
             continue
         asked = {"model": "tiny", "max_tokens": 1, "return_token_ids": True} | case
         reply = wire.call(args.direct, "POST", "/v1/chat/completions", asked).json()
@@ -144,7 +144,7 @@ def as_sglang():
 
 
 def tokenize():
-    """What /tokenize makes of a conversation."""
+    """The ids of /tokenize for a conversation."""
     count = 0
     for name, case in CONVERSATIONS.items():
         if "tools" not in case:
@@ -196,7 +196,7 @@ def left():
 
 
 def forwarded(stream):
-    """A chat that SGLang's own endpoint serves: its turn is what the engine sampled, where it tells its ids."""
+    """A chat served by SGLang's own endpoint: its turn has the sampled ids, if the engine reports them."""
     text = "Es regnet 🌧 in Tromsø."
     said = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False}).json()["tokens"]
     request = {"model": "tiny", "messages": CALLED, "max_tokens": len(said), "stream": stream} | saying(text)

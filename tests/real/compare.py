@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """compare.py --direct URL --via URL [--control URL] --model DIR [--save DIR]
 
-Sends the same requests to a real SGLang directly and through tokentap. What comes back through tokentap must be what
-came back directly, plus the entropy members. Prints a line per check; exit status 1 if one failed.
+Sends the same requests to a real SGLang directly and through tokentap. Replies through tokentap must be the
+direct ones plus the entropy members. Prints a line per check; exit status 1 if one failed.
 --no-entropy expects no members: with --direct == --via it tests this program itself."""
 import argparse
 import concurrent.futures
@@ -42,14 +42,14 @@ def check(kind, name, run, *given):
         return
     try:
         report(kind, name, run(*given))
-    except Exception as error:  # one broken reply must not hide the rest
+    except Exception as error:  # one broken reply must not hide the other results
         report(kind, name, [f"{type(error).__name__}: {error}"])
 
 
 # --- entropy members ---
 
 def temperature(body):
-    """What entropy_info.temperature must say: the temperature of the logprobs the engine returns."""
+    """The expected entropy_info.temperature: the temperature of the logprobs that the engine returns."""
     params = body["sampling_params"]
     asked = params[0] if isinstance(params, list) else params
     greedy = asked.get("temperature", 1) == 0 or asked.get("top_k") == 1
@@ -131,7 +131,7 @@ def modes(direct, via):
 
 
 def growth(body, events):
-    """Entropies come with their tokens, entropy_info only where the generation finishes."""
+    """Entropies come with their tokens, entropy_info only at the end of the generation."""
     if args.no_entropy or body.get("return_entropy") is False:
         return []
     out = []
@@ -164,14 +164,14 @@ def error(method, path, body):
 
 def refused(body):
     reply = generate(args.via, body, 30)
-    # 500 is 0.5.23's own word for some of them; 502 would be the epitaph of the engine
+    # 0.5.23 answers some of them with 500; 502 would mean that the engine crashed
     out = [] if 400 <= reply.status <= 500 else [f"status {reply.status}: {reply.body[:200]}"]
     after = generate(args.direct, cases.GREEDY["one token"], 30)
     return out if after.status == 200 else out + ["the engine is gone"]
 
 
 def at_once():
-    """Every greedy request in eight threads: what one client gets must not depend on its neighbours."""
+    """Every greedy request in eight threads: a reply must not depend on concurrent requests."""
     def steady(name, body):  # two requests may not share a rid; of "no tokens" a busy engine may show a first logprob
         return "no tokens" not in name and not (isinstance(body, dict) and "rid" in body)
     bodies = {n: b for n, b in cases.GREEDY.items() if steady(n, b)}
@@ -218,7 +218,7 @@ def leave_plain():
     connection = Stream(args.via, ENDLESS | {"rid": name("leave")})
     out += wait("its start", lambda: running(args.direct), 10)
     connection.drop()
-    # an engine on its own looks for the client every 4 s
+    # the engine itself checks for a disconnect every 4 s
     return out + wait("the engine's end of it", idle, 6)
 
 
@@ -241,7 +241,7 @@ def abort_both():
 
 
 def live():
-    """Entropies are on the control port while the stream runs, and are those that the stream carries."""
+    """The control port has the entropies of a running stream, equal to those of the stream."""
     rid, polled, early = name("live"), [], 0
     body = cases.ask(cases.MORE, 200, sampling=cases.WHOLE, stream=True, rid=rid)
     connection, events = Stream(args.via, body), []
@@ -299,7 +299,7 @@ if args.save:
     pathlib.Path(args.save).mkdir(parents=True, exist_ok=True)
     for label, body in cases.TRUTH.items():
         check("save", label, save, label, body)
-if not args.no_entropy:  # last: what is let through ends the engine
+if not args.no_entropy:  # last, because a request that is not rejected crashes the engine
     for label, body in cases.DEADLY.items():
         check("refuse", label, refused, body)
 print(f"{len(failed)} failed" if failed else "all the same")

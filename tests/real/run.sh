@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, conversations
-# and their exports, chats of the openai SDK, and the entropies against the weights. All modes take about three quarters of an hour; 2
-# cores and 5 GB of memory do.
+# and their exports, chats of the openai SDK, and the entropies against the weights. All modes take about three quarters of an hour, 2
+# cores and 5 GB of memory.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 #   SELF=1            no tokentap: compare the server with itself, to test the comparison
@@ -20,10 +20,10 @@ openai=$(openai_python "$(cd "$here/../.." && pwd)") || exit
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-one() { # one MODE: 0 when all is the same
+one() { # one MODE: returns 0 if all checks pass
   local mode=$1 version arguments=() options=() engine data control
   version=0.5.23; [[ $mode == 0.5.6* ]] && version=0.5.6.post2
-  # chat.py's: how replies are read, and how the model is made to say something
+  # for chat.py: the parsers of replies, and the processor that makes the model sample given ids
   arguments+=(--reasoning-parser qwen3 --tool-call-parser qwen25 --enable-custom-logit-processor)
   [[ $mode == *-incremental ]] && arguments+=(--incremental-streaming-output)
   [[ $mode == *-stream-output ]] && arguments+=(--stream-output)

@@ -1,4 +1,4 @@
-"""What "the same reply" means: equal, except for what a second run of the same request changes too.
+"""Defines "the same reply": equal except for members that differ between two runs of a request.
 
 Every function returns a list of differences, each a line of text; empty is same."""
 import base64
@@ -28,7 +28,7 @@ def rows(a, b):
 
 
 def top_row(a, b):
-    """Same values in the same order; ids may change places only among values that noise can swap."""
+    """Same values in the same order; ids may be swapped only among values within the noise."""
     if not a or not b:
         return a == b
     last, other = b[-1][0], {i: v for v, i, _ in b}
@@ -85,7 +85,7 @@ def item(direct, via, sampled, named):
 
 
 def head(direct, via):
-    """Status and headers; a proxy may change what belongs to a connection and add what is its own."""
+    """Status and headers; a proxy may change hop-by-hop headers and add its own."""
     own = {"content-length", "date", "connection", "transfer-encoding", "keep-alive"}
     out = [] if direct.status == via.status else [f"status {via.status} instead of {direct.status}: {via.body[:200]}"]
     for name, value in direct.headers.items():

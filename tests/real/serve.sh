@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# serve.sh VERSION PORT [server arguments]   starts the SGLang that setup.sh made, on 127.0.0.1, and returns when it answers
+# serve.sh VERSION PORT [server arguments]   starts the SGLang that setup.sh installed, on 127.0.0.1, and returns when it answers
 # (about a minute). Stop it: kill -- -$(cat $REAL_SGLANG_HOME/PORT.pid). MODEL=dir serves other weights.
-# Of use: --incremental-streaming-output, --stream-output (0.5.6), --stream-interval 4, --enable-metrics, --api-key K.
+# Useful: --incremental-streaming-output, --stream-output (0.5.6), --stream-interval 4, --enable-metrics, --api-key K.
 set -euo pipefail
 version=${1:?version}; port=${2:?port}; shift 2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,7 +10,7 @@ shims=$here/shims; [[ $version == 0.5.6* ]] && shims=$here/shims056
 export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONPATH=$shims${PYTHONPATH:+:$PYTHONPATH}
 log=$home/$port.log
-# setsid: the server's processes get a group of their own, which one kill ends
+# setsid: the processes of the server get a separate group, which one kill ends
 setsid "$home/venv-$version/bin/python" -m sglang.launch_server \
   --model-path "${MODEL:-$home/model-0}" --served-model-name tiny --host 127.0.0.1 --port "$port" \
   --device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \

@@ -1,4 +1,4 @@
-# Sourced: one server and one tokentap in front of it, begun, awaited and ended. Expects TOKENTAP's path in `tokentap` and a folder in
+# Sourced: one server and one tokentap in front of it, started, awaited and stopped. Expects TOKENTAP's path in `tokentap` and a folder in
 # `work`; sets `server` (a group) and `proxy` (a process).
 server='' proxy=''
 

@@ -44,12 +44,12 @@ def answer(reply):
 
 
 class Turn:
-    """A generation as its client saw it."""
+    """A generation from the view of its client."""
 
     def __init__(self, number, parent, prompt, item):
         self.number, self.parent, self.prompt, self.meta = number, parent, prompt, item["meta_info"]
         rows = self.meta.get("output_token_logprobs")
-        # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are whole
+        # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are complete
         self.output = [row[1] for row in rows] if rows else item["output_ids"]
         self.logprobs = [row[0] for row in rows or []]
         self.finish = self.meta["finish_reason"]["type"]
@@ -73,7 +73,7 @@ def label(version):
 
 
 def go(after, new, text=None, stream=False, during=None, logprobs=True, **sampling):
-    """Says `new` behind the turn `after`; the turns that come of it. `during` is called in the middle of a stream."""
+    """Sends `new` after the turn `after`; returns the turns. `during` is called in the middle of a stream."""
     body = {"sampling_params": {"max_new_tokens": 12, "temperature": 0.8} | sampling}
     body |= {"return_logprob": True} if logprobs else {}
     body |= {"text": text} if text else {"input_ids": (after.tokens() if after else []) + new}
@@ -104,7 +104,7 @@ def abort(rid):
 
 
 def labels(turn):
-    """The version of each token; None as a whole where one engine name cannot tell them apart (0.5.6)."""
+    """The version of each token; None if the engine names cannot distinguish them (0.5.6)."""
     spans = turn.meta.get("weight_versions")
     if turn is mixed and not spans:
         return None
@@ -113,7 +113,7 @@ def labels(turn):
 
 
 def echo(body):
-    """The ids that the engine itself has for a prompt; None where it cannot say: 0.5.6 tokenizes text, but echoes no ids."""
+    """The ids of the engine for a prompt; None if it does not report them: 0.5.6 tokenizes text, but echoes no ids."""
     ask = {"sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_prompt_token_ids": True} | body
     ids = answer(generate(args.direct, ask)).get("prompt_token_ids")
     if ids is None and "text" in body:
@@ -128,12 +128,12 @@ def leaves():
 
 
 def expected():
-    """The rows of an export: ids, mask, logprobs and entropies, the last two None where nothing is trained."""
+    """The rows of an export: ids, mask, logprobs and entropies, the last two None at untrained tokens."""
     rows, taken = [], set()
     for leaf in leaves():
         ids, mask, logprobs, entropies = [], [], [], []
         for turn in leaf.line():
-            # a turn that several rows share is trained in the first of them
+            # a turn shared by several rows is trained in the first one
             trained = turn.trained and turn.number not in taken
             taken.add(turn.number)
             nothing = [None] * len(turn.output)
@@ -178,7 +178,7 @@ first_ids = echo({"text": TEXT})
 (second,) = go(first, [151644, 872, 198, 16, 488], stream=True)
 changed = label("step-1")
 one, other = go(second, [9707, 11], n=2)
-(last,) = go(one, [1879, 0], temperature=0, logprobs=False)  # the logprobs are tokentap's own wish
+(last,) = go(one, [1879, 0], temperature=0, logprobs=False)  # only tokentap requests the logprobs
 (cut,) = go(other, [13], during=abort, max_new_tokens=1500, ignore_eos=True)
 (after_cut,) = go(cut, [220, 17])
 (lost,) = go(None, [10, 11, 12], during=abort, max_new_tokens=1500, ignore_eos=True)
@@ -212,7 +212,7 @@ for line, (leaf, ids, mask, logprobs, entropies) in zip(lines, rows):
     check(name + f"{len(ids)} token ids", differ("token_ids", line["token_ids"], ids))
     check(name + f"{sum(mask)} trained", differ("loss_mask", line["loss_mask"], mask))
     got = [v if m else None for v, m in zip(single(line["logprobs"]), mask)]
-    # the greedy turn's come from another run of the engine, where float32 sums may round otherwise
+    # those of the greedy turn are from another run of the engine, whose float32 sums may round differently
     apart = [i for i, (a, b) in enumerate(zip(got, logprobs)) if a != b and (None in (a, b) or abs(a - b) > 1e-4)]
     exact = [i for i, (a, b) in enumerate(zip(got, logprobs)) if a == b and b is not None]
     check(name + f"logprobs, {len(exact)} to the last bit", [f"{got[i]} instead of {logprobs[i]} at {i}" for i in apart]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh [0.5.23 | 0.5.6.post2]   installs a genuine SGLang for the CPU and makes tiny random Qwen3 weights for it:
-# one or two minutes, about 6.5 GB. Everything goes below $REAL_SGLANG_HOME (~/.cache/real-sglang); run again, it does
-# what is missing. Needs python3 with pip, npm and the package registries.
+# one or two minutes, about 6.5 GB. Everything goes below $REAL_SGLANG_HOME (~/.cache/real-sglang); a second run
+# installs only what is missing. Needs python3 with pip, npm and the package registries.
 set -euo pipefail
 version=${1:-0.5.23}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,7 +11,7 @@ mkdir -p "$home"
 command -v uv >/dev/null || python3 -m pip install -q uv
 if [[ ! -f $venv/.done ]]; then
   uv venv -q --clear --python 3.11 "$venv"
-  # --no-deps: SGLang's own list asks for GPU packages; shims/ replaces the few that are imported anyway
+  # --no-deps: SGLang requires GPU packages; shims/ replaces the few that are imported anyway
   uv pip install -q --python "$venv/bin/python" --no-deps -r "$here/requirements-$version.txt"
   uv pip install -q --python "$venv/bin/python" --no-deps "sglang==$version"
   touch "$venv/.done"

@@ -5,7 +5,7 @@ import re
 import wire
 
 QUESTION = [{"role": "user", "content": "Hello there"}]
-# without thinking, because noise that thinks is read otherwise: see KNOWN
+# without thinking, because random replies with thinking are parsed differently: see KNOWN
 BASE = {"model": "tiny", "messages": QUESTION, "max_tokens": 12, "temperature": 0, "chat_template_kwargs": {"enable_thinking": False}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
@@ -42,21 +42,21 @@ SAID = {
 }
 # The allowed differences of replies; there must be no others. Differences in spelling are printed and do not count.
 KNOWN = [
-    # what it adds, for those who ask
+    # members that tokentap adds on request
     ("ids and meta_info", r"only tokentap has (prompt_token_ids|token_ids|output_token_entropy, entropy_info)$"),
-    # the weight version goes with the usage of streams, too
+    # the weight version is also in the usage of streams
     ("stream", r"chunk only of .*\{choices\[\], usage\{"),
     # a token without text has its logprob in a separate chunk
     ("a stream with logprobs", r"chunk only of tokentap: .*delta\{reasoning_content=null\}, logprobs\{"),
     # 0.5.23 writes null members into the tools of a prompt
     ("said", r"usage.*\.(prompt_tokens|total_tokens): "),
-    # SGLang's deltas of calls and behind thoughts have all members, null or not
+    # SGLang's deltas of calls and after thinking have all members, null or not
     ("said", r"a chunk only of "),
-    # /generate counts thoughts only where the request says `require_reasoning`, which SGLang's own endpoint does
+    # /generate counts thinking tokens only with `require_reasoning`, which SGLang's own endpoint sets
     ("thought|thinks", r"(reasoning_tokens|completion_tokens_details): "),
-    # to 0.5.23 whatever comes before </think> is a thought, to tokentap what comes behind <think>
+    # for 0.5.23 everything before </think> is thinking, for tokentap the text after <think>
     ("noise that thinks|without its opening", r"(content|reasoning|reasoning_content): "),
-    # SGLang drops these calls, whole or in part, and leaves an empty reply
+    # SGLang drops these calls completely or in part, and returns an empty reply
     ("tool that there is not|no JSON", r"tool_calls|\.finish|matched_stop|calls|content: "),
     # and the text after a call
     ("text behind it", r"content: 'So\.' instead of (''|None)"),
@@ -64,25 +64,25 @@ KNOWN = [
     ("^0.5.6", r"only SGLang has tool_calls=None|only tokentap has completion_tokens_details|a chunk only of "),
     ("^0.5.6.*said", r"content: '' instead of None|\.index: \d instead of -1"),
     ("^0.5.6.*ids and meta_info", r"only tokentap has prompt_token_ids, response_token_ids, token_ids, meta_info"),
-    # in a stream it loses the end of the text before a call
+    # in a stream SGLang loses the end of the text before a call
     ("^0.5.6.*text and two calls, a stream", r"content: 'Now:' instead of"),
-    # its bytes are those of the replacement character where a token is a part of one
+    # its bytes are those of the replacement character if a token is part of a character
     ("^0.5.6.*logprobs", r"bytes: \["),
-    # and what it refuses in a stream is an event
+    # and an error in a stream is an event
     ("^0.5.6.*temperature, streamed", r"status 400 instead of 200|content-type|reply: "),
 ]
-# members whose values are a reply's own
+# members whose values differ in each reply
 OWN = {"id", "created", "e2e_latency", "request_received_ts", "response_sent_to_client_ts"}
-# what was cached is not the same twice
+# cached tokens differ between calls
 OWN |= {"cached_tokens", "cached_tokens_details", "prompt_tokens_details"}
 
-# members that every chunk has, and those that are null where the engine does not report what was cached
+# members that every chunk has, and those that are null if the engine does not report cached tokens
 ALWAYS = {"id", "object", "created", "model"}
 UNCOUNTED = {"prompt_tokens_details", "completion_tokens_details"}
 
 
 def differences(ours, theirs, at=""):
-    """Where two values differ, as lines; in the members of objects and their order, too."""
+    """The differences of two values as lines, including members of objects and their order."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         out = []
         more, less = [k for k in ours if k not in theirs], [k for k in theirs if k not in ours]
@@ -94,7 +94,7 @@ def differences(ours, theirs, at=""):
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         return [d for a, b in zip(ours, theirs) for d in differences(a, b, f"{at}[]")]
     if isinstance(ours, float) and isinstance(theirs, float):
-        # float32 sums round as the batch is
+        # float32 sums depend on the batch
         return [] if abs(ours - theirs) < 1e-3 else [f"{at}: {ours} instead of {theirs}"]
     if is_spelling(ours, theirs):
         return [] if ours == theirs else [f"{SPELLED}{at}: {ours!r:.200} instead of {theirs!r:.200}"]

@@ -1,7 +1,7 @@
-"""Streams: what mode each member grows in, and the whole reply folded out of the events.
+"""Streams: the mode of each member, and the complete reply joined from the events.
 
 A member is cumulative when the last event holds all of it, incremental when each event holds only what is new.
-The server never says which; 0.5.6 --stream-output even mixes them (text and logprobs cumulative, ids not)."""
+The server does not report the mode; 0.5.6 --stream-output even mixes them (text and logprobs cumulative, ids not)."""
 from same import ENTROPY
 
 GROWING = ["output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs", *ENTROPY[:3]]
@@ -20,18 +20,18 @@ def lists(event):
 
 
 def modes(events):
-    """{member: cumulative?} of one generation; unknown (absent here) where one event said it all."""
+    """{member: cumulative?} of one generation; unknown (absent here) if the generation had one event."""
     if len(events) < 2:
         return {}
     total = events[-1]["meta_info"]["completion_tokens"]
     grown = {k: len(v) >= total for k, v in lists(events[-1]).items()}
-    # half a character shows as U+FFFD until the rest of it comes
+    # an incomplete character is U+FFFD until its last bytes arrive
     earlier, text = [e["text"].rstrip("\ufffd") for e in events[:-1]], events[-1]["text"]
     return grown | ({"text": all(map(text.startswith, earlier))} if any(earlier) else {})
 
 
 def fold(events):
-    """One generation as a non-streaming reply would have shown it."""
+    """One generation in the form of a non-streaming reply."""
     grown, last = modes(events), events[-1]
     out = {k: v for k, v in last.items() if k != "index"} | {"meta_info": dict(last["meta_info"])}
     for key, cumulative in grown.items():

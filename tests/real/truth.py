@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""truth.py MODEL_DIR REPLIES_DIR   are the entropies of saved replies true?
+"""truth.py MODEL_DIR REPLIES_DIR   checks the entropies of saved replies against the weights
 
 Runs the weights that the server served with transformers in float32 over prompt + output ids, softmax in float64
 over the whole vocabulary, at the temperature the reply names, and checks at every position

@@ -1,4 +1,4 @@
-"""Talking to a server: one call, or a stream read event by event. Nothing is retried or hidden."""
+"""A minimal client: one call, or a stream read event by event. Nothing is retried or hidden."""
 import http.client
 import json
 import socket
@@ -46,7 +46,7 @@ def generate(base, body, timeout=120, path="/generate"):
 
 
 class Stream:
-    """An open generation: `next()` gives one event object, None at its end; `drop()` leaves without a word."""
+    """An open generation: `next()` returns one event object, None at the end; `drop()` closes the connection."""
 
     def __init__(self, base, body, path="/generate"):
         self.connection = connect(base)
@@ -70,7 +70,7 @@ class Stream:
 
 
 def running(base):
-    """How many requests the engine itself holds: 0.5.23 has /v1/loads, 0.5.6 /get_load."""
+    """The number of requests in the engine: 0.5.23 has /v1/loads, 0.5.6 /get_load."""
     reply = call(base, "GET", "/v1/loads")
     if reply.status == 200:
         return sum(d["num_running_reqs"] + d["num_waiting_reqs"] for d in reply.json()["loads"])

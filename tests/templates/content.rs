@@ -1,4 +1,4 @@
-//! Names of control tokens in what users, tools and calls say: they stay names.
+//! Names of control tokens in the text of users, tools and calls are not encoded as control tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tokentap::tokenizer::{Content, Folder, TextOrigin, Tokenizer};
 
 use super::record;
 
-/// A token of a vocabulary that texts are split at.
+/// An added token, at which a tokenizer splits texts.
 #[derive(Debug, Clone)]
 struct Added {
     text: String,
@@ -17,7 +17,7 @@ struct Added {
 }
 
 impl Added {
-    /// Whether no text of `author` may become this token. A person may quote a token that looks like a tag and is not special.
+    /// Whether text of `author` must not become this token. A user may quote a token that looks like a tag and is not special.
     fn is_control(&self, author: TextOrigin) -> bool {
         let name = self.text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
         let is_tag = name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-/".contains(c)));
@@ -25,7 +25,7 @@ impl Added {
     }
 }
 
-/// The added tokens of a folder that are more than a character and more than space.
+/// The added tokens of a directory that are longer than a character and not only space.
 fn added(folder: &Path) -> Vec<Added> {
     let read = |name: &str| serde_json::from_slice::<serde_json::Value>(&record::read(&folder.join(name))).unwrap();
     let (file, config) = (read("tokenizer.json"), read("tokenizer_config.json"));
@@ -38,7 +38,7 @@ fn added(folder: &Path) -> Vec<Added> {
     tokens.filter(|token| token.text.chars().count() > 1 && !is_space(&token.text)).collect()
 }
 
-/// What somebody may make of a token's name.
+/// Variations of the name of a token.
 fn spelled(token: &str) -> String {
     let half = token.char_indices().nth(token.chars().count() / 2).unwrap().0;
     let (first, second) = token.split_at(half);
@@ -62,17 +62,17 @@ fn message(role: &str, content: Value) -> Value {
     object(&[("role", role.into()), ("content", content)])
 }
 
-/// Where a text may occur in a conversation.
+/// A position of a text in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum TextPosition {
     User,
-    /// The user's, in two parts that templates put together.
+    /// The user's text, in two parts that templates join.
     Parts,
     Tool,
     Arguments,
 }
 
-/// A conversation with a text in its place; `None` where the template takes no such conversation.
+/// Renders a conversation with a text at a position; `None` if the template rejects it.
 fn rendered(template: &ChatTemplate, marks: &Content, place: TextPosition, text: &str) -> Option<String> {
     let person = |text: &str| Value::from(&*marks.mark(text, TextOrigin::Person));
     let arguments = object(&[("q", text.into()), ("n", Value::Array(vec![object(&[(text, Value::Null)])]))]);
@@ -95,7 +95,7 @@ fn rendered(template: &ChatTemplate, marks: &Content, place: TextPosition, text:
             vec![message("user", "U".into()), object(&calling), object(&[&answer[..], &said[..]].concat())]
         }
     };
-    // one old template takes nothing without tools, and another form of them
+    // one old template requires tools, in another form
     let parameters = object(&[(
         "q",
         object(&[("type", "str".into()), ("description", "d".into()), ("required", Value::Bool(true))]),
@@ -105,7 +105,7 @@ fn rendered(template: &ChatTemplate, marks: &Content, place: TextPosition, text:
     template.render(&plain).or_else(|_| template.render(&Conversation { tools: Some(&[tool]), ..plain })).ok()
 }
 
-/// Holds a model against texts that name its tokens; gives how many conversations there were.
+/// Checks a model with texts that name its tokens; returns the number of conversations.
 fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Added]) -> usize {
     let marks = tokenizer.content();
     let mut conversations = 0;
@@ -121,7 +121,7 @@ fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Ad
             ids.iter().filter_map(|id| ids_of.get(id)).for_each(|token| *counts.entry(*token).or_default() += 1);
             counts
         };
-        // parts are cut in the middle of one token
+        // the parts are split in the middle of a token
         let at_once = if place == TextPosition::Parts { 1 } else { 40 };
         let kept = if place == TextPosition::Parts { 60 } else { usize::MAX };
         for some in control.chunks(at_once).take(kept) {
@@ -136,7 +136,7 @@ fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Ad
             let ids = tokenizer.encode_rendered(&hostile_text).unwrap();
             let expected = counts(&tokenizer.encode_rendered(&harmless).unwrap());
             assert_eq!(counts(&ids), expected, "{name} {place:?}: a text is no control token: {hostile:?}");
-            // tokenizers that normalize make spaces their own way
+            // normalizing tokenizers change spaces
             let bare = |text: &str| text.replace([' ', '▁'], "");
             let decoded = tokenizer.decode(&ids, false).unwrap();
             assert_eq!(bare(&decoded), bare(&Content::unmarked(&hostile_text)), "{name} {place:?}: no text is lost");
@@ -146,13 +146,13 @@ fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Ad
 }
 
 #[test]
-fn names_of_control_tokens_stay_names_in_the_demo() {
+fn control_token_names_stay_text_in_the_demo() {
     let folder = Folder::open(&record::demo()).unwrap();
     assert!(check("demo", &folder.template, &folder.tokenizer, &added(&record::demo())) >= 3);
 }
 
 #[test]
-fn names_of_control_tokens_stay_names_in_templates_that_escape() {
+fn control_token_names_stay_text_in_escaping_templates() {
     let folder = Folder::open(&record::demo()).unwrap();
     let every = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m | tojson(ensure_ascii=true) }}|{{ m }}|{{ m.content }}<|im_end|>{% endfor %}";
     let template = ChatTemplate::try_new(every, BTreeMap::new()).unwrap();
@@ -161,7 +161,7 @@ fn names_of_control_tokens_stay_names_in_templates_that_escape() {
 
 #[test]
 #[ignore = "needs what tests/templates/run.sh fetches"]
-fn names_of_control_tokens_stay_names_in_models() {
+fn control_token_names_stay_text_in_models() {
     let in_folders = record::in_folders();
     let mut checked = 0;
     for record in record::records(false).iter().filter(|record| record.has_own_tokenizer() && record.kind == "model") {

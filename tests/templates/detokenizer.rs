@@ -1,4 +1,4 @@
-//! Text from tokens as they come, against the text of all of them.
+//! Incremental detokenization, compared with the decoded text of all tokens.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokentap::tokenizer::{Detokenizer, Tokenizer};
 
 use super::record;
 
-/// The ids of tokens that spell bytes which are no text by themselves.
+/// The ids of tokens whose bytes are not valid text alone.
 fn bytes(tokenizer: &Tokenizer) -> Vec<u32> {
     let fallback = (0x80..=0xff_u8).filter_map(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>")));
     let plain = (0..tokenizer.vocab_size()).map(|id| u32::try_from(id).unwrap());
@@ -16,7 +16,7 @@ fn bytes(tokenizer: &Tokenizer) -> Vec<u32> {
     fallback.chain(torn.take(512)).collect()
 }
 
-/// Ids of texts, of bytes, of special tokens and of nothing, in pieces.
+/// Lists of ids of texts, of bytes and of special tokens, some of them empty.
 fn pieces(tokenizer: &Tokenizer) -> impl Strategy<Value = Vec<Vec<u32>>> + use<> {
     let size = u32::try_from(tokenizer.vocab_size()).unwrap();
     let torn = bytes(tokenizer);
@@ -53,7 +53,7 @@ fn check(name: &str, tokenizer: &Tokenizer, cases: u32) {
     held.unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
-/// Pushes `count` tokens that never make a character, one by one.
+/// Pushes `count` tokens that never complete a character, one by one.
 fn torn(tokenizer: &Tokenizer, ids: &[u32], count: usize) -> Duration {
     let mut text = Detokenizer::new(true);
     let began = Instant::now();
@@ -64,7 +64,7 @@ fn torn(tokenizer: &Tokenizer, ids: &[u32], count: usize) -> Duration {
     began.elapsed()
 }
 
-/// Ten times as many take ten times as long and not a hundred times. The machine may be busy with something else once, but not always.
+/// Checks that ten times as many tokens take about ten times as long, not a hundred. Several attempts allow for a busy machine.
 fn costs_grow_with_the_tokens(name: &str, tokenizer: &Tokenizer) {
     let ids = bytes(tokenizer);
     let tries: Vec<_> = (0..5).map(|_| (torn(tokenizer, &ids, 4_000), torn(tokenizer, &ids, 40_000))).collect();
@@ -76,18 +76,18 @@ fn demo() -> Tokenizer {
 }
 
 #[test]
-fn pieces_make_the_text_of_the_demo() {
+fn streamed_text_equals_decoded_text_in_the_demo() {
     check("demo", &demo(), 2000);
 }
 
 #[test]
-fn torn_bytes_cost_as_much_as_others() {
+fn detokenizing_invalid_bytes_takes_linear_time() {
     costs_grow_with_the_tokens("demo", &demo());
 }
 
 #[test]
 #[ignore = "needs what tests/templates/run.sh fetches"]
-fn pieces_make_the_text_of_models() {
+fn streamed_text_equals_decoded_text_of_models() {
     for name in record::tokenizers() {
         let file = record::fetched().join("tokenizers").join(&name).join("tokenizer.json");
         let tokenizer = Tokenizer::from_bytes(&record::read(&file)).unwrap();

@@ -1,4 +1,4 @@
-//! What no conversation may do to a template: make it panic, or render twice differently.
+//! Rendering must not panic and must be deterministic for any conversation.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use tokentap::tokenizer::template::{ChatTemplate, Conversation, RenderError};
 
 use super::record;
 
-/// Our own templates, each compiled once.
+/// The synthetic templates, each compiled once.
 static TEMPLATES: LazyLock<Vec<ChatTemplate>> =
     LazyLock::new(|| record::records(true).iter().map(record::Record::compiled).collect());
 
@@ -43,7 +43,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Messages as they should be, and as they should not.
+/// Valid and invalid messages.
 fn messages() -> impl Strategy<Value = Vec<Value>> {
     let role = prop::sample::select(vec!["system", "user", "assistant", "tool", "developer", ""]);
     let call = json().prop_map(|arguments| {
@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_conversation_makes_a_template_panic(
+    fn rendering_never_panics(
         messages in messages(),
         tools in prop::option::of(prop::collection::vec(json(), 0..3)),
         generation_prompt in any::<bool>(),
@@ -71,7 +71,7 @@ proptest! {
     ) {
         let conversation = Conversation { messages: &messages, tools: tools.as_deref(), generation_prompt, extra: &extra };
         for template in TEMPLATES.iter() {
-            // the time of day goes on by minutes
+            // the time of day advances in minutes
             let (once, again) = (template.render(&conversation), template.render(&conversation));
             let minutes = |text: &Result<String, RenderError>| text.as_ref().ok().is_some_and(|text| text.contains("[today="));
             prop_assert!(once == again || minutes(&once), "{:?} is not {:?}", once, again);
@@ -80,7 +80,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_carries_the_templates_message() {
+fn render_error_has_the_message_of_the_template() {
     for (source, said) in [
         (
             "{{ raise_exception('roles must alternate: \"é\"') }}",
@@ -103,7 +103,7 @@ fn a_refusal_carries_the_templates_message() {
 }
 
 #[test]
-fn a_template_that_does_not_compile_is_refused() {
+fn invalid_template_is_rejected() {
     for source in
         ["{% if %}", "{{ 'a }}", "{% for x in %}{% endfor %}", "{{", "{% raw %}", "{% endgeneration %}", "{{ )('}} }}"]
     {

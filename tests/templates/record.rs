@@ -1,4 +1,4 @@
-//! What transformers made of every template and conversation, and the files that it was made of.
+//! The recorded results of transformers for each template and conversation, and the files they come from.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub struct Record {
     pub template: String,
     /// `model`, `named`, `edition` or `synthetic`.
     pub kind: String,
-    /// Whose ids they are.
+    /// The tokenizer of the ids.
     tokenizer: String,
     /// Of the template.
     sha256: String,
@@ -22,7 +22,7 @@ pub struct Record {
     conversations: BTreeMap<String, Line>,
 }
 
-/// What became of one conversation.
+/// The result for one conversation.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Line {
@@ -32,7 +32,7 @@ pub enum Line {
 
 /// A conversation of `conversations.json`.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct RecordedConversation {
     pub name: String,
     pub messages: Vec<Value>,
     pub tools: Option<Vec<Value>>,
@@ -40,7 +40,7 @@ pub struct Told {
     pub extra: Vec<(String, Value)>,
 }
 
-impl Told {
+impl RecordedConversation {
     pub fn render(&self, template: &ChatTemplate) -> Result<String, RenderError> {
         template.render(&Conversation {
             messages: &self.messages,
@@ -56,7 +56,7 @@ impl Record {
         self.kind == "synthetic"
     }
 
-    /// The name of the tokenizer that the ids are of.
+    /// The name of the tokenizer of the ids.
     pub fn tokenizer(&self) -> &str {
         self.tokenizer.split(' ').next().unwrap()
     }
@@ -70,14 +70,14 @@ impl Record {
         &self.conversations[conversation]
     }
 
-    /// The template, of which the record is.
+    /// The source of the template.
     pub fn source(&self) -> String {
         let source = match self.template.as_str() {
             "demo" => text(&demo().join("chat_template.jinja")),
             name if self.is_ours() => text(&here().join("synthetic").join(name).with_extension("jinja")),
             name => text(&fetched().join(name).join("chat_template.jinja")),
         };
-        // Python reads any line end as its own
+        // Python converts all line ends
         let recorded = source.replace("\r\n", "\n");
         assert_eq!(sha256(&recorded), self.sha256, "{}: the record is of another text", self.template);
         source
@@ -96,14 +96,14 @@ impl Record {
         }
     }
 
-    /// What transformers rendered, where `record.py --texts` has kept it.
+    /// The text that transformers rendered, if `record.py --texts` kept it.
     pub fn text(&self, conversation: &str) -> Option<String> {
         let folder = fetched().join("rendered").join(&self.template);
         std::fs::read_to_string(folder.join(conversation).with_extension("txt")).ok()
     }
 }
 
-/// All records, or those of our own templates.
+/// All records, or those of the synthetic templates.
 pub fn records(ours: bool) -> Vec<Record> {
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(here().join("expected")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -112,7 +112,7 @@ pub fn records(ours: bool) -> Vec<Record> {
     all.filter(|record| record.is_ours() == ours).collect()
 }
 
-/// Names of the templates that came in a folder with their tokenizer and its configuration.
+/// Names of the templates that are in a directory with their tokenizer and its configuration.
 pub fn in_folders() -> Vec<String> {
     let sources = Value::parse(&read(&here().join("sources.json"))).unwrap();
     let whole = |one: &&Value| one.get("own") == Some(&Value::Bool(true));
@@ -127,11 +127,11 @@ pub fn tokenizers() -> Vec<String> {
     listed.iter().map(|one| one.get("name").unwrap().as_str().unwrap().to_owned()).collect()
 }
 
-/// The conversations, in their order.
-pub fn conversations() -> Vec<Told> {
-    let told = Value::parse(&read(&here().join("conversations.json"))).unwrap();
+/// The conversations in order.
+pub fn conversations() -> Vec<RecordedConversation> {
+    let file = Value::parse(&read(&here().join("conversations.json"))).unwrap();
     let list = |value: Option<&Value>| value.map(|value| value.as_array().unwrap().to_vec());
-    let conversation = |value: &Value| Told {
+    let conversation = |value: &Value| RecordedConversation {
         name: value.get("name").unwrap().as_str().unwrap().to_owned(),
         messages: list(value.get("messages")).unwrap(),
         tools: list(value.get("tools")),
@@ -141,10 +141,10 @@ pub fn conversations() -> Vec<Told> {
             _ => Vec::new(),
         },
     };
-    told.get("conversations").unwrap().as_array().unwrap().iter().map(conversation).collect()
+    file.get("conversations").unwrap().as_array().unwrap().iter().map(conversation).collect()
 }
 
-/// Where `fetch.py` puts what is not ours.
+/// The directory of `fetch.py` for third-party files.
 pub fn fetched() -> PathBuf {
     let folder = std::env::var_os("TEMPLATES").map_or_else(|| root().join("target/templates"), PathBuf::from);
     if folder.is_relative() { root().join(folder) } else { folder }
@@ -174,8 +174,8 @@ pub fn sha256(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Runs a test in a process whose clock stands where the record's stood. The variable is the one that operators set; setting it in
-/// this process would be seen by other tests.
+/// Runs a test in a process whose clock shows the recorded time, by the variable that operators use. Setting it in this process would
+/// affect other tests.
 pub fn at_the_recorded_time(test: &str, run: impl FnOnce()) {
     const VARIABLE: (&str, &str) = ("SOURCE_DATE_EPOCH", "1735787045");
     if std::env::var(VARIABLE.0).as_deref() == Ok(VARIABLE.1) {

@@ -1,4 +1,4 @@
-//! Text and ids against the record.
+//! Compares text and ids with the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -6,9 +6,9 @@ use std::fmt::Write;
 use tokentap::tokenizer::template::{ChatTemplate, RenderError};
 use tokentap::tokenizer::{Folder, Tokenizer};
 
-use super::record::{self, Line, Record, Told, at_the_recorded_time};
+use super::record::{self, Line, Record, RecordedConversation, at_the_recorded_time};
 
-/// What deviates from the record, and may: template, conversations and why. One that no longer deviates fails the test.
+/// The allowed deviations: template, conversations and reason. An entry that no longer deviates fails the test.
 const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
         "functionary-medium-v3.1",
@@ -25,7 +25,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
 /// Every conversation.
 const ALL: &[&str] = &[];
 
-/// Those whose request has tools.
+/// The conversations with tools.
 const WITH_TOOLS: &[&str] = &[
     "tools",
     "tools-flat",
@@ -44,20 +44,20 @@ const WITH_TOOLS: &[&str] = &[
     "effort",
 ];
 
-/// Of one kind of templates.
+/// The counts of one kind of templates.
 #[derive(Debug, Default)]
 struct Counts {
     templates: usize,
     /// The same text and the same ids, by the template's own tokenizer.
     own_ids: usize,
-    /// The same by another model's.
+    /// The same by the tokenizer of another model.
     other_ids: usize,
-    /// It raises, as the record says.
+    /// Rendering fails, as recorded.
     raised: usize,
     deviating: usize,
 }
 
-/// What the record and this program make of templates.
+/// The comparison of this program with the record.
 #[derive(Debug, Default)]
 struct Comparison {
     counts: BTreeMap<String, Counts>,
@@ -68,12 +68,18 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn compare(&mut self, record: &Record, template: &ChatTemplate, tokenizer: &Tokenizer, told: &[Told]) {
+    fn compare(
+        &mut self,
+        record: &Record,
+        template: &ChatTemplate,
+        tokenizer: &Tokenizer,
+        conversations: &[RecordedConversation],
+    ) {
         let counts = self.counts.entry(record.kind.clone()).or_default();
         counts.templates += 1;
         self.compared.insert(record.template.clone());
-        self.conversations = told.iter().map(|told| told.name.clone()).collect();
-        for conversation in told {
+        self.conversations = conversations.iter().map(|conversation| conversation.name.clone()).collect();
+        for conversation in conversations {
             match deviation(record, conversation, template, tokenizer) {
                 Some(how) => {
                     counts.deviating += 1;
@@ -86,7 +92,7 @@ impl Comparison {
         }
     }
 
-    /// Prints what there is, and fails where the record is left without an exception that says so.
+    /// Prints the counts, and fails if a deviation has no exception.
     fn judge(&self) {
         println!(
             "{:<10} {:>9} {:>8} {:>9} {:>7} {:>9}",
@@ -119,10 +125,21 @@ impl Comparison {
 }
 
 /// How one conversation differs from its record.
-fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &Tokenizer) -> Option<String> {
-    let rendered = told.render(template);
-    assert_eq!(rendered, told.render(template), "{} {}: rendering is deterministic", record.template, told.name);
-    match (record.line(&told.name), rendered) {
+fn deviation(
+    record: &Record,
+    conversation: &RecordedConversation,
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+) -> Option<String> {
+    let rendered = conversation.render(template);
+    assert_eq!(
+        rendered,
+        conversation.render(template),
+        "{} {}: rendering is deterministic",
+        record.template,
+        conversation.name
+    );
+    match (record.line(&conversation.name), rendered) {
         (Line::Raised { error, message }, Err(RenderError::Refused(said))) if error == "TemplateError" => {
             (*message != said).then(|| format!("refused with {said:?}, recorded {message:?}"))
         }
@@ -140,8 +157,9 @@ fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &
         (Line::Rendered { .. }, Err(error)) => Some(error.to_string()),
         (Line::Rendered { chars, sha256, ids, ids_sha256 }, Ok(text)) => {
             if *sha256 != record::sha256(&text) || *chars != text.chars().count() {
-                let place =
-                    record.text(&told.name).map_or_else(|| format!("text {text:?}"), |other| place(&text, &other));
+                let place = record
+                    .text(&conversation.name)
+                    .map_or_else(|| format!("text {text:?}"), |other| place(&text, &other));
                 return Some(format!("{} characters, recorded {chars}: {place}", text.chars().count()));
             }
             let encoded = tokenizer.encode_rendered(&text).unwrap();
@@ -153,13 +171,13 @@ fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &
                         .then(|| format!("{} ids, recorded {}, first differing at {at:?}", encoded.len(), ids.len()))
                 }
                 (None, Some(recorded)) => (*recorded != hashed()).then(|| "other ids".to_owned()),
-                (None, None) => panic!("{} {}: a text is recorded with its ids", record.template, told.name),
+                (None, None) => panic!("{} {}: a text is recorded with its ids", record.template, conversation.name),
             }
         }
     }
 }
 
-/// The first place where two texts differ.
+/// The first difference of two texts.
 fn place(ours: &str, recorded: &str) -> String {
     let same = ours.chars().zip(recorded.chars()).take_while(|(a, b)| a == b).count();
     let around = |text: &str| text.chars().skip(same.saturating_sub(30)).take(90).collect::<String>();
@@ -167,37 +185,37 @@ fn place(ours: &str, recorded: &str) -> String {
 }
 
 fn compare(records: &[Record]) -> Comparison {
-    let (told, in_folders) = (record::conversations(), record::in_folders());
+    let (conversations, in_folders) = (record::conversations(), record::in_folders());
     let mut tokenizers: BTreeMap<&str, Tokenizer> = BTreeMap::new();
     let mut comparison = Comparison::default();
     for record in records {
         if in_folders.contains(&record.template) {
-            // through the door that serving uses
+            // through the same function as the server
             let folder = Folder::open(&record.folder()).unwrap();
             let for_tools = record.template.ends_with("-tool-use");
             let template = folder.tool_template.as_ref().filter(|_| for_tools).unwrap_or(&folder.template);
-            comparison.compare(record, template, &folder.tokenizer, &told);
+            comparison.compare(record, template, &folder.tokenizer, &conversations);
             continue;
         }
         let tokenizer = tokenizers
             .entry(record.tokenizer())
             .or_insert_with(|| Tokenizer::from_bytes(&record::read(&record.folder().join("tokenizer.json"))).unwrap());
-        comparison.compare(record, &record.compiled(), tokenizer, &told);
+        comparison.compare(record, &record.compiled(), tokenizer, &conversations);
     }
     comparison
 }
 
 #[test]
-fn our_own_templates_render_as_in_transformers() {
-    at_the_recorded_time("rendering::our_own_templates_render_as_in_transformers", || {
+fn synthetic_templates_render_as_in_transformers() {
+    at_the_recorded_time("rendering::synthetic_templates_render_as_in_transformers", || {
         compare(&record::records(true)).judge()
     });
 }
 
 #[test]
 #[ignore = "needs what tests/templates/run.sh fetches"]
-fn templates_of_models_render_as_in_transformers() {
-    at_the_recorded_time("rendering::templates_of_models_render_as_in_transformers", || {
+fn model_templates_render_as_in_transformers() {
+    at_the_recorded_time("rendering::model_templates_render_as_in_transformers", || {
         compare(&record::records(false)).judge();
     });
 }

@@ -24,7 +24,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$venv/bin/python" "$here/record.py" --from "$fetched" --into "$work" --texts "$fetched/rendered"
 diff -r "$here/expected" "$work"
-echo "expected/ is what transformers says"
+echo "expected/ matches transformers"
 
 cd "$root"
 TEMPLATES=$fetched cargo test --test templates -- --include-ignored --nocapture --test-threads 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [--real] [NAME...]   trainers generate through tokentap: NAMEs of folders beside this file, all without one.
+# run.sh [--real] [NAME...]   trainers generate through tokentap: NAMEs of directories here, by default all.
 #   --real            in front of a real SGLang 0.5.23 on the CPU instead of tokentap's demo engine (../real; minutes, 6 GB)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
 #   REAL_SGLANG_HOME  where ../real/setup.sh installs SGLang (~/.cache/real-sglang)
@@ -18,9 +18,9 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $here/../../target/$build/tokentap ]]; then tokentap=$here/../../target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or set TOKENTAP=..." >&2; exit 2; fi
 TOKENTAP=$(realpath "$tokentap")
-# the second is what the package's own tests read
+# the second variable is for the tests of the package
 export TOKENTAP TOKENTAP_BIN=$TOKENTAP PYTHONPATH=$here/../../python/tokentap PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
 work=$(mktemp -d)
 failed=0 table=''

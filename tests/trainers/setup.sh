@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh NAME   makes the virtual environment of a trainer, $XDG_CACHE_HOME/tokentap-trainers/NAME, and prints its folder.
-# requirements-NAME.txt names everything exactly; --no-deps keeps out what is not named there.
-# PYTHON names the interpreter (python3.11). Where torch is named, it is made importable without CUDA (../readers/nocuda.py).
+# requirements-NAME.txt pins every package; --no-deps installs no others.
+# PYTHON names the interpreter (python3.11). If torch is listed, it is made importable without CUDA (../readers/nocuda.py).
 set -euo pipefail
 name=${1:?NAME}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -17,8 +17,8 @@ SAMPLING = {"max_new_tokens": 3000, "ignore_eos": True}
 class Tearing:
     """Forwards bytes between clients and a server, and drops the reply of the first `tears` connections.
 
-    It closes such a connection after the request and `after` bytes of the reply. tokentap then sees its client disconnect
-    before the last byte of the reply.
+    It closes such a connection after the request and `after` bytes of the reply. tokentap then sees its client
+    disconnect before the last byte of the reply.
     """
 
     def __init__(self, server: str, tears: int, after: int) -> None:

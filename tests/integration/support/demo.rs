@@ -131,6 +131,6 @@ pub fn ids(object: &Value) -> Vec<u32> {
 pub fn assert_close(said: &[f64], truth: &[f64], tolerance: f64, about: &str) {
     assert_eq!(said.len(), truth.len(), "{about}: as many numbers as there should be");
     for (at, (said, truth)) in said.iter().zip(truth).enumerate() {
-        assert!((said - truth).abs() <= tolerance, "{about}: token {at}: {said} is said, {truth} is true");
+        assert!((said - truth).abs() <= tolerance, "{about}: token {at}: got {said}, the truth is {truth}");
     }
 }

@@ -58,7 +58,7 @@ async fn top_k_shared_with_prompt_logprobs_is_unchanged() {
         let bound = |name: &str| all_numbers(&meta[format!("output_token_entropy_{name}")]);
         let truth = demo.entropies(&prompt, &ids(&reply), &params);
         for ((lower, upper), truth) in bound("lower").iter().zip(bound("upper")).zip(truth) {
-            assert!(lower - 2e-4 <= truth && truth <= upper + 2e-4, "{truth} lies within [{lower}, {upper}]");
+            assert!(lower - 2e-4 <= truth && truth <= upper + 2e-4, "{truth} is within [{lower}, {upper}]");
         }
     }
 }

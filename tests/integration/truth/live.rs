@@ -76,13 +76,13 @@ async fn entropies_are_read_on_the_control_port_while_a_stream_runs_and_after() 
         let mut stream = begun(&demo, &body(&prompt, "job/1", 100)).await;
         let early = known(&demo, "job%2F1", "").await;
         let so_far = all_numbers(&early["entropy"]);
-        assert!(!so_far.is_empty() && so_far.len() < 100, "some are there and not all: {early}");
+        assert!(!so_far.is_empty() && so_far.len() < 100, "a part of the tokens: {early}");
         assert_eq!((&early["rid"], &early["index"], &early["finished"]), (&json!("job/1"), &json!(0), &json!(false)));
         assert_eq!((&early["finish_reason"], &early["next"]), (&Value::Null, &json!(so_far.len())));
 
         let (entropies, output, last) = put_together(&stream.answer().await, streaming);
         assert_eq!(output.len(), 100);
-        assert_eq!(so_far, entropies[..so_far.len()], "what was read early is how it begins");
+        assert_eq!(so_far, entropies[..so_far.len()], "the early tokens are the start of the reply");
         let late = known(&demo, "job%2F1", &format!("?since={}", so_far.len())).await;
         assert_eq!(all_numbers(&late["entropy"]), entropies[so_far.len()..], "the rest is read from where one stopped");
         assert_eq!(

@@ -69,9 +69,9 @@ fn check(demo: &Demo, request: &Request, reply: &Value, score: &mut Score) {
         score.worst = score.worst.max(lower - entropy).max(entropy - upper);
         assert!(
             lower - SLACK <= entropy && entropy <= upper + SLACK,
-            "{about}: {entropy} lies within [{lower}, {upper}]"
+            "{about}: {entropy} is within [{lower}, {upper}]"
         );
-        assert!(lower <= said && said <= upper, "{about}: the estimate {said} lies within [{lower}, {upper}]");
+        assert!(lower <= said && said <= upper, "{about}: the estimate {said} is within [{lower}, {upper}]");
         if is_exact {
             assert!((said - entropy).abs() < 1e-4, "{about}: {said} is exactly {entropy}");
             score.exact += 1;
@@ -160,7 +160,7 @@ async fn random_parameters_match_the_true_distribution() {
         }
     }
     eprintln!(
-        "{} tokens, {} of them exact; the worst true entropy lies {:+.1e} nats outside its interval",
+        "{} tokens, {} of them exact; the worst true entropy is {:+.1e} nats outside its interval",
         score.tokens, score.exact, score.worst
     );
     assert!(score.tokens > 3000 && score.exact > 500, "enough was measured: {score:?}");
@@ -191,7 +191,7 @@ async fn estimate_is_more_accurate_than_the_renormalised_entropy() {
         let truth = demo.entropies(&request.prompt, &ids(&one), &request.params);
         let said = |reply: &Value| all_numbers(&reply["meta_info"]["output_token_entropy"]);
         for ((estimated, top), truth) in said(&one).iter().zip(said(&other)).zip(truth) {
-            assert!(top <= truth + SLACK, "T={temperature}: what was renormalised, {top}, is never above {truth}");
+            assert!(top <= truth + SLACK, "T={temperature}: the renormalised entropy {top} is never above {truth}");
             above = above.max(top - truth);
             estimate += (estimated - truth).abs();
             renormalised += (top - truth).abs();

@@ -224,7 +224,7 @@ async fn stream(demo: &Demo, shape: &Shape, plain: &Value, entropies: &[Vec<f64>
             }
         }
         let index = usize::try_from(*index).unwrap();
-        assert_close(&said, &entropies[index], 1e-6, &format!("{about} says what the whole reply said"));
+        assert_close(&said, &entropies[index], 1e-6, &format!("{about} equals the complete reply"));
         let mean = events.last().unwrap()["meta_info"]["entropy_info"]["mean"].as_f64().unwrap();
         let expected = said.iter().sum::<f64>() / said.len() as f64;
         assert_close(&[mean], &[expected], 1e-5, &format!("{about}: mean"));

@@ -45,7 +45,7 @@ async fn original_logprobs_give_the_entropy_at_temperature_1() {
                 ["lower", "upper"].map(|bound| all_numbers(&meta[format!("output_token_entropy_{bound}")]));
             for (at, truth) in truth.iter().enumerate() {
                 let within = lower[at] - 2e-4 <= *truth && *truth <= upper[at] + 2e-4;
-                assert!(within, "T={temperature} k={k}: {truth} lies within [{}, {}]", lower[at], upper[at]);
+                assert!(within, "T={temperature} k={k}: {truth} is within [{}, {}]", lower[at], upper[at]);
             }
             if k == 1024 {
                 assert_close(&all_numbers(&meta["output_token_entropy"]), &truth, 1e-4, "exact at temperature 1");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""cost.py --base URL [--without] [--rounds N]   tokens a second and bytes a token, 8 requests of 64 tokens at a time, the kinds
-interleaved on one server. --without: the server has no plugin, so only what needs none is measured."""
+"""cost.py --base URL [--without] [--rounds N]   tokens per second and bytes per token, 8 requests of 64 tokens at a time, the kinds
+interleaved on one server. --without: the server has no plugin, so only the kinds without it are measured."""
 import argparse
 import concurrent.futures
 import pathlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""masks.py --base URL [--through]   what changes logits behind the observer, in a server with --grammar-backend xgrammar
+"""masks.py --base URL [--through]   processors that change logits after the observer, in a server with --grammar-backend xgrammar
 --enable-custom-logit-processor: a grammar (applied by the plugin as well), a client's own processor (its rows are null, its
 neighbour's are not), and the support that was sampled from (no plugin needed). --through: the URL is tokentap's.
-The truth of these is the reply's own logprobs: of all legal tokens, or of the whole support."""
+The reference is the logprobs of the reply: of all legal tokens, or of the whole support."""
 import argparse
 import concurrent.futures
 import json
@@ -84,12 +84,12 @@ def processor():
 
 
 def support():
-    """Without the plugin: `sampled` is the entropy of what the engine names as the support."""
+    """Without the plugin: `sampled` is the entropy over the support that the engine reports."""
     for name, sampling in {"top_k 20": {"top_k": 20}, "top_k 20, top_p 0.8": {"top_k": 20, "top_p": 0.8},
                            "top_k 50, min_p 0.05": {"top_k": 50, "min_p": 0.05}, "greedy": {"temperature": 0}}.items():
         sampling = {"temperature": 0.9, "max_new_tokens": 12} | sampling
         for stream in (False, True):
-            # asked for by the client too, so that the reply shows what the number is of
+            # also requested by the client, so that the reply shows the support of the number
             body = {"text": "The quick", "sampling_params": sampling, "return_sampling_mask": True, "stream": stream,
                     "sampling_logprobs_mode": "support", "entropy_options": {"estimator": "sampled"}}
             reply = generate(args.base, body)
@@ -107,6 +107,6 @@ def support():
 for part in [grammar, processor] + [support] * args.through:
     try:
         part()
-    except Exception as error:  # one broken reply must not hide the rest
+    except Exception as error:  # one broken reply must not hide the other results
         report(part.__name__, f"{type(error).__name__}: {error}")
 sys.exit(failed > 0)

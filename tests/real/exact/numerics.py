@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""numerics.py   the plugin's two ways of reducing a row against float64, and whether the fused one compiles for GPUs.
+"""numerics.py   compares the two reductions of the plugin with float64, and compiles the fused one for GPUs.
 
 Without a GPU the fused kernel runs in Triton's interpreter: its arithmetic is checked, its speed and its machine code are not.
 Compiling for sm_80, sm_90 and sm_100 needs no GPU; the loads must be 16 bytes wide and nothing may spill."""
@@ -60,7 +60,7 @@ def against_float64():
     exact = truth(some.topk(20, -1).values, torch.ones(1))
     error = float((entropy(some, None, None, top_k=20) - exact).abs().max())
     report("torch: the 20 largest", not error <= 1e-5 and f"off by {error:.1e}", f"off by {error:.1e}")
-    for rows in (100, 700):  # more rows than one block of temporaries holds
+    for rows in (100, 700):  # more rows than fit in one block of temporaries
         some, t = torch.randn(rows, 151_936 // 4), torch.rand(rows, 1) + 0.5
         error = float((entropy(some, None, t) - truth(some, t)).abs().max())
         report(f"torch: {rows} rows in blocks", not error <= 1e-5 and f"off by {error:.1e}", f"off by {error:.1e}")

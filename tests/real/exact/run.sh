@@ -67,7 +67,7 @@ one() {
 }
 
 "$here/../setup.sh" 0.5.23 || exit
-# from a copy, because building leaves files behind; apart from the server's packages, so that other runs are without it
+# from a copy, because a build writes files; separate from the server's packages, so that other runs do not have it
 cp -r "$here/../../../python/tokentap-sglang" "$work/source"
 uv pip install -q --python "$python" --no-deps --target "$work/site" "$work/source" || exit
 for mode in "${modes[@]}"; do

@@ -5,7 +5,7 @@ Are the entropies that a real SGLang reports the true ones, token by token?
   plugin     SGLang itself is asked, through custom_params.tokentap_entropy
   tokentap   tokentap in front of it is asked nothing special, and must say `source: exact`
   intervals  tokentap in front of an SGLang without the plugin: the certified intervals must hold the true values
-Suites: basic, penalties, streams, batches, neighbours, chunks, retraction, aborts. Prints a line a case; exit status 1 if one failed."""
+Suites: basic, penalties, streams, batches, neighbours, chunks, retraction, aborts. Prints a line per case; exit status 1 if one failed."""
 import argparse
 import concurrent.futures
 import json
@@ -38,7 +38,7 @@ failed, tokens, worst = [], 0, 0.0
 
 
 def ask(prompt, sampling, wanted=True, **top):
-    """A request that asks for entropies the way `--how` says, or does not ask."""
+    """A request with or without entropies, in the form of `--how`."""
     key = "text" if isinstance(prompt, str) or isinstance(prompt[0], str) else "input_ids"
     lists = sampling if isinstance(sampling, list) else [sampling]
     sampling = [{"max_new_tokens": 24} | each for each in lists]
@@ -59,7 +59,7 @@ def post(body):
 
 
 def stream(body):
-    """The sequences of a stream, each as one object with everything, whichever mode the server is in."""
+    """The sequences of a stream, each joined into one object, in any stream mode."""
     reply = generate(args.base, body | {"stream": True})
     return [whole(events) for events in by_index(reply.events())]
 
@@ -97,14 +97,14 @@ def report(name, problem, note=""):
 
 
 def check(name, prompt, answer, sampling):
-    """Every token of an answer against the weights."""
+    """Compares each token of a reply with the weights."""
     global tokens, worst
     if args.only not in name:
         return
     meta, output = answer["meta_info"], answer["output_ids"]
     values = meta.get(FIELD)
     if values is None and not output and args.how == "plugin":
-        return report(name, None, "nothing was sampled")  # SGLang makes no list then
+        return report(name, None, "nothing was sampled")  # SGLang then returns no list
     if values is None or len(values) != len(output):
         return report(name, f"{None if values is None else len(values)} entropies for {len(output)} tokens")
     if None in values:
@@ -188,7 +188,7 @@ def batches():
 
 
 def neighbours():
-    """Who did not ask gets no key, also where both are in one payload of the scheduler: both stream, or are equally long."""
+    """A request without entropies gets no key, even in one scheduler payload with another: both stream, or have equal length."""
     long, short = {"temperature": 1, "max_new_tokens": 60} | NO_END, {"temperature": 1, "max_new_tokens": 20} | NO_END
     asking, silent, whole_reply = together(
         lambda: stream(ask(FOX, long)), lambda: generate(args.base, ask(MAIN, short, False) | {"stream": True}).events(),
@@ -227,10 +227,10 @@ def chunks():
 
 
 def retraction():
-    """For a server with --max-total-tokens 400: eight sequences that do not fit together."""
+    """For a server with --max-total-tokens 400: eight sequences that do not fit at the same time."""
     kinds = [{"temperature": (1, 0.7, 0, 1.5)[at % 4], "max_new_tokens": 120} | NO_END for at in range(8)]
     happened = 0
-    # how many there are is the scheduler's choice: at most six turns until there were two
+    # the scheduler decides on retractions: at most six rounds until there were two
     for turn in range(6):
         prompts = [[rng.randrange(1000, 90000) for _ in range(10)] for _ in kinds]
         answers = together(*(
@@ -256,7 +256,7 @@ def aborts():
         answer = whole(events)
         check(f"aborted stream [{at}]", FOX, answer, sampling)
         report(f"aborted stream [{at}]: its end", answer["meta_info"]["finish_reason"]["type"] != "abort" and "not aborted")
-    # aborted while it runs and is not streamed: a stream beside it is the clock
+    # aborted while it runs without streaming: a concurrent stream is the clock
     rid, done = f"cut-{rng.random()}", threading.Event()
 
     def cut():
@@ -283,7 +283,7 @@ SUITES = {name: globals()[name] for name in
 for suite in args.suites:
     try:
         SUITES[suite]()
-    except Exception as error:  # one broken reply must not hide the rest
+    except Exception as error:  # one broken reply must not hide the other results
         report(suite, f"{type(error).__name__}: {error}")
 print(f"{'FAIL' if failed else 'ok':5} {args.how}: {tokens} tokens, worst {worst:.1e} nat, {len(failed)} failed")
 sys.exit(bool(failed))

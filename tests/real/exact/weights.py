@@ -1,4 +1,4 @@
-"""What the entropies should be: the served weights over the same tokens, float32 forward, float64 softmax, full vocabulary.
+"""The reference entropies: the served weights over the same tokens, float32 forward, float64 softmax, full vocabulary.
 
 `logits` applies what SGLang applies before it reports: penalties, logit_bias, min_new_tokens. top-k, top-p and min-p are no part
 of the distribution that logprobs and entropies describe. With the overlap scheduler penalties lag one step: at output t >= 1 the
@@ -25,7 +25,7 @@ class Weights:
         return list(prompt) if not isinstance(prompt, str) else self.tokenizer(prompt).input_ids
 
     def entropies(self, prompt, output, sampling):
-        """Lists of one number a token of `output`, in nats, at the temperature of `sampling` (greedy: 1): one list, or one for each
+        """Lists of one number per token of `output`, in nats, at the temperature of `sampling` (greedy: 1): one list, or one for each
         order in which the server may have penalised."""
         if not output:
             return [[]]

@@ -2,7 +2,7 @@
 
 Agents of strands-agents with tools, on strands-sglang's own client and model, several at once through tokentap. What
 each model kept as its rollout must be tokentap's export of the session, to the last bit of each logprob, and the
-exported entropies must be those that came with the replies. Prints a line a check; exit status 1 if one failed.
+exported entropies must be those that came with the replies. Prints a line per check; exit status 1 if one failed.
 
 Without arguments: $TOKENTAP demo. Its language model has learnt to call tools from a few dialogues, so the calls are
 sampled and found by strands-sglang's own parser (the checks demand that some came). With arguments: a server with
@@ -43,13 +43,13 @@ failed: list[str] = []
 
 
 def check(name: str, *problems: str, said: str = "") -> None:
-    """Prints what was found."""
+    """Prints the result."""
     failed.extend([name] * bool(problems))
     print("FAIL" if problems else "ok  ", name, *([f"({said})"] if said else []), *problems, sep="  ", flush=True)
 
 
 def differ(what: str, got: Any, want: Any) -> list[str]:
-    """Both, shortened, where they are not the same."""
+    """Both values, shortened, if they differ."""
     return [] if got == want else [f"{what}: {str(got)[:200]} instead of {str(want)[:200]}"]
 
 
@@ -74,7 +74,7 @@ def tides(day: str = "today") -> str:
 
 
 class Listening(SessionClient):
-    """Keeps the replies, before strands-sglang sees them."""
+    """Records the replies before strands-sglang parses them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -87,7 +87,7 @@ class Listening(SessionClient):
 
 
 class TwiceATool(ToolParser):
-    """Takes the first two answers for calls of a tool, whatever they say."""
+    """Parses the first two replies as tool calls, whatever their text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,17 +102,17 @@ class TwiceATool(ToolParser):
 
 @dataclass
 class Run:
-    """An episode that is over."""
+    """A finished episode."""
 
     client: Listening
     model: SGLangModel
-    # Names of the tools whose results went back to the model.
+    # Names of the tools whose results were sent to the model.
     called: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and what is asked."""
+    """The server and the questions."""
 
     base: str
     tokenizer: PreTrainedTokenizerBase
@@ -149,7 +149,7 @@ class Setting:
 
 
 def compare(control: Client, run: Run) -> None:
-    """The model's rollout and the replies' entropies against the session."""
+    """Compares the rollout of the model and the entropies of the replies with the session."""
     session, kept = run.client.session, run.model.rollout
     found = rollout(control, session)
     problems = [
@@ -177,7 +177,7 @@ def compare(control: Client, run: Run) -> None:
 
 
 def names() -> None:
-    """What can be no session is refused at once: tokentap would record it under another name."""
+    """An invalid session name is rejected early: tokentap would record it under another name."""
     problems = []
     for name in ("", "my episode 1", "a/b", "x" * 129):
         with suppress(ValueError):
@@ -187,7 +187,7 @@ def names() -> None:
 
 
 async def prove(setting: Setting, control: str, count: int) -> None:
-    """Episodes side by side, then one after the other compared."""
+    """Concurrent episodes, which are then checked in sequence."""
     names()
     runs = await asyncio.gather(*(setting.episode(number) for number in range(count)))
     with Client(setting.base, control) as client:
@@ -203,7 +203,7 @@ async def prove(setting: Setting, control: str, count: int) -> None:
 
 
 def observations(run: Run) -> str:
-    """What an episode's later prompts say."""
+    """The texts of the later prompts of an episode."""
     kept, at, texts = run.model.rollout, 0, []
     for is_output, length in kept.segment_info:
         if not is_output and at:

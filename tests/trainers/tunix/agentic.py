@@ -1,4 +1,4 @@
-"""Two turns an episode with tunix's own agentic GRPO learner; its trajectories are held against tokentap's sessions."""
+"""Two turns per episode with tunix's own agentic GRPO learner; its trajectories are compared with tokentap's sessions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tokentap import Client
 GROUP = 3
 STEPS = 2
 PROMPT, ANSWER = 64, 160
-# The demo's model seldom ends a turn by itself: <|im_end|> is made likelier.
+# The demo's model rarely ends a turn: a bias makes <|im_end|> likelier.
 ENDS = {"logit_bias": {"1019": 8.0}}
 PROMPTS = [["Who keeps the lamp?", "What stands by the sea?"], ["Who wrote the letter?", "Where is the ship?"]]
 
 
 class Twice(BaseTaskEnv):
-    """Asks once more after the first answer."""
+    """Sends a second prompt after the first answer."""
 
     def __init__(self, single_example: Any, **kwargs: Any) -> None:
         super().__init__(task=single_example, max_steps=2, **kwargs)
@@ -42,7 +42,7 @@ class Twice(BaseTaskEnv):
 
 
 class Watched(GRPOLearner):
-    """The learner, with a session for each episode, and with the trajectories that it got."""
+    """The learner, with a session for each episode, and the trajectories that it received."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,7 +63,7 @@ def episode(group: int, pair: int) -> str:
 
 
 def recorded(paths: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]:
-    """Ids and logprobs of what each turn sampled, in the order of the turns."""
+    """Sampled ids and logprobs of each turn, in order."""
     found = {}
     for path in paths:
         for segment in path["segments"]:
@@ -74,13 +74,13 @@ def recorded(paths: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]
 
 
 def check(traj: dict[str, Any], client: Client, pad: int) -> tuple[int, int, str]:
-    """Holds one trajectory against its session; tokens sampled, turns, and how the last turn was attached."""
+    """Compares one trajectory with its session; returns sampled tokens, turns, and how the last turn was attached."""
     name = f"agentic-{episode(traj['group_id'], traj['pair'])}"
     paths = client.trajectories(name)["trajectories"]
     turns = recorded(paths)
     sampled = np.flatnonzero(traj["conversation_masks"])
     if traj["status"] == "MAX_CONTEXT_LIMIT_REACHED" and len(sampled) < sum(len(ids) for ids, _ in turns):
-        turns = turns[:-1]  # tunix throws away the answer that reaches the limit
+        turns = turns[:-1]  # tunix discards the answer that reaches the limit
     ids = [token for each, _ in turns for token in each]
     assert traj["conversation_tokens"][sampled].tolist() == ids, f"{name}: sampled tokens are those of the record"
     logprobs = [logprob for _, each in turns for logprob in each]
@@ -97,7 +97,7 @@ def check(traj: dict[str, Any], client: Client, pad: int) -> tuple[int, int, str
 
 
 def check_all(learner: Watched, client: Client) -> str:
-    """Every trajectory that the learner got."""
+    """All trajectories that the learner received."""
     assert len(learner.seen) == STEPS * 2 * GROUP, f"{len(learner.seen)} trajectories"
     found = [check(traj, client, learner.rl_cluster.rollout.pad_id()) for traj in learner.seen]
     tokens, turns = sum(count for count, _, _ in found), sum(count for _, count, _ in found)
@@ -107,7 +107,7 @@ def check_all(learner: Watched, client: Client) -> str:
 
 
 def main() -> int:
-    """Trains, and checks everything."""
+    """Trains and runs all checks."""
     with demo() as client, tempfile.TemporaryDirectory() as name:
         tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
         rollout = RolloutConfig(

@@ -1,4 +1,4 @@
-"""The rollout before and after new weights, with whatever engine there is: the demo's, or a real SGLang."""
+"""The rollout before and after new weights, with the demo engine or a real SGLang."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Weights:
         return self.folder
 
     def sampled(self, policy: tuple[str, str]) -> str:
-        """Holds a batch against the record."""
+        """Compares a batch with the record."""
         samples = self.rollout.generate(PROMPTS, CONFIG).samples
         tokens = sum(equals_record(self.client, sample, policy) for sample in samples)
         mean = np.mean(np.concatenate([sample.entropy for sample in samples if sample.entropy is not None]))
         return f"{tokens} tokens, mean entropy {mean:.3f} nats"
 
     def before(self) -> str:
-        """With the weights that are there."""
+        """With the initial weights."""
         return self.sampled(("0", "default"))
 
     def refused(self) -> str:
-        """What cannot be loaded changes nothing."""
+        """Weights that cannot be loaded change nothing."""
         epoch = self.client.policy()["epoch"]
         said = ""
         try:
@@ -62,7 +62,7 @@ class Weights:
         return self.sampled(("0", "default"))
 
     def after(self) -> str:
-        """With others."""
+        """With new weights."""
         self.folder = self.other
         self.rollout.update_params({})
         return self.sampled(("1", "1"))
@@ -75,13 +75,13 @@ def engine(said: argparse.Namespace) -> Iterator[tuple[Client, Path, Path]]:
         with demo() as client:
             yield client, TOKENIZER, Path("/other-weights")
     else:
-        # tests/real makes model-0 and model-1, which differ in their weights alone
+        # tests/real makes model-0 and model-1, which differ only in their weights
         with Client(said.base, said.control, retries=5) as client:
             yield client, said.model, said.model.with_name("model-1")
 
 
 def main() -> int:
-    """Checks everything."""
+    """Runs all checks."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--base", help="data port")
     arguments.add_argument("--control", help="control port")

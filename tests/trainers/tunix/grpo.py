@@ -1,4 +1,4 @@
-"""Two steps of tunix's own GRPO learner, sampled through tokentap; what the learner got is held against the record.
+"""Two steps of tunix's own GRPO learner, sampled through tokentap; the data of the learner is compared with the record.
 
 The actor is tunix's toy transformer and the demo engine has a model of its own, so what is proved is the way of the
 data (ids, padding, logprobs, entropies, versions of the policy), not that anything is learnt.
@@ -41,7 +41,7 @@ PROMPTS = [["The lamp", "The keeper of the lighthouse wrote"], ["Every morning t
 
 
 class Watched(GRPOLearner):
-    """The learner, with what it made of each batch kept beside the samples and the full distributions behind them."""
+    """The learner, which stores each batch with its samples and their full distributions."""
 
     def __init__(self, *args: Any, client: Client, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,7 +51,7 @@ class Watched(GRPOLearner):
     def _generate_and_compute_advantage(self, training_input: Any, mode: Any = rl_cluster.Mode.TRAIN) -> Any:
         example = super()._generate_and_compute_advantage(training_input, mode)
         samples = self.rl_cluster.rollout.recent(len(training_input["prompts"]))
-        # asked now, while the engine still has the weights that it sampled with
+        # requested now, while the engine still has the weights of the samples
         truth = [full_rows(self.client, samples[at]) for at in range(0, len(samples), GROUP)]
         self.seen.append((example, samples, truth))
         return example
@@ -85,7 +85,7 @@ def entropy_metric(rollout: Any) -> Any:
 
 
 def config() -> RolloutConfig:
-    """How to sample."""
+    """The sampling settings."""
     return RolloutConfig(
         max_tokens_to_generate=ANSWER,
         max_prompt_length=PROMPT,
@@ -96,14 +96,14 @@ def config() -> RolloutConfig:
 
 
 def rows(learner: Watched) -> Iterator[tuple[int, int, Any, Sample]]:
-    """(step, row, example, sample) of everything that was sampled."""
+    """(step, row, example, sample) of all samples."""
     for step, (example, samples, _) in enumerate(learner.seen):
         for row, sample in enumerate(samples):
             yield step, row, example, sample
 
 
 def check_variety(learner: Watched) -> str:
-    """tunix has one seed for all, and repeats prompts."""
+    """tunix uses one seed for all, and repeats prompts."""
     assert len(learner.seen) == STEPS, f"{STEPS} batches were sampled, not {len(learner.seen)}"
     samples = [sample for _, _, _, sample in rows(learner)]
     texts = {sample.text for sample in samples}
@@ -115,7 +115,7 @@ def check_variety(learner: Watched) -> str:
 
 
 def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> str:
-    """What the learner trains on is what tunix's own sampler and padding would have made of prompt and tokens."""
+    """The training data equal the result of tunix's own sampler and padding for the same prompt and tokens."""
     prompts = [prompt for batch in PROMPTS for prompt in batch for _ in range(GROUP)]
     vanilla = functools.partial(sampler.Sampler.tokenize, type("Bare", (), {"tokenizer": tokenizer})())
     for (_, row, example, sample), prompt in zip(rows(learner), prompts, strict=True):
@@ -140,7 +140,7 @@ def check_record(learner: Watched, client: Client) -> str:
 
 
 def check_truth(learner: Watched) -> str:
-    """Logprobs and entropies against the full distributions."""
+    """Compares logprobs and entropies with the full distributions."""
     count, worst = 0, 0.0
     for _, samples, truth in learner.seen:
         for sample, full in zip(samples[::GROUP], truth, strict=True):
@@ -153,7 +153,7 @@ def check_truth(learner: Watched) -> str:
 
 
 def check_policy(client: Client, folder: Path, model: Any) -> str:
-    """The engine and tokentap have the last version; what was saved last is what the actor has."""
+    """The engine and tokentap have the last version; the last saved weights are those of the actor."""
     assert client.policy()["version"] == str(STEPS), f"tokentap calls the policy {client.policy()}"
     saved = load_file(folder / str(STEPS) / "model.safetensors")
     first = load_file(folder / "1" / "model.safetensors")
@@ -165,10 +165,10 @@ def check_policy(client: Client, folder: Path, model: Any) -> str:
 
 
 def main() -> int:
-    """Trains, and checks everything."""
+    """Trains and runs all checks."""
     with demo("--top-logprobs", str(VOCABULARY)) as client, tempfile.TemporaryDirectory() as name:
         tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-        # each batch is gone over twice
+        # each batch is trained twice
         rl = cluster(client, tokenizer, config(), STEPS * 2, saver=saver(Path(name)), entropy=True, session="grpo")
         algorithm = GRPOConfig(num_generations=GROUP, num_iterations=2, beta=0.04)
         learner = Watched(rl, algorithm, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)

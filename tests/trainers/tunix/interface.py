@@ -1,4 +1,4 @@
-"""The rollout beside tunix's own sampler, and what it says when it cannot do what is asked."""
+"""The rollout compared with tunix's own sampler, and its errors for unsupported requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROMPTS = ["The lamp", "A", "The keeper of the lighthouse wrote to the captain o
 
 
 class WithBos:
-    """A tokenizer with a bos token, which the demo's has not; one id a letter."""
+    """A tokenizer with a bos token, which the demo's does not have; one id per letter."""
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
@@ -47,7 +47,7 @@ class WithBos:
 
 
 def raised(kind: type[Exception], words: str, call: Callable[[], object]) -> None:
-    """Checks that a call fails, and that it says why."""
+    """Checks that a call fails with the reason."""
     said = None
     try:
         call()
@@ -77,7 +77,7 @@ def padding(client: Client) -> str:
 
 
 def seeds(client: Client) -> str:
-    """The same seed gives the same run again, in each form in which tunix takes one; another seed another run."""
+    """The same seed gives the same run, in each form that tunix accepts; another seed gives another run."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
 
     def run(seed: Any) -> list[list[int]]:
@@ -95,14 +95,14 @@ def seeds(client: Client) -> str:
 
 
 def templates(client: Client) -> str:
-    """RLCluster renders messages, and what it made of micro batches comes back in order."""
+    """RLCluster renders messages, and returns the results of micro batches in order."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     rl = cluster(client, tokenizer, RolloutConfig(max_tokens_to_generate=4, max_prompt_length=64), 1)
     chats = [[{"role": "user", "content": text}] for text in PROMPTS]
     output = rl.generate(chats, apply_chat_template=True, micro_batch_size=2, max_generation_steps=3)
     samples = rl.rollout.recent(3)
     for chat, row, tokens, sample in zip(chats, output.left_padded_prompt_tokens, output.tokens, samples, strict=True):
-        # RLCluster switches thinking off, and the demo's template heeds that
+        # RLCluster switches thinking off, and the demo's template respects that
         rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, enable_thinking=False)
         ids = tokenizer.encode(rendered)
         assert row[-len(ids) :].tolist() == ids, "the prompt is the rendered chat"
@@ -121,7 +121,7 @@ def templates(client: Client) -> str:
 
 
 def threads(client: Client) -> str:
-    """Of two threads that sample at once, as with a learner's prefetch, each gets its own samples."""
+    """Two threads that sample concurrently, as with a learner's prefetch, get their own samples."""
     rollout = TokentapRollout(None, AutoTokenizer.from_pretrained(TOKENIZER), client=client)
     both = Barrier(2)
 
@@ -142,7 +142,7 @@ def threads(client: Client) -> str:
 
 
 def names(client: Client) -> str:
-    """What cannot begin a session's name is refused before anything is sampled."""
+    """An invalid prefix of session names is rejected before sampling."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     for name in ("my run", "x" * 120):
         raised(
@@ -158,13 +158,13 @@ def names(client: Client) -> str:
 
 
 def weights(client: Client, folder: Path) -> str:
-    """sync_weights moves engine and policy together, or neither."""
+    """sync_weights updates both engine and policy, or neither."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     place = [Path("/nonexistent")]
     save = saver(folder)
 
     def doubled(params: Any, version: int) -> Path:
-        # computes on the device, which RLCluster forbids around it
+        # this computes on the device, which RLCluster forbids in its own scope
         save(jax.tree.map(lambda leaf: leaf * 2.0, params), version)
         return place[0]
 
@@ -185,7 +185,7 @@ def weights(client: Client, folder: Path) -> str:
 
 
 def entropies(client: Client) -> str:
-    """Without entropies there are None and the reason; required, that is an error."""
+    """Missing entropies are None with the reason; if they are required, that is an error."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     config = RolloutConfig(max_tokens_to_generate=4)
     rollout = TokentapRollout(None, tokenizer, client=client)
@@ -198,7 +198,7 @@ def entropies(client: Client) -> str:
 
 
 def main() -> int:
-    """Checks everything."""
+    """Runs all checks."""
     with demo() as client, tempfile.TemporaryDirectory() as name:
         status = outcome(
             ("padding is that of tunix's sampler", lambda: padding(client)),

@@ -1,4 +1,4 @@
-"""What the programs of this folder check, a line each."""
+"""The checks of the programs in this directory, one line each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-# What is checked, and a function that returns the figures or fails an assertion.
+# The name of a check, and a function that returns figures or fails an assertion.
 Check = tuple[str, Callable[[], object]]
 
 
 def outcome(*checks: Check) -> int:
-    """Runs them in this order and prints `ok` or `FAIL`; the exit status."""
+    """Runs the checks in order and prints `ok` or `FAIL`; returns the exit status."""
     failed = 0
     for title, check in checks:
         try:

@@ -1,4 +1,4 @@
-"""A sample, held against the session that tokentap recorded of it."""
+"""Compares a sample with the session that tokentap recorded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokentap.tunix import Sample
 
 
 def equals_record(client: Client, sample: Sample, policy: tuple[str, str]) -> int:
-    """Checks ids, logprobs, entropies and `(version, weight_version)` of the policy; how many tokens were sampled."""
+    """Checks ids, logprobs, entropies and `(version, weight_version)` of the policy; returns the number of sampled tokens."""
     (path,) = client.trajectories(sample.session)["trajectories"]
     sampled = [at for at, mask in enumerate(path["loss_mask"]) if mask]
     assert path["token_ids"] == [*sample.prompt.tolist(), *sample.tokens.tolist()], "ids are those of the record"

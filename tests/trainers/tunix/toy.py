@@ -20,12 +20,12 @@ from tunix.tests import test_common
 from tokentap import Client
 from tokentap.tunix import TokentapRollout
 
-# That of the demo's tokenizer.
+# The id of the demo's tokenizer.
 VOCABULARY = 1024
 
 
 def cluster(client: Client, tokenizer: Any, rollout: RolloutConfig, steps: int, **engine: Any) -> rl_cluster.RLCluster:
-    """Two prompts a batch; `steps` are those of the optimizer, `engine` goes to the rollout."""
+    """Two prompts per batch; `steps` is the number of optimizer steps, `engine` is passed to the rollout."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     training = rl_cluster.RLTrainingConfig(
         actor_optimizer=optax.sgd(1e-2),
@@ -45,17 +45,17 @@ def cluster(client: Client, tokenizer: Any, rollout: RolloutConfig, steps: int, 
 
 
 def model() -> Any:
-    """The actor; each call gives the same weights."""
+    """The actor; each call returns the same weights."""
     return test_common.ToyTransformer(test_common.ModelConfig(vocab_size=VOCABULARY), rngs=nnx.Rngs(0))
 
 
 def flat(params: Any) -> dict[str, Any]:
-    """Parameters by their dotted path."""
+    """Parameters by dotted path."""
     return {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in params.flat_state()}
 
 
 def saver(folder: Path) -> Callable[[Any, int], Path]:
-    """Writes parameters as safetensors, a directory for each version; again after an update that failed."""
+    """Writes parameters as safetensors, one directory per version; writes it again after a failed update."""
 
     def save(params: Any, version: int) -> Path:
         made = folder / f"{version}.new"
@@ -69,5 +69,5 @@ def saver(folder: Path) -> Callable[[Any, int], Path]:
 
 
 def reward(prompts: Any, completions: list[str], **_: Any) -> list[float]:
-    """Prefers answers with many letters e."""
+    """Rewards answers with many letters e."""
     return [float(text.count("e")) for text in completions]

@@ -1,4 +1,4 @@
-"""A generation through tokentap that new weights cut short more than once, and what tokentap recorded of it."""
+"""A generation that new weights abort more than once, and its recorded session."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tokentap.verl.endpoints import shared
 
 PROMPT, LENGTH = [299, 467], 2500
 SESSION = "aborted-for-new-weights"
-# How many parts with tokens are to be cut short, and how many attempts that may take.
+# The number of aborted parts with tokens, and the most attempts.
 CUTS, ATTEMPTS = 2, 50
 
 
 class Restless:
-    """A client under which the weights change while it generates, until enough came of that."""
+    """A client whose weights change during generations, until enough parts were aborted."""
 
     def __init__(self, client: Any, control: str) -> None:
         self._client, self._control = client, control
@@ -31,11 +31,11 @@ class Restless:
 
     @property
     def cut(self) -> list[Generation]:
-        """The replies that were cut short behind a token."""
+        """The replies that were aborted after a token."""
         return [one for one in self.replies if one.finish_reason == "abort" and one.output_ids]
 
     async def update(self) -> None:
-        """The next weights; what runs is aborted."""
+        """Loads the next weights, which aborts running generations."""
         self.version += 1
         body = {"model_path": "other", "weight_version": str(self.version), "abort_all_requests": True}
         async with (
@@ -45,17 +45,17 @@ class Restless:
             reply.raise_for_status()
 
     async def generate(self, **said: Any) -> Generation:
-        """As the client's."""
+        """See the client."""
         task = asyncio.create_task(self._client.generate(**said))
         while len(self.cut) < CUTS and len(self.replies) < ATTEMPTS and not task.done():
-            # again and again, because the first may come before the request
+            # repeatedly, because the first abort may precede the request
             await self.update()
         self.replies.append(await task)
         return self.replies[-1]
 
 
 def check(at: Addresses, client: Client, account: Account) -> None:
-    """All of it came, each token as recorded, under the versions from the first to the last."""
+    """The output is complete, and each token has its recorded version, from the first to the last."""
     output, sampled, restless = asyncio.run(generate(at))
     problems = []
     if len(restless.cut) < CUTS:
@@ -64,7 +64,7 @@ def check(at: Addresses, client: Client, account: Account) -> None:
         problems.append(f"{len(output.token_ids)} tokens, {output.stop_reason}")
     whole, paths = PROMPT + output.token_ids, client.trajectories(SESSION)["trajectories"]
     found = [path for path in paths if path["token_ids"] == whole]
-    # an attempt that was cut before its first token ends a separate path there
+    # an attempt aborted before its first token ends a separate path
     if len(found) != 1 or any(path["token_ids"] != whole[: len(path["token_ids"])] for path in paths):
         problems.append(f"{len(found)} of {len(paths)} paths are what came")
     aligned = align([sampled], PROMPT, output.token_ids, [1] * LENGTH, drop=False)
@@ -81,7 +81,7 @@ def check(at: Addresses, client: Client, account: Account) -> None:
 
 
 async def generate(at: Addresses) -> Any:
-    """The output, what was kept of it, and the client."""
+    """The output, its recorded parts, and the client."""
     endpoint = shared(endpoints.Addresses((at.base,))).all[0]
     restless = Restless(endpoint.client, at.control)
     await restless.update()

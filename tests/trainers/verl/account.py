@@ -1,4 +1,4 @@
-"""What the checks found, a line each."""
+"""The results of the checks, one line each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Account:
     passed: int = 0
 
     def check(self, name: str, problems: list[str], said: str = "") -> None:
-        """A check passes without problems; `said` is a figure worth knowing."""
+        """A check passes without problems; `said` is a figure to print."""
         if problems:
             self.failed.append(name)
         else:

@@ -1,4 +1,4 @@
-"""EGPO of a verl batch, three ways: tokentap's answer, tokentap.verl's function, and NumPy over the batch's tensors."""
+"""EGPO of a verl batch in three ways: tokentap's reply, tokentap.verl's function, and NumPy over the batch's tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAMBDA, ALPHA = 0.4, 2.0
 
 
 def steps(row: Row) -> list[dict[str, Any]]:
-    """The row as turns: what was not sampled, then what was."""
+    """The row as turns: tokens not sampled, then sampled tokens."""
     turns: list[dict[str, Any]] = [{"prompt": list(row.prompt), "response": [], "entropy": []}]
     for token, bit, nats in zip(row.response, row.mask, row.entropy.tolist(), strict=True):
         if not bit and turns[-1]["response"]:
@@ -33,16 +33,16 @@ def steps(row: Row) -> list[dict[str, Any]]:
 
 
 def by_numpy(row: Row, grpo: float, think: tuple[int, int]) -> tuple[float, float | None]:
-    """The row's advantage, and the entropy of its thinking."""
+    """The advantage of the row, and the entropy of its thinking."""
     nats, _, _ = egpo_reference.think(steps(row), *think)
     bound = abs(grpo) / ALPHA
     return grpo if nats is None else grpo + LAMBDA * float(np.clip(nats, -bound, bound)), nats
 
 
 def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str], str]:
-    """Differences between the three, and how many rows had entropy to be shaped by."""
+    """Differences between the three, and the number of rows with entropy."""
     found, uid = rows(data), data.non_tensor_batch["uid"]
-    # any rewards do, if groups differ and some rows are below their mean
+    # any rewards work if groups differ and some rows are below their mean
     rewards = [float(len(row.response) % 7) / 4 + at % 2 for at, row in enumerate(found)]
     scores = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
     for at, (row, reward) in enumerate(zip(found, rewards, strict=True)):
@@ -71,7 +71,7 @@ def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str
         if not np.allclose(ours, want * mask, rtol=1e-6, atol=1e-7):
             problems.append(f"row {at}: tokentap.verl has other advantages than NumPy")
         if len(told["advantages"]) > len(row.ids):
-            # verl cut this response; tokentap's H is of all that was sampled
+            # verl truncated this response; tokentap's H is over all sampled tokens
             cut += 1
             continue
         if (nats is None) != (told["H"] is None) or (nats is not None and abs(nats - told["H"]) > 1e-6):

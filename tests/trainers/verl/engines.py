@@ -1,4 +1,4 @@
-"""tokentap with its demo engine, and the truth about what an engine sampled from."""
+"""tokentap with its demo engine, and the true distributions of an engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = {"base": r"(http://[0-9.:]+)/generate", "control": r"(http://[0-9.:]+)/v
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where tokentap answers, its control port, and the engine behind it."""
+    """The data port of tokentap, its control port, and the engine."""
 
     base: str
     control: str
@@ -47,7 +47,7 @@ def demo(binary: str, *options: str) -> Iterator[Addresses]:
 
 
 def whole_vocabulary(engine: str, vocabulary: int, temperature: float) -> Any:
-    """A Truth: not tokentap but the engine is asked for the logprobs of its whole vocabulary at each place.
+    """A Truth: requests the logprobs of the whole vocabulary at each position directly from the engine.
 
     Those are at temperature 1, whatever sampled; at another they are divided by it, and the sum is 1 again.
     """
@@ -59,7 +59,7 @@ def whole_vocabulary(engine: str, vocabulary: int, temperature: float) -> Any:
         request = urllib.request.Request(f"{engine}/generate", json.dumps(body).encode(), head)
         with urllib.request.urlopen(request, timeout=60) as reply:
             places = json.load(reply)["meta_info"]["input_top_logprobs"]
-        # nothing comes before the first token
+        # no token precedes the first one
         entropies = [np.nan]
         for place in places[1:]:
             logits = np.array([entry[0] for entry in place], np.float64) / temperature

@@ -17,12 +17,12 @@ HERE = Path(__file__).resolve().parent
 ASSETS = HERE.parents[2] / "src" / "demo" / "assets"
 # Tokens.
 PROMPT, RESPONSE = 256, 200
-# What the demo model has to see so that it likes to call a tool; for verl it is part of the generation prompt.
+# The prefix that makes the demo model call tools; for verl it is part of the generation prompt.
 THOUGHT = "<think>\nI should look in the book. I will call"
 
 
 def demo_model(folder: Path, *, thought: str = "") -> Path:
-    """A model folder with the demo engine's tokenizer; verl reads the config of the weights, and no weights."""
+    """A model folder with the demo engine's tokenizer; verl reads the config, but no weights."""
     folder.mkdir(parents=True)
     shutil.copy(ASSETS / "tokenizer.json", folder)
     tokenizer = json.loads((ASSETS / "tokenizer_config.json").read_text())

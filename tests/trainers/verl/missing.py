@@ -1,4 +1,4 @@
-"""What becomes of trained tokens without entropy, of a tokentap that computes none or estimates."""
+"""Trained tokens without entropy, from a tokentap that computes none or only estimates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker import roll, sources
 
 
 def check(binary: str, model: Path, work: Path, account: Account) -> None:
-    """The rollout fails and says why; with `missing_entropy: mask` its tokens are counted, and not trained."""
+    """The rollout fails with the reason; with `missing_entropy: mask` its tokens are counted and not trained."""
     with engines.demo(binary, "--entropy", "off") as at:
         try:
             roll(model, lab.loops(work / "raise.yaml", at.base, None))

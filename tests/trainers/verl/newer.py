@@ -1,4 +1,4 @@
-"""verl's newer trainer's way to a batch: its manager and workers on ray, and TransferQueue."""
+"""Batches of verl's newer trainer: its manager and workers on ray, and TransferQueue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STEP = 3
 def check(
     config: DictConfig, client: Client, account: Account, questions: list[str], loop: str, think: tuple[int, int]
 ) -> None:
-    """Each question `rollout.n` times; what the queue then holds is what tokentap recorded, and EGPO shapes it."""
+    """Each question `rollout.n` times: the queue has the recorded data of tokentap, and EGPO shapes it."""
     tq.init(config.transfer_queue)
     try:
         manager, batch = AgentLoopManagerTQ.create(config=config, llm_client=None), prompts(questions, loop)
-        # the trainer makes the partition, before workers write to it side by side
+        # the trainer creates the partition before workers write to it concurrently
         pending = {"is_prompt": True, "status": "pending", "global_steps": STEP}
         tq.kv_batch_put(keys=list(batch["uid"]), partition_id="train", tags=[pending] * len(batch))
         manager.generate_sequences(batch)
@@ -51,7 +51,7 @@ def check(
         if question not in tokenizer.decode(each.prompt)
     ]
     account.check(f"newer trainer, {loop}: each under the uid of its prompt", problems, f"{sorted(tags)}")
-    # weights of step 2 sample in step 3
+    # the weights of step 2 are used for sampling in step 3
     seen = {tag[f"{end}_global_steps"] for tag in tags.values() for end in ("min", "max")}
     account.check(f"newer trainer, {loop}: global steps", [] if seen == {STEP - 1} else [str(seen)])
     account.check(f"newer trainer, {loop}: EGPO", shaped_problems, said)
@@ -66,7 +66,7 @@ def row(stored: TensorDict, at: int) -> Row:
 
 
 def prompts(questions: list[str], loop: str) -> TensorDict:
-    """As the trainer makes them of its data."""
+    """The same form as the trainer creates."""
     batch = tensordict_utils.get_tensordict(
         {
             "raw_prompt": lab.objects([[{"role": "user", "content": question}] for question in questions]),
@@ -80,7 +80,7 @@ def prompts(questions: list[str], loop: str) -> TensorDict:
 
 
 def finished(count: int, seconds: float = 60.0) -> dict[str, dict[str, Any]]:
-    """The tags of this many samples; the queue has no event, so it is asked until they are there."""
+    """The tags of this many samples; the queue has no event, so it is polled."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         tags: dict[str, dict[str, Any]] = tq.kv_list(partition_id="train").get("train", {})

@@ -1,4 +1,4 @@
-"""verl's older trainer's way to a batch: its manager and workers on ray, and a DataProto."""
+"""Batches of verl's older trainer: its manager and workers on ray, and a DataProto."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Older:
     def __init__(self, name: str, config: DictConfig, client: Client, account: Account) -> None:
         self.name, self.client, self.account = name, client, account
         self.tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-        # no llm_client: nothing goes through verl's own servers
+        # no llm_client: verl's own servers are not used
         self.manager = AgentLoopManager.create(config=config, llm_client=None)
 
     def batch(self, loop: str, questions: list[str], n: int) -> Any:
-        """What the trainer gets; checked against tokentap's record and the order of the prompts."""
+        """The batch of the trainer, compared with tokentap's record and the order of the prompts."""
         began = time.monotonic()
         data = self.manager.generate_sequences(lab.prompts(questions, n, loop))
         took, name = time.monotonic() - began, f"{self.name}, {loop}"
@@ -61,12 +61,12 @@ class Older:
         self.account.check(f"{self.name}: observations", problems, said)
 
     def check_versions(self, data: Any, version: int) -> None:
-        """The policy that the control port names is verl's global step."""
+        """The policy on the control port is verl's global step."""
         seen = {data.non_tensor_batch[f"{end}_global_steps"][at] for end in ("min", "max") for at in range(len(data))}
         self.account.check(f"{self.name}: global steps", [] if seen == {version} else [f"{seen}, not {version}"])
 
     def check_side_by_side(self, data: Any) -> None:
-        """Rollouts do not wait for each other: tokentap had several of them under way at once."""
+        """Rollouts are concurrent: tokentap served several of them at once."""
         spans = []
         for row in rows(data):
             turn = self.client.trajectories(row.session)["trajectories"][0]["turns"][0]

@@ -2,7 +2,7 @@
 """prove.py --tokentap BINARY | --base URL --control URL --model FOLDER
 
 verl's own agent loops, workers and managers on ray generate through tokentap: in front of its demo engine, or of an
-engine that runs already and serves FOLDER. Prints a line a check; exit status 1 if one failed."""
+engine that runs already and serves FOLDER. Prints a line per check; exit status 1 if one failed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COOL = 0.5
 
 
 def with_demo(binary: str, work: Path, account: Account) -> None:
-    """Everything, with a model that calls tools by itself."""
+    """All checks, with a model that calls tools."""
     with engines.demo(binary, *EXACT) as at, Client(at.base, at.control) as client:
         weights.check(at, client, account, VERSION)
         named = lab.loops(work / "named.yaml", at.base, at.control)
@@ -60,7 +60,7 @@ def with_demo(binary: str, work: Path, account: Account) -> None:
             config = lab.config(model, unnamed, n=2, **{"agent.num_workers": 1})
             newer.check(config, client, account, QUESTIONS, loop, THINK)
         worker.check(plain, unnamed, client, account, engines.whole_vocabulary(at.engine, 1024, 1.0))
-        # last, because the weights are others then
+        # last, because the weights change
         aborted.check(at, client, account)
     missing.check(binary, plain, work, account)
     resumed.check(account)
@@ -68,7 +68,7 @@ def with_demo(binary: str, work: Path, account: Account) -> None:
 
 
 def with_engine(base: str, control: str, model: Path, work: Path, account: Account) -> None:
-    """An engine with random weights, which calls a tool whatever it says."""
+    """An engine with random weights, every reply of which is parsed as a tool call."""
     with Client(base, control) as client:
         named = lab.loops(work / "named.yaml", base, None)
         single = Older("engine", lab.config(model, named), client, account)
@@ -88,10 +88,10 @@ def main() -> int:
     args.add_argument("--control")
     args.add_argument("--model", type=Path)
     said, account = args.parse_args(), Account()
-    # workers are processes of their own and find these modules as this one does
+    # workers are separate processes and find these modules in the same way
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(lab.HERE), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # actors are counted, not run side by side
+    # actors are only counted, not run concurrently
     ray.init(num_cpus=16, include_dashboard=False, object_store_memory=256 << 20, logging_level="warning")
     try:
         with tempfile.TemporaryDirectory() as work:

@@ -1,4 +1,4 @@
-"""A generation that new weights cut short, and what verl's client for partial rollouts would make of it."""
+"""A generation that new weights abort, compared with verl's client for partial rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = [1, 2, 3]
 
 
 def reply(ids: list[int], version: str, finish: str, logprobs: bool = True) -> Generation:
-    """What tokentap says: logprob -id, entropy id / 10."""
+    """A reply of tokentap: logprob -id, entropy id / 10."""
     meta: dict[str, Any] = {
         "finish_reason": {"type": finish},
         "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
@@ -31,7 +31,7 @@ def reply(ids: list[int], version: str, finish: str, logprobs: bool = True) -> G
 
 @dataclass
 class Scripted:
-    """A client with these replies; `asked` has the ids and the room of each call."""
+    """A client with these replies; `asked` has the ids and the token limit of each call."""
 
     replies: list[Generation]
     asked: list[tuple[list[int], int]] = field(default_factory=list)
@@ -43,8 +43,8 @@ class Scripted:
 
 
 def check(account: Account) -> None:
-    """Goes on behind what came, with what room is left; without resuming, what came is the answer."""
-    # nothing is kept of the second, nor its version
+    """Continues after the received tokens within the remaining limit; without resuming, they are the result."""
+    # the second reply is discarded with its version
     replies = [reply([7, 8], "4", "abort"), reply([9], "3", "abort", logprobs=False), reply([10], "6", "stop")]
     client = Scripted(list(replies))
     output, sampled = generate(client, resume=True)
@@ -66,7 +66,7 @@ def check(account: Account) -> None:
 
 
 def ends(account: Account) -> None:
-    """What was aborted with its last token is complete; a version that is not known leaves all unknown."""
+    """An abort with the last token is complete; an unknown version makes all versions unknown."""
     client, problems = Scripted([reply([7, 8], "4", "abort")]), []
     # a pause would never end
     output, _ = generate(client, resume=True, pause=float("inf"), max_tokens=2, max_new_tokens=9)
@@ -84,7 +84,7 @@ def ends(account: Account) -> None:
 
 
 def generate(client: Any, *, resume: bool, pause: float = 0, **limits: int) -> Any:
-    """The output, and what was kept of it."""
+    """The output and its recorded parts."""
     tap = engine.Engine(Endpoint(client, Policy(None, None)), "s", Budget(8, 16), resume=resume, step=None)
     with patch.object(engine, "PAUSE", pause):
         asked = tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True, **limits})

@@ -1,4 +1,4 @@
-"""Rows of a verl batch against what tokentap recorded, and against the engine's whole distribution."""
+"""Compares rows of a verl batch with the record of tokentap and with the full distributions of the engine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Truth = Callable[[list[int]], "np.ndarray[Any, np.dtype[np.float64]]"]
 
 @dataclass(frozen=True)
 class Row:
-    """One sample as a trainer sees it; lists have one entry for each token that is not padding."""
+    """One sample in the form of a trainer; lists have one entry for each token that is not padding."""
 
     prompt: list[int]
     response: list[int]
     mask: list[int]
     entropy: np.ndarray[Any, np.dtype[np.float32]]
-    # None if verl does not ask for them.
+    # None if verl does not request them.
     logprobs: np.ndarray[Any, np.dtype[np.float32]] | None
     session: str
 
@@ -67,7 +67,7 @@ def shape(data: Any) -> list[str]:
 
 
 def as_recorded(row: Row, client: Client) -> list[str]:
-    """The row is the session's one path, as far as verl keeps it; numbers are the same float32."""
+    """The row equals the only path of the session up to verl's limits, in float32."""
     paths = client.trajectories(row.session)["trajectories"]
     if len(paths) != 1:
         return [f"{len(paths)} paths in session {row.session}"]

@@ -21,7 +21,7 @@ PARTITION, EOS = "train", 2
 
 
 def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row], think: tuple[int, int]) -> Any:
-    """The reported statistics; `found` are the rows of `tags`, two of them a group."""
+    """The reported statistics; `found` are the rows of `tags`, in groups of two."""
     config = copy.deepcopy(config)
     config.algorithm.adv_estimator = "grpo"
     config.trainer.v1.trainer_mode = "egpo"
@@ -32,7 +32,7 @@ def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row],
     for score, reward in zip(scores, rewards, strict=True):
         score[-1] = reward
     put(batch, rm_scores=scores, old_log_probs=[torch.tensor(row.logprobs) for row in found])
-    # rows that fill the batch have the entropies of the first
+    # padding rows have the entropies of the first row
     batch = upsample_batch_to_divisible_size(batch, len(found) + 1, EOS)
     with patch.object(EgpoTrainer, "options", options):
         trainer = get_trainer_cls("egpo")(config)

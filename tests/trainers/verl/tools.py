@@ -33,8 +33,8 @@ def tides(day: str) -> str:
 
 @ToolParser.register("always")
 class Always(ToolParser):  # type: ignore[misc]
-    """Random weights call no tool and end no turn; with `multi_turn.format: always` whatever they say is a call, and
-    about each twentieth token ends it."""
+    """Random weights call no tool and end no turn; with `multi_turn.format: always` every reply is a call, and about one
+    in twenty tokens ends it."""
 
     @property
     def stop_token_ids(self) -> list[int]:

@@ -11,7 +11,7 @@ from verl.utils.rollout_trace import RolloutTraceConfig
 
 
 class Tracer:
-    """What verl asks of trackio; `logged` has the names and the traces."""
+    """The part of trackio that verl uses; `logged` has the names and the traces."""
 
     def __init__(self) -> None:
         self.logged: dict[str, Any] = {}
@@ -21,12 +21,12 @@ class Tracer:
         return metadata
 
     def log(self, traces: dict[str, Any], step: int | None) -> None:
-        """Keeps them."""
+        """Records the traces."""
         self.logged |= traces
 
 
 def check(account: Account) -> None:
-    """The prompt and what was sampled are in the trace, as those of verl's own client are."""
+    """The trace has the prompt and the sampled tokens, as with verl's own client."""
     tracer = Tracer()
     with patch.multiple(RolloutTraceConfig.get_instance(), backend="trackio", client=tracer):
         resumed.generate(resumed.Scripted([resumed.reply([7, 8], "4", "stop")]), resume=False)

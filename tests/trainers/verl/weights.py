@@ -16,12 +16,12 @@ from verl.workers.config import CheckpointEngineConfig
 
 
 class Trainer:
-    """verl's worker group, of a trainer or of engines, as far as an update of weights asks it."""
+    """The part of verl's worker group, of a trainer or of engines, that a weight update uses."""
 
     world_size = 0
 
     def update_weights(self, global_steps: int, mode: str | None = None) -> Any:
-        """Has none to send."""
+        """Sends no weights."""
         return ray.put(global_steps) if mode == "naive" else []
 
     def execute_checkpoint_engine(self, *_: Any, **__: Any) -> list[Any]:
@@ -30,7 +30,7 @@ class Trainer:
 
 
 class Replica:
-    """An engine of verl; `named` is what the policy's version was when it went on after its pause."""
+    """An engine of verl; `named` is the policy version at the end of its pause."""
 
     workers: tuple[Any, ...] = ()
 
@@ -44,12 +44,12 @@ class Replica:
     release_kv_cache = resume_kv_cache = abort_all_requests
 
     async def resume_generation(self) -> None:
-        """Goes on."""
+        """Continues."""
         self.named.append(self._client.policy()["version"])
 
 
 def check(at: Addresses, client: Client, account: Account, step: int) -> None:
-    """After an update tokentap's policy has the name of the step, with engines that are paused before they go on."""
+    """After an update tokentap's policy has the name of the step, and paused engines have it before they continue."""
     trainer, replica = Trainer(), Replica(client)
     # without the base URL
     control_alone = {"TOKENTAP_BASE_URL": "", "TOKENTAP_CONTROL_URL": at.control}

@@ -1,4 +1,4 @@
-"""verl's worker in this process, and what its options do to a batch."""
+"""verl's worker in this process, and the effect of its options on a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def roll(model: Path, loops: Path, **rollout: Any) -> Any:
 
 
 def check(model: Path, loops: Path, client: Client, account: Account, truth: Truth) -> None:
-    """Greedy, where the engine's logprobs are at temperature 1; and without logprobs, which tokentap asks by itself."""
+    """Greedy, where the engine's logprobs are at temperature 1; and without logprobs, which tokentap then requests."""
     data = roll(model, loops, temperature=0)
     found = rows(data)
     problems = [one for row in found for one in as_recorded(row, client)] + shape(data)
@@ -45,7 +45,7 @@ def check(model: Path, loops: Path, client: Client, account: Account, truth: Tru
     if "rollout_log_probs" in data.batch:
         problems.append("logprobs came all the same")
     account.check("without logprobs: as recorded", problems)
-    # the demo's top-k is all of its vocabulary here
+    # the top-k covers the whole vocabulary of the demo here
     sources(data, "exact", account)
     try:
         roll(model, loops, **{"disaggregation.enabled": True})
@@ -56,6 +56,6 @@ def check(model: Path, loops: Path, client: Client, account: Account, truth: Tru
 
 
 def sources(data: Any, want: str, account: Account) -> None:
-    """Each row says where its entropies come from."""
+    """Each row has the source of its entropies."""
     told = data.non_tensor_batch[SOURCE].tolist()
     account.check(f"rows name the source of their entropies: {want}", [str(told)] if set(told) != {want} else [])

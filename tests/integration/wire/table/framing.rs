@@ -203,19 +203,19 @@ fn both() -> Vec<Case> {
             last(&hidden()),
         ),
         case(
-            "TE.TE: the second is none",
+            "TE.TE: the second is invalid",
             "9112 11.2",
             post("Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\nContent-Length: 4\r\n", &behind),
             refused(&[400]),
         ),
         case(
-            "TE.TE: the first is none",
+            "TE.TE: the first is invalid",
             "9112 11.2",
             post("Transfer-Encoding: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n", &behind),
             refused(&[501]),
         ),
         case(
-            "TE.CL: a coding that is none",
+            "TE.CL: an invalid coding",
             "9112 11.2",
             post("Content-Length: 5\r\nTransfer-Encoding: xchunked\r\n", "hello"),
             refused(&[400]),
