@@ -3,16 +3,21 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::app::App;
+use crate::chat::model::Chats;
 use crate::cli::{descriptors, print, serve};
 use crate::config::Config;
 use crate::demo::{Engine, EngineOptions, Model, Streaming};
 use crate::serve::connection::{Phase, ServerLimits, serve as accept};
 use crate::tokenizer::Renderer;
+
+/// How long the demo waits for the chat model before it prints requests.
+const CHATS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the engine and tokentap in front of it, prints requests to try, and serves until a signal.
 ///
@@ -29,10 +34,12 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?.rendering(Renderer::new(Model::folder()));
     let [data, control] = app.urls().map_err(|error| error.to_string())?;
-    let mut ready = app.parts().upstream.clone();
+    let (mut ready, mut chats) = (app.parts().upstream.clone(), app.parts().chats.clone());
     tokio::spawn(async move {
-        // the first requests should find everything known
+        // print requests when they work: after the probe, and after the tokenizer was read, unless chats are not rendered
         if ready.wait_for(|found| found.original_logprobs.is_some()).await.is_ok() {
+            let rendered = chats.wait_for(|chats| matches!(**chats, Chats::Rendered(_)));
+            drop(tokio::time::timeout(CHATS_TIMEOUT, rendered).await);
             print(&guide(&data, &control));
         }
     });
@@ -58,11 +65,11 @@ pub async fn engine(
         async move { Ok::<_, Infallible>(engine.handle(request).await) }
     });
     let limits = ServerLimits {
-        header_timeout: std::time::Duration::from_secs(10),
-        idle_timeout: std::time::Duration::from_secs(75),
-        read_timeout: std::time::Duration::from_secs(60),
+        header_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(75),
+        read_timeout: Duration::from_secs(60),
         connections: 1024,
-        drain: std::time::Duration::from_secs(1),
+        drain: Duration::from_secs(1),
         cutting: Arc::default(),
     };
     Ok((addr, tokio::spawn(accept(listener, service, limits, phase))))
