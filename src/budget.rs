@@ -59,7 +59,7 @@ impl Budget {
         Share { budget: self.clone(), most: self.0.limit, bytes: 0 }
     }
 
-    /// Counts bytes that have to be held, whether there is room or not: what comes later finds less.
+    /// Counts bytes that must be held, even beyond the limit: later requests get less.
     #[must_use]
     pub fn hold(&self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
@@ -109,7 +109,7 @@ impl Share {
         Ok(())
     }
 
-    /// Takes so much, whether there is room or not: what comes later finds less.
+    /// Takes this number of bytes, even beyond the limit: later requests get less.
     pub fn insist(&mut self, bytes: usize) {
         self.most = u64::MAX;
         // there is always room below this

@@ -33,7 +33,7 @@ pub enum Error {
     /// `--strict`, and an entropy is missing.
     #[error("entropy is missing ({reason}) and --strict is on")]
     Strict {
-        /// What `entropy_info.reason` would have said.
+        /// The value of `entropy_info.reason`.
         reason: String,
     },
     /// A fault of tokentap.

@@ -63,7 +63,7 @@ pub struct Decoder {
 /// What is to be exported.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// The rows in the order of the export; those of one session stand together.
+    /// The rows in the order of the export; those of one session are adjacent.
     pub rows: Vec<Row>,
     /// Leaves that are not exported.
     pub refused: Vec<ExcludedLeaf>,
@@ -78,7 +78,7 @@ pub struct Batch {
 /// How rows become tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// What stands where there is no token.
+    /// The padding id.
     pub pad_token_id: u32,
     /// Tokens of the prompt side; `None`: of the longest. Longer prompts lose their beginning.
     pub max_prompt_length: Option<usize>,

@@ -26,7 +26,7 @@ pub const MAX_DEPTH: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not JSON at byte {at}")]
 pub struct Malformed {
-    /// Offset of the first byte that cannot stand there.
+    /// Offset of the first invalid byte.
     pub at: usize,
     /// The text is fine so far but nests deeper than [`MAX_DEPTH`].
     pub too_deep: bool,

@@ -28,7 +28,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Whether work on so many bytes would keep others waiting.
+/// Whether work on this number of bytes would delay other tasks.
 pub fn is_long(length: usize) -> bool {
     length > LONG
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::Parts;
 use crate::engine::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
 
-/// The upstream is taken for gone after so many unanswered questions in a row, one a second.
+/// The upstream counts as gone after this many consecutive failed probes, one a second.
 const PATIENCE: u32 = 3;
 
 /// A plugin that failed is probed again after this time.

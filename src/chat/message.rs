@@ -121,7 +121,7 @@ impl Message {
         object(members)
     }
 
-    /// Where each of its calls stands, by its id.
+    /// The index of each of its calls, by id.
     #[must_use]
     pub fn places(&self) -> HashMap<&str, usize> {
         // of calls with one id the first is meant

@@ -20,16 +20,16 @@ pub enum Chats {
     Forwarded(String),
 }
 
-/// What it takes to serve them from tokens.
+/// What is needed to serve chats from tokens.
 #[derive(Debug)]
 pub struct ChatModel {
     /// Renders and tokenises.
     pub renderer: Arc<Renderer>,
-    /// What is sampled with where the client says nothing.
+    /// The sampling defaults for members that the client omits.
     pub defaults: SamplingDefaults,
     /// How replies are read.
     pub parser: ParserSettings,
-    /// The engine tells thinking apart, and lets grammars begin behind it.
+    /// The engine separates thinking from the text, and applies grammars after it.
     pub thinks: bool,
 }
 
@@ -37,13 +37,13 @@ pub struct ChatModel {
 const SAMPLE: &str = "It's 1234.5°C — naïve façade, 日本語と한국어, \u{1f642}\n\n    fn main() { println!(\"{:?}\", a[0]); }\r\n\tüber  three   spaces";
 
 impl Chats {
-    /// Before the engine has been heard of.
+    /// The state before the first probe.
     #[must_use]
     pub fn unknown() -> Self {
         Self::Forwarded("the engine has not been probed yet".to_owned())
     }
 
-    /// By the settings and what the probe found. Reads files, a second of work for a large vocabulary. `known` is a renderer that has
+    /// Decides by the settings and the probe. Reads files, which takes a second for a large vocabulary. `known` is a renderer that has
     /// been read already.
     #[must_use]
     pub fn find(config: &ChatConfig, upstream: &Capabilities, known: Option<Arc<Renderer>>) -> Self {
@@ -53,7 +53,7 @@ impl Chats {
         }
     }
 
-    /// Who serves, how or why, in a line.
+    /// A line for the user: who serves, and how or why.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {

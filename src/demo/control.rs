@@ -31,7 +31,7 @@ pub(super) struct Control {
     /// Pauses so far that put everything back into the queue.
     retracted: AtomicUsize,
     /// Read while a request runs, written while weights change: an update waits
-    /// for what is running, and what comes later waits for the update.
+    /// for running requests, and later ones wait for the update.
     gate: Arc<RwLock<()>>,
 }
 

@@ -40,7 +40,7 @@ pub(super) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
 pub(super) fn softmax_f32(logits: &[f32], temperature: f32) -> Vec<f32> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) / temperature;
     let weights: Vec<f32> = logits.iter().map(|logit| (logit / temperature - most).exp()).collect();
-    // A float64 sum stands for the tree reduction of a GPU, which loses less
+    // A float64 sum models the tree reduction of a GPU, which loses less
     // than adding up one by one.
     let total = weights.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
     weights.iter().map(|weight| weight / total).collect()

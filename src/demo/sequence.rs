@@ -46,7 +46,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Begins a sequence: what is to be said about its prompt is computed here.
+    /// Begins a sequence: the numbers of its prompt are computed here.
     pub(super) fn new(item: Item, engine: &Engine, received: f64) -> Self {
         let weights = engine.control().weights();
         let start = item.logprobs.as_ref().map_or(item.prompt.len(), |ask| ask.start);

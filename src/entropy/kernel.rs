@@ -3,7 +3,7 @@
 //! Rows are taken in groups. Exponentials run over the values of a group in lanes, and what follows
 //! from the sums (logarithms, mostly) over its rows. All of it is plain loops over plain arrays, and
 //! inlined, because the shells in `cpu` lend their instruction set only to what is inlined into them.
-//! For the same reason no closure stands around the arithmetic: it would not inherit the set.
+//! For the same reason the arithmetic is not in a closure, which would not inherit the set.
 
 use super::bounds::{self, ROWS};
 use super::head::VALUES;

@@ -1,4 +1,4 @@
-//! What stands at each token of a row: its id, its mask, its numbers.
+//! The columns of a row with a value for each token: id, mask, numbers.
 
 use super::safetensors::{Run, Sink};
 use super::text::Text;

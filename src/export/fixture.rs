@@ -1,4 +1,4 @@
-//! Rows for the tests of the formats: a conversation of two turns, a branch behind its first turn, and readers of what comes out.
+//! Rows for the tests of the formats: a conversation of two turns, a branch after its first turn, and readers of the output.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use super::{Batch, Export, PIECE, pieces};
 /// Larger than a message of `arrow`: each of these is a row group, whose columns each cost a header and an entry at the end.
 const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 
-/// The columns of `columnar::Table`, a row group for each batch. The metadata stands at the end of the file, as every file's does.
+/// The columns of `columnar::Table`, a row group for each batch. The metadata is at the end of the file.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "parquet", BOUNDS);

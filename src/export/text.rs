@@ -83,7 +83,7 @@ impl Text {
         serde_json::to_writer(&mut self.0, value).expect("a value can be written to memory");
     }
 
-    /// `null`, `true`, a number: a text that stands for itself.
+    /// `null`, `true`, a number: text that is written unchanged.
     pub(super) fn literal(&mut self, text: &str) {
         self.separate();
         self.0.extend_from_slice(text.as_bytes());

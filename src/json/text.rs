@@ -68,7 +68,7 @@ impl<'a> Text<'a> {
                         rest = behind;
                         continue;
                     }
-                    // no escape is known by this name: it stands for itself
+                    // not an escape: the character is taken literally
                     None => (b'\\', &escape[1..]),
                 },
             };

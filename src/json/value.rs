@@ -116,7 +116,7 @@ impl Value {
 #[derive(Default)]
 struct Members {
     list: Vec<(String, Value)>,
-    /// Where each key stands, once there are many.
+    /// The index of each key, once there are many.
     places: HashMap<String, usize>,
 }
 

@@ -42,7 +42,7 @@ pub struct SampleAnswer {
     pub session: String,
     /// The last turn of the path that was taken.
     pub leaf: u32,
-    /// As the request said.
+    /// As in the request.
     pub reward: f64,
     /// The estimator's advantage.
     pub advantage: f64,
@@ -55,7 +55,7 @@ pub struct SampleAnswer {
     pub think: Think,
     /// An entropy that `H` should hold is not known; the same flag as in `think`.
     pub incomplete: bool,
-    /// Which number stands for the entropy: an estimator's name, `mixed` where turns differ, `None` where it is not known.
+    /// The estimator of the entropies: its name, `mixed` if turns differ, `None` if unknown.
     pub entropy_estimator: Option<Cow<'static, str>>,
     /// One number a token of the path, prompts too: the advantage where the loss mask is 1, else 0.
     pub advantages: Vec<f64>,
@@ -66,7 +66,7 @@ pub struct SampleAnswer {
 ///
 /// # Errors
 ///
-/// Those of [`Request::check`], and `not_found` with what `lookup` said.
+/// Those of [`Request::check`], and `not_found` with the reason of `lookup`.
 pub fn advantages(
     request: &Request,
     mut lookup: impl FnMut(&str, Option<u32>) -> Result<Path, String>,

@@ -107,7 +107,7 @@ impl Forest {
         Some(Arc::clone(&self.stems(parent)[*stem as usize].prompt))
     }
 
-    /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.
+    /// Adds a turn. Its number is [`Forest::next_id`], and its parent was added before.
     pub fn push(&mut self, turn: Arc<Turn>) {
         debug_assert_eq!(turn.id, self.next_id());
         self.count(&turn);

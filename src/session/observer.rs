@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use super::Turn;
 
-/// Is told of changes of a store. Its methods run under a lock of the store: they return at once.
+/// Receives changes of a store. Its methods run under a lock of the store and must return quickly.
 pub trait StoreObserver: Debug + Send + Sync {
     /// A turn was added.
     fn turn_committed(&self, turn: &Turn);

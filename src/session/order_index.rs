@@ -86,7 +86,7 @@ impl Order {
         self.bytes -= signed(bytes + own);
     }
 
-    /// A session holds so many bytes more.
+    /// A session has grown by this number of bytes.
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += signed(bytes);
     }

@@ -40,7 +40,7 @@ impl Span {
     }
 }
 
-/// What the engine said of a response.
+/// The weight versions that the engine reported for a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reported {
     /// `weight_version`.
@@ -67,7 +67,7 @@ struct Epoch {
     version: Option<Box<str>>,
 }
 
-/// The policy of the upstream as far as it can be told.
+/// The policy of the upstream, as far as it is known.
 #[derive(Debug)]
 pub struct Policy {
     // held for a look at the last epochs, never across an await

@@ -154,7 +154,7 @@ impl State {
     /// lost the beginning of its prompt.
     fn restore(&mut self, turn: Arc<Turn>) -> u64 {
         if turn.id < self.forest.next_id() {
-            return 0; // it stands there already
+            return 0; // it was restored before
         }
         let before = self.bytes;
         if self.forest.turns().is_empty() {

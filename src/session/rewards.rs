@@ -1,4 +1,4 @@
-//! What trainers said that paths are worth.
+//! Rewards of paths.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -45,7 +45,7 @@ pub struct Summary {
     pub causes: Vec<(&'static str, usize)>,
     /// Frozen versions.
     pub frozen: usize,
-    /// A call said that it was the last.
+    /// A call was marked as the last.
     pub done: bool,
     /// A generation passed unseen.
     pub incomplete: bool,
@@ -102,7 +102,7 @@ impl Session {
         turns
     }
 
-    /// Whether an exported path ends in this turn, as the session stands now.
+    /// Whether an exported path ends in this turn at present.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
         self.state().forest.ends_path(leaf)

@@ -1,4 +1,4 @@
-//! A session: a forest of turns with what trainers said about it, in versions that stay as they are.
+//! A session: a forest of turns with rewards, in versions that do not change.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
@@ -42,7 +42,7 @@ pub(super) struct State {
     pub(super) rewards: Rewards,
     /// The version that was open when a generation passed unseen.
     pub(super) incomplete: Option<u32>,
-    /// A call said that it was the last.
+    /// A call was marked as the last.
     pub(super) done: bool,
     /// Evicted or deleted: nothing may be added any more.
     pub(super) gone: bool,
@@ -58,7 +58,7 @@ pub(super) struct State {
     settled: u32,
 }
 
-/// What a trainer said a session, or one leaf of it, is worth.
+/// The reward of a session, or of one leaf.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reward {
     /// The version that was open then.

@@ -210,7 +210,7 @@ impl Store {
         let new = {
             let mut state = session.state();
             let (version, new) = (state.open_version(), state.incomplete.is_none());
-            // what is frozen keeps saying what it said
+            // a frozen version does not change
             state.incomplete.get_or_insert(version);
             new
         };

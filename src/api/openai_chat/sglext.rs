@@ -1,4 +1,4 @@
-//! `sglext`: the ids of a chat, where a client asks for them; what SGLang's own endpoint says of them, and the same said by us.
+//! `sglext`: the token ids of a chat, if a client asks for them. Reads it from replies of SGLang's own endpoint, and writes it for chats that tokentap serves.
 
 mod listener;
 pub(super) mod wanted;
@@ -13,7 +13,7 @@ use crate::api::openai::list as ids;
 pub(crate) use listener::Listener;
 pub(crate) use wanted::Wanted;
 
-/// What the engine has said of a reply.
+/// The ids and labels that the engine reported for a reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct EngineIds {
     /// `id`.

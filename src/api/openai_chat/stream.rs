@@ -16,7 +16,7 @@ use crate::error::BoxError;
 use crate::parse::Event;
 use choice::Choice;
 
-/// Says a reply as it comes.
+/// Encodes the chunks of a reply.
 #[derive(Debug)]
 pub(crate) struct ChatEncoder {
     context: ReplyContext,
@@ -33,7 +33,7 @@ pub(crate) struct ChatEncoder {
 }
 
 impl ChatEncoder {
-    /// One that has said nothing yet.
+    /// An encoder at the beginning of a reply.
     #[must_use]
     pub(crate) fn new(context: ReplyContext, options: StreamOptions) -> Self {
         Self {

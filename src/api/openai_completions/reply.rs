@@ -31,7 +31,7 @@ pub(crate) struct CompletionEncoder {
     metadata: String,
 }
 
-/// What of a sample has been said.
+/// The part of a sample that was sent.
 #[derive(Debug, Default)]
 struct Choice {
     tokens: usize,

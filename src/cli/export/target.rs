@@ -87,7 +87,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // the export has failed and said so; what cannot be removed is at least not under the name that was asked for
+            // the export has failed with an error; a file that cannot be removed does not have the requested name
             let _ = std::fs::remove_file(temporary);
         }
     }

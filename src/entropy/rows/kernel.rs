@@ -2,7 +2,7 @@
 //!
 //! A row is taken in blocks that stay in the first-level cache: widened to 32 bits, then added to the sums.
 //! Everything is plain loops over plain arrays, and inlined, because the shells in `cpu` lend their instruction
-//! set only to what is inlined into them. For the same reason no closure stands around the arithmetic.
+//! set only to what is inlined into them. For the same reason the arithmetic is not in a closure.
 
 use super::format::{Bfloat16, Half, Single, ValueFormat};
 use super::sums::{LANES, RUN, Sums};

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use crate::export::fixture::{rows_of, turns};
 
-    /// The flags of a row whose client JSON may have so many bytes.
+    /// The flags of a row whose client JSON may have at most this number of bytes.
     fn flags(row: &Path, max_extras: u64, max_sampling: u64) -> String {
         let record = ends(
             std::slice::from_ref(row),

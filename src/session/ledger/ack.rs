@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 /// Why a record is not in the log.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AppendError {
-    /// The disk is slower than what comes.
+    /// The disk is slower than the incoming records.
     #[error("the queue of the log is full")]
     QueueFull,
     /// The log failed a moment ago and is not tried again yet.

@@ -5,7 +5,7 @@ use super::model::{Model, ModelRow};
 use super::tokens;
 use crate::export::{Batch, Format};
 
-/// Everything that an export of a version said.
+/// Everything in an export of a version.
 #[derive(Debug, PartialEq)]
 pub(super) struct ExportedVersion {
     pub(super) version: u32,

@@ -45,7 +45,7 @@ impl Renderer {
         Some(if both[..at].trim().is_empty() { both } else { &both[at..] })
     }
 
-    /// Whether what stands before a turn is the same whether or not something follows it. Some templates open a thought before a last
+    /// Whether the text before a turn is the same whether or not a message follows it. Some templates open a thought before a last
     /// turn, or before all others.
     fn is_same_beginning(&self, alone: &str, both: &str) -> bool {
         let (long, short) = if alone.len() > both.len() { (alone, both) } else { (both, alone) };

@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) stats: LogStats,
     /// Bytes of the records that wait to be encoded.
     pub(super) waiting: AtomicU64,
-    /// The queue was full and has not been empty since: said once.
+    /// The queue was full and has not been empty since: logged once.
     pub(super) overrun: AtomicBool,
     // held for the length of a copy, never across an await
     health: Mutex<Health>,

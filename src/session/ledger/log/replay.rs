@@ -41,7 +41,7 @@ pub struct TornFile {
     pub reason: &'static str,
 }
 
-/// A file in which records are damaged; what stands between and behind them was read.
+/// A file in which records are damaged; the records between and after them were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damaged {
     /// The file.

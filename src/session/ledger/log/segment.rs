@@ -255,7 +255,7 @@ fn framing_of(file: &[u8]) -> Option<(Framing, usize)> {
     found.map(|framing| (framing, line))
 }
 
-/// Reads what stands from `offset` on, where a frame cannot be read. The rest of the file is held in memory meanwhile.
+/// Searches for frames after `offset`, where one cannot be read. The rest of the file is in memory meanwhile.
 fn scan_damaged(
     source: &mut (impl Read + Seek),
     (offset, bytes): (u64, u64),
@@ -286,7 +286,7 @@ fn scan_damaged(
     Ok(())
 }
 
-/// Whether what stands from `offset` to the end of a file is at most the beginning of a frame, and otherwise zeros: whole sectors of
+/// Whether the bytes from `offset` to the end of a file are at most the beginning of a frame, and otherwise zeros: whole sectors of
 /// them, because the last bytes of a record may be zeros as well.
 fn ends_in_zeros(rest: &[u8], offset: u64, framing: Framing) -> bool {
     let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

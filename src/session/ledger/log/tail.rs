@@ -75,7 +75,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Writes the whole frames of so many records behind the others. When it fails, none of them is in the log, as far as the disk permits
+    /// Appends the frames of `records` records. If it fails, none of them is in the log, as far as the disk permits
     /// that.
     pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
         let done = self.try_append(frames, records);
@@ -185,7 +185,7 @@ impl Tail {
                     add(&self.shared.stats.bytes_removed, segment.bytes);
                     tracing::info!(%path, bytes = segment.bytes, "the log is at its bound: its oldest file is removed");
                 }
-                // somebody else's hand, or somebody else's directory: said once, not with every group
+                // another process changed the file or the directory: logged once, not for every group
                 Err(error) => tracing::warn!(%path, %error, "an old file of the log cannot be removed"),
             }
         }
