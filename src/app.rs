@@ -165,7 +165,7 @@ impl App {
         Ok(Self { parts: Arc::new(parts), apis, data, control, probed, ready, chats, directory, renderer: None })
     }
 
-    /// Renders chats with this, unless `--tokenizer` says otherwise.
+    /// Renders chats with `renderer`, unless `--tokenizer` is set.
     #[must_use]
     pub fn rendering(mut self, renderer: Renderer) -> Self {
         self.renderer = Some(Arc::new(renderer)).filter(|_| self.parts.config.chat.tokenizer.is_none());
@@ -182,7 +182,7 @@ impl App {
     /// Where the data port is.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not return the address.
     pub fn data_addr(&self) -> std::io::Result<SocketAddr> {
         self.data.listener.local_addr()
     }
@@ -190,7 +190,7 @@ impl App {
     /// Where the control port is.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not return the address.
     pub fn control_addr(&self) -> std::io::Result<SocketAddr> {
         self.control.listener.local_addr()
     }
@@ -198,7 +198,7 @@ impl App {
     /// Both as URLs, the data port first.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not return the address.
     pub fn urls(&self) -> std::io::Result<[String; 2]> {
         Ok([self.data.url()?, self.control.url()?])
     }
@@ -209,7 +209,7 @@ impl App {
         &self.parts
     }
 
-    /// Serves until the phase says otherwise; returns how many connections were cut at the end.
+    /// Serves until the phase changes; returns how many connections were cut at the end.
     ///
     /// # Errors
     /// A line for the user when sessions cannot be restored.

@@ -70,7 +70,7 @@ pub struct SharedState {
     pub cutting: Arc<AtomicBool>,
 }
 
-/// Returns the service of a port. It drains when `phase` says so.
+/// Returns the service of a port. It drains when `phase` requires it.
 pub fn port(
     shared: &SharedState,
     port: Port,

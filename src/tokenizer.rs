@@ -101,7 +101,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text that holds marks: added tokens are found, then the marks are taken out, then what is left is encoded as ever.
+    /// The ids of a text that holds marks: added tokens are found, the marks are removed, and the rest is encoded as usual.
     /// Where the vocabulary itself joins what a mark has broken, there is nothing, unless the text is `split` at the marks.
     fn encode_marked(&self, text: &str, split: bool) -> tokenizers::Result<Option<Vec<u32>>> {
         let mut words = self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), text);

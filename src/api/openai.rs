@@ -1,4 +1,4 @@
-//! What OpenAI's APIs have in common.
+//! Code that OpenAI's APIs share.
 
 mod body;
 mod fields;
@@ -13,7 +13,7 @@ pub(crate) use fields::UNSUPPORTED;
 pub(crate) use members::{Members, adapter, constraint, unreadable};
 pub(crate) use usage::{Usage, list, metadata, to_json};
 
-/// The time that a reply says it was created at.
+/// The current time, for `created` of a reply.
 pub(crate) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

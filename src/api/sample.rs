@@ -13,15 +13,15 @@ pub struct Sample<'a> {
     pub index: usize,
     /// The ids after the tokens that are known.
     pub ids: Vec<u32>,
-    /// The event repeats what came before.
+    /// The event repeats all earlier tokens.
     pub repeats: bool,
     /// How many tokens the sequence has by now.
     pub tokens: usize,
-    /// `stop`, `length`, `abort`; `None` while it goes on.
+    /// `stop`, `length`, `abort`; `None` before the end.
     pub finish: Option<String>,
     /// `finish_reason.matched`, as JSON text.
     pub matched: Option<String>,
-    /// It ended by an error: `finish_reason.status_code` says which.
+    /// It ended by an error, which is `finish_reason.status_code`.
     pub failed: bool,
     /// Tokens that are new.
     new: usize,
@@ -34,7 +34,7 @@ pub struct Sample<'a> {
 pub struct TokenLogprob {
     /// The token.
     pub id: u32,
-    /// Its text, where the engine says it.
+    /// Its text, if the engine sends it.
     pub text: Option<String>,
     /// Its logprob, as JSON text.
     pub logprob: String,
@@ -98,14 +98,14 @@ impl<'a> Sample<'a> {
         &self.output.chunk
     }
 
-    /// The engine's own text: all of it, or what is new.
+    /// The engine's text: all of it, or only the new text.
     #[must_use]
     pub fn text(&self) -> String {
         let text = self.chunk().object.get(self.event.raw(), "text").and_then(|text| Value::parse(text).ok());
         text.and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
     }
 
-    /// The prompt's ids as the engine repeats them, as JSON text.
+    /// The prompt's ids that the engine echoes, as JSON text.
     #[must_use]
     pub fn prompt_ids(&self) -> Option<&'a str> {
         std::str::from_utf8(&self.event.raw()[self.chunk().prompt_ids.clone()?]).ok()
@@ -117,7 +117,7 @@ impl<'a> Sample<'a> {
         self.chunk().rid.as_deref()
     }
 
-    /// What its tool calls are named after: the engine's id, and the place among the samples.
+    /// The parts of ids of its tool calls: the engine's request id, and the index of the sample.
     #[must_use]
     pub fn name(&self) -> (&str, usize) {
         (self.rid().unwrap_or_default(), self.index)

@@ -1,4 +1,4 @@
-//! Who serves chat completions, found out anew whenever the engine has been looked at.
+//! Decides who serves chat completions, after each probe of the engine.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::chat::model::Chats;
 use crate::engine::probe::Capabilities;
 use crate::tokenizer::Renderer;
 
-/// What of the engine decides it.
+/// The facts about the engine that decide it.
 #[derive(PartialEq)]
 struct EngineFacts {
     tokenizer_path: Option<String>,
@@ -27,7 +27,7 @@ impl EngineFacts {
     }
 }
 
-/// Keeps `chats` up to date until the probe has gone.
+/// Updates `chats` until the probe ends.
 pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, embedded: Option<Arc<Renderer>>) {
     let mut upstream = parts.upstream.clone();
     let mut grounds = None;

@@ -10,7 +10,7 @@ use super::Parts;
 use crate::session::Store;
 use crate::session::ledger::log::{Directory, Replayed};
 
-/// Restores on a thread that may block and says when that has ended; resolves only when it fails, with a line for the user.
+/// Restores on a blocking thread and reports the end. Resolves only on failure, with a line for the user.
 pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
     if let Some(directory) = directory {
         let restoring = move || {

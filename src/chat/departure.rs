@@ -80,7 +80,7 @@ impl Outline {
         Self { fingerprint, prefixes }
     }
 
-    /// What the call changed, as far as messages tell.
+    /// What the call changed, as far as messages show.
     pub(super) fn departure(
         &self,
         messages: &[Message],

@@ -13,7 +13,7 @@ use crate::tokenizer::{Content, TextOrigin};
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who says it.
+    /// The role of its author.
     pub role: String,
     /// The text; with several parts, each of them in order. Empty without text.
     pub texts: Vec<String>,
@@ -67,7 +67,7 @@ impl Message {
         self.calls.is_empty() && self.texts.iter().all(|text| text.trim().is_empty())
     }
 
-    /// Whether the assistant says it.
+    /// Whether it is an assistant's message.
     #[must_use]
     pub fn is_assistant(&self) -> bool {
         self.role == "assistant"

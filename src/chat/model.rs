@@ -69,7 +69,7 @@ impl ChatModel {
     /// Whether the engine's own tokenizer gives the same ids. One that cannot be asked is believed to.
     ///
     /// # Errors
-    /// A line that says that it gives others.
+    /// An error if its ids differ.
     pub async fn agrees(&self, client: &Client) -> Result<(), String> {
         let Ok(theirs) = tokenize(client, &super::quoted(SAMPLE)).await else { return Ok(()) };
         let ours = self.renderer.tokenizer().encode(SAMPLE).map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@ use super::prompt::is_opened;
 use crate::session::{Chat, Session};
 use crate::tokenizer::Renderer;
 
-/// A conversation as its turn will remember it, but for what only its prompt says.
+/// A conversation as its turn will record it, without the facts that only its prompt has.
 #[derive(Debug, Clone)]
 pub struct Remembered {
     chat: Chat,

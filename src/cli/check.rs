@@ -178,7 +178,7 @@ async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &
     report.line(Verdict::Warn, "chat", Chats::Forwarded(reason).describe());
 }
 
-/// What the information routes say about logprobs and prompts.
+/// The facts of the information routes about logprobs and prompts.
 fn known(config: &Config, found: &Capabilities, report: &mut Report) {
     use Verdict::{Fail, Ok, Warn};
     if found.refuses_logprobs {

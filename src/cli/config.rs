@@ -1,4 +1,4 @@
-//! `tokentap config`: the settings that `serve` would run with, as a configuration file that says where each comes from.
+//! `tokentap config`: the settings that `serve` would run with, as a configuration file with the origin of each.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ pub fn run(args: &ConfigArgs) {
         };
     }
     print(text.trim_start());
-    // `serve` would say the same, and do with fewer
+    // logs the same warning as `serve`, which lowers the limits
     descriptors::suffice(&mut args.config.limits.clone());
     for name in strangers(&args.effective) {
         tracing::warn!(name, "this variable of the environment is no setting of serve");

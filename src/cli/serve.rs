@@ -8,7 +8,7 @@ use crate::cli::descriptors;
 use crate::config::Config;
 use crate::serve::connection::Phase;
 
-/// Serves until a signal says otherwise: the first SIGTERM or SIGINT drains, the second ends at once.
+/// Serves until a signal: the first SIGTERM or SIGINT drains, the second ends at once.
 ///
 /// # Errors
 /// A line for the user when it cannot start.

@@ -11,11 +11,11 @@ use super::MAIN;
 pub enum EntropyDefault {
     /// For every generation without `return_entropy: false`.
     On,
-    /// For every generation, whatever the request says: sglang-router adds `return_entropy: false` to each; and on sglang-jax.
+    /// For every generation, whatever the request has: sglang-router adds `return_entropy: false` to each; and on sglang-jax.
     Always,
     /// Only for requests with `return_entropy: true`.
     Request,
-    /// Never, whatever the request says.
+    /// Never, even if the request asks for it.
     Off,
 }
 

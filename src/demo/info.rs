@@ -1,4 +1,4 @@
-//! Routes that tell: about the model, the server, and the ids of a text.
+//! Information routes: the model, the server, and the ids of a text.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};

@@ -1,4 +1,4 @@
-//! What the engine itself says exactly of a sequence: by its plugin, and by naming what each token was sampled from.
+//! The exact numbers of a sequence in replies of the demo engine: the plugin's entropies, and the sampling masks.
 
 use super::item::Item;
 use super::logits;

@@ -38,7 +38,7 @@ const KEYS: [&str; 28] = [
     "choice",
 ];
 
-/// Words put into the engine's mouth: each is sampled in its turn, with the probability that it really has.
+/// A scripted output: its tokens are sampled in order, with the logprobs that the model gives them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScriptedOutput {
     /// A text; the names of special tokens in it are those tokens.

@@ -52,7 +52,7 @@ pub(super) enum Status {
 impl Status {
     pub(super) fn of(path: &Path) -> Self {
         let about = &path.leaf().about;
-        // that it was not made here says nothing of how it ended
+        // the fault `forwarded` does not describe how the turn ended
         match (about.fault.filter(|fault| *fault != Fault::Forwarded), about.finish.as_deref()) {
             (Some(Fault::Aborted | Fault::Disconnected | Fault::Broken), _) | (_, Some("abort")) => Self::Aborted,
             (Some(_), _) | (None, None) => Self::Failed,

@@ -7,7 +7,7 @@ use super::entry::{outcome, placed, policy, segments};
 use super::text::Text;
 use crate::session::{Path, Segment};
 
-/// What an entry says besides its tokens, and how many `tokens` there are. The turns come without their `extras`.
+/// An entry without its tokens, and their number as `tokens`. The turns have no `extras`.
 pub(crate) fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
     let mut text = Text::default();
     text.object(|text| {

@@ -160,7 +160,7 @@ impl Tensor {
         }
     }
 
-    /// Adds at most `room` elements of a row behind the first `skip` to `out`, and says how many.
+    /// Adds at most `room` elements of a row after the first `skip` to `out`; returns how many.
     fn write(&self, row: usize, mut skip: usize, room: usize, out: &mut Vec<u8>) -> usize {
         let mut left = room;
         (self.row)(row, &mut |run| {

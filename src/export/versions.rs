@@ -50,7 +50,7 @@ pub(super) fn of_turn(turn: &Turn) -> Option<i64> {
     Some(named(last).or_else(engines).unwrap_or_else(|| earliest(last)))
 }
 
-/// An empty label says as little as none.
+/// An empty label counts as none.
 fn label(span: &Span) -> String {
     let label = span.weight_version.as_ref().filter(|label| !label.is_empty());
     label.map_or_else(|| span.epoch.to_string(), ToString::to_string)

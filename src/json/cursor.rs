@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Passes `byte`, or says that it is not there.
+    /// Passes `byte`, or fails if another byte follows.
     pub fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
         if self.take(byte) { Ok(()) } else { Err(self.malformed()) }
     }

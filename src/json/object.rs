@@ -148,7 +148,7 @@ impl<'a> Edit<'a> {
         self.appended.extend_from_slice(value);
     }
 
-    /// Removes every member whose key `gone` says yes to.
+    /// Removes every member whose key matches `gone`.
     pub fn remove(&mut self, gone: impl Fn(&Text<'_>) -> bool) {
         for (member, fate) in self.object.members.iter().zip(&mut self.fates) {
             if gone(&self.object.key(self.bytes, member)) {

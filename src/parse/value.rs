@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::json::{Text, python};
 
-/// A value that JSON can say. Numbers and strings are kept as `json.dumps` writes them, which loses nothing.
+/// A JSON value. Numbers and strings are kept as `json.dumps` writes them, which loses nothing.
 #[derive(Debug, Clone)]
 pub(super) enum PythonValue {
     Null,

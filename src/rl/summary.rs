@@ -1,4 +1,4 @@
-//! What an export says about the thinking of a row.
+//! The columns about the thinking of a row.
 
 use super::{Think, ThinkTokens};
 use crate::export::Thinking;

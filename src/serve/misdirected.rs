@@ -156,7 +156,7 @@ pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route:
     Some(not_found(&message))
 }
 
-/// Whether a 404 with this body says that the server does not have the route. The body is empty from sglang-router, a fixed text from
+/// Whether a 404 with this body means that the server does not have the route. The body is empty from sglang-router, a fixed text from
 /// FastAPI, and names the route from the demo engine. Any other body comes from the route itself, such as the reply of `/v1/responses` to
 /// an unknown `previous_response_id`.
 fn is_missing_route(body: &[u8]) -> bool {

@@ -76,7 +76,7 @@ impl Call {
         (self.turns, self.before) = (Some(turns), before);
     }
 
-    /// Adds a turn. It is in the store when this returns, and in the log when the answer says so. Its number is missing where the
+    /// Adds a turn. It is in the store when this returns, and in the log when the ack resolves. Its number is missing where the
     /// session has been deleted in the meantime.
     #[must_use]
     pub fn commit(&mut self, mut draft: Draft) -> (Option<u32>, Ack) {

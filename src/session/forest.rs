@@ -68,7 +68,7 @@ impl Forest {
         self.conversations.answers(conversation)
     }
 
-    /// What a call changed in the conversations that are there; `None` where they do not tell.
+    /// What a call changed in the recorded conversations; `None` if they do not show it.
     #[must_use]
     pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
         self.conversations.departure(&self.turns, prefixes, call, edited)
@@ -80,7 +80,7 @@ impl Forest {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
-    /// Where a call with this prompt belongs; `departure` is what its messages tell, where it has any.
+    /// Finds the place of a call with this prompt. `departure` is the change that its messages show, if it has messages.
     #[must_use]
     pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Placement {
         let (parent, known) = self.tokens.deepest(&self.turns, prompt);

@@ -1,7 +1,7 @@
 //! Which policy sampled which tokens.
 //!
 //! SGLang's `weight_version` changes only when a trainer sets it, and many trainers never do. So tokentap counts epochs: one more with
-//! every call that changes weights, with every change of the label that no such call explains, and whenever the trainer says so.
+//! every call that changes weights, with every change of the label that no such call explains, and when the trainer requests it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

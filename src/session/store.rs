@@ -188,7 +188,7 @@ impl Store {
         self.evict_soon();
     }
 
-    /// Adds a turn; it is in the store when this returns, and in the log when the answer says so.
+    /// Adds a turn; it is in the store when this returns, and in the log when the ack resolves.
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
         let record = |turn: &Arc<Turn>| {
             self.observer.turn_committed(turn);
@@ -220,7 +220,7 @@ impl Store {
         self.leave(&session, false);
     }
 
-    /// Forgets a session; says whether there was one.
+    /// Deletes a session; returns whether it existed.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
         let record = Record::Deleted { session: session.key() };

@@ -1,4 +1,4 @@
-//! Families of models: what of their turns no template says.
+//! Families of models: the facts about their turns that templates do not have.
 
 use super::Folder;
 

@@ -20,7 +20,7 @@ pub enum FolderError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file is not what its name says.
+    /// A file does not have the content that its name promises.
     #[error("{path}: {source}")]
     Json {
         /// Which.
@@ -39,7 +39,7 @@ pub enum FolderError {
     NoTemplate(PathBuf),
 }
 
-/// What a model's files say.
+/// The settings in a model's files.
 #[derive(Debug)]
 pub struct Folder {
     /// Where they are.
@@ -54,7 +54,7 @@ pub struct Folder {
     pub defaults: Option<SamplingDefaults>,
 }
 
-/// What SGLang takes from `generation_config.json` for requests that do not say it; other members are ignored.
+/// The defaults that SGLang takes from `generation_config.json`; other members are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SamplingDefaults {

@@ -62,7 +62,7 @@ pub struct Renderer {
     family: Family,
     /// The token that ends a turn of the assistant; `None` where no dedicated token does.
     end: Option<(String, u32)>,
-    /// Lists of parts are rendered as what they say.
+    /// Lists of parts are rendered as their text.
     parts: bool,
     /// The template drops the thought of an earlier turn once a newer user message follows.
     drops_thinking: bool,

@@ -54,7 +54,7 @@ pub(crate) fn is_non_default(value: &[u8]) -> bool {
     !matches!(value, b"null" | b"false" | b"[]" | b"{}" | b"\"\"" | b"\"none\"" | b"[\"text\"]")
 }
 
-/// Whether a value says anything.
+/// Whether a value is present and not null.
 pub(crate) fn is_present(value: &[u8]) -> bool {
     value != b"null"
 }

@@ -1,6 +1,6 @@
 //! Errors as OpenAI's clients read them.
 //!
-//! Clients decide by the status whether to send a request again. 413 and 422 say the same as 400 here, which all of them take for final,
+//! Clients decide by the status whether to send a request again. 413 and 422 become 400, which all clients treat as final,
 //! and a conversation that is too long is named by the words that they look for.
 
 use http::StatusCode;

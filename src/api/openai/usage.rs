@@ -8,11 +8,11 @@ use crate::json::write_ids;
 /// Tokens of a reply, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Of the prompt, once for each time it was sampled from.
+    /// Tokens of the prompts.
     pub(crate) prompt: u64,
     /// Sampled.
     pub(crate) completion: u64,
-    /// Of the prompt, not computed anew; `None` where the engine does not say.
+    /// Cached tokens of the prompt; `None` if the engine does not report them.
     pub(crate) cached: Option<u64>,
     /// Sampled while thinking, by the engine's count.
     pub(crate) reasoning: u64,

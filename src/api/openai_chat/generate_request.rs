@@ -16,7 +16,7 @@ use crate::tokenizer::SamplingDefaults;
 pub struct Addition<'a> {
     /// The prompt.
     pub ids: &'a Arc<[u32]>,
-    /// What is sampled with where the client says nothing.
+    /// The sampling defaults for members that the client omits.
     pub defaults: &'a SamplingDefaults,
     /// Special tokens are no part of the text.
     pub skip_special: bool,
@@ -24,7 +24,7 @@ pub struct Addition<'a> {
     pub thinks: bool,
     /// The name that the model is served under.
     pub served_model: &'a str,
-    /// Its streams lose ids where events are merged, and logprobs say all of them.
+    /// Its streams lose ids when events are merged, but logprobs list all of them.
     pub loses_ids: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `choices[].logprobs`, in OpenAI's shape: texts and bytes where the engine says ids.
+//! `choices[].logprobs` in OpenAI's shape: texts and bytes for the engine's ids.
 
 use crate::api::sample::TokenLogprob;
 use crate::chat::quoted;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
 
-/// Counts what happens, and says when one is due.
+/// Counts events; returns true when a sample is due.
 #[derive(Debug)]
 pub(super) struct Sampling {
     count: AtomicU64,

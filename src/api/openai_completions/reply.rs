@@ -10,7 +10,7 @@ use crate::engine::probe::Streaming;
 use crate::error::BoxError;
 use crate::json::Value;
 
-/// Encodes the reply to a completion, whole or as it comes.
+/// Encodes the reply to a completion, whole or streamed.
 #[derive(Debug)]
 pub(crate) struct CompletionEncoder {
     model: String,
@@ -42,7 +42,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// What is new in the text of an event, which holds all text or what is new. Ids that repeat show the first; where ids are new ones
+    /// The new text of an event, which holds all text or only the new text. Ids that repeat show the first; where ids are new ones
     /// alone, only the text tells the modes apart (SGLang 0.5.6 with `--stream-output` repeats text but not ids).
     fn new_text<'a>(&mut self, text: &'a str, ids_repeat: bool, streaming: Option<Streaming>) -> &'a str {
         let known = self.text.len();

@@ -9,7 +9,7 @@ use crate::export::Tally;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) sessions: usize,
-    /// `None` where the sidecar did not say.
+    /// `None` if the sidecar did not report it.
     pub(super) rows: Option<usize>,
     /// Leaves by reason.
     pub(super) refused: BTreeMap<String, usize>,

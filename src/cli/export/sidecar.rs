@@ -108,7 +108,7 @@ impl Sidecar {
         if status.is_success() {
             return Ok(reply);
         }
-        // whatever cannot be read says less than the status does
+        // a body that cannot be read has less information than the status
         let body = reply.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         // another server, or the data port, which forwards the path to the engine
         let elsewhere = if explained(&body).is_empty() { NOT_CONTROL } else { "" };
@@ -145,7 +145,7 @@ fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
     body
 }
 
-/// What a sidecar says of the rows before it sends them: `tokentap-rows`, and `tokentap-refused`, an object of counts by reason.
+/// The summary of the rows in the headers of a sidecar's reply: `tokentap-rows`, and `tokentap-refused`, an object of counts by reason.
 fn outcome(sessions: usize, headers: &HeaderMap) -> Outcome {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     Outcome {

@@ -1,4 +1,4 @@
-//! What a reply says, as plain data.
+//! A reply as plain data.
 
 use super::logprobs::Logprobs;
 use super::mask::Mask;
@@ -79,7 +79,7 @@ pub struct Meta<'a> {
     pub masks: Option<&'a [Mask]>,
     /// How many tokens have a mask so far.
     pub masks_length: usize,
-    /// What the plugin says.
+    /// The plugin's numbers.
     pub exact: Option<&'a [Option<f32>]>,
     /// When things happened.
     pub timing: Timing,

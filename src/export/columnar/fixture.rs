@@ -1,4 +1,4 @@
-//! The example with all that columns can say, and record batches as JSON.
+//! An example with a value in every column, and record batches as JSON.
 
 use std::sync::Arc;
 

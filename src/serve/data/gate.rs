@@ -40,7 +40,7 @@ pub(crate) async fn control(
     let rid = rid(&body)?;
     if !state.tools.flights.is_live(&rid) {
         let message = format!("no request with the id {rid:?} is in flight here; a prefix of an id is not enough");
-        // the code tells a tokentap that sends an abort to several engines that this one has the route
+        // the code shows a tokentap that sends an abort to several engines that this one has the route
         let body = serde_json::json!({"error": {"code": NOT_IN_FLIGHT, "message": message}});
         return Ok(json_reply(StatusCode::NOT_FOUND, body.to_string().into_bytes()));
     }

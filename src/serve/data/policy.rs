@@ -44,7 +44,7 @@ impl Drop for WeightUpdate<'_> {
     }
 }
 
-/// Observes a reply. The epoch advances with every success. It also advances with a 400 that says that the weights changed but the cache
+/// Observes a reply. The epoch advances with every success. It also advances with a 400 whose message is that the weights changed but the cache
 /// could not be flushed, which SGLang 0.5.23 replies while requests are paused.
 ///
 /// # Errors
@@ -82,7 +82,7 @@ async fn advance_epoch(state: &ProxyState) {
     state.generator.context.log_wait.wait(vec![state.generator.policy.changed().1]).await;
 }
 
-/// Whether an error reply says that the weights changed nevertheless.
+/// Whether an error reply means that the weights changed nevertheless.
 fn weights_changed(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct ErrorReply {

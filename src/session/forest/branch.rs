@@ -22,7 +22,7 @@ enum Parting {
 }
 
 impl Forest {
-    /// What a branch changed. Messages tell more than tokens, except of a response, which only tokens show exactly.
+    /// What a branch changed. Messages show more than tokens, except for a response, which only tokens show exactly.
     pub(super) fn branches(&self, parent: Option<u32>, rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
         match (departure, self.parting(parent, rest)) {
             (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Parting::Ends) => {

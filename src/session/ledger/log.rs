@@ -84,7 +84,7 @@ pub enum OpenError {
         action: &'static str,
         /// Where.
         path: PathBuf,
-        /// What it says.
+        /// The error message.
         #[source]
         cause: io::Error,
     },

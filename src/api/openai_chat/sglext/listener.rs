@@ -105,7 +105,7 @@ impl Listener {
     }
 }
 
-/// Whether an event may tell ids, or that a choice has ended. In texts quotes are escaped, so that they are not taken for keys.
+/// Whether an event may have ids or the end of a choice. In texts quotes are escaped, so that they are not taken for keys.
 fn matters(event: &[u8]) -> bool {
     const REASON: &[u8] = b"\"finish_reason\":";
     let ended = |at: usize| !event[at + REASON.len()..].trim_ascii_start().starts_with(b"null");

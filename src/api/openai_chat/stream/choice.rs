@@ -6,7 +6,7 @@ use crate::chat::reading;
 use crate::parse::{Event, StreamingParser};
 use crate::tokenizer::{Detokenizer, TokenizerError};
 
-/// A sample, and what of it waits.
+/// A choice of a stream, and its text that is not sent yet.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) id: String,
@@ -18,7 +18,7 @@ pub(super) struct Choice {
     thought: String,
     /// Text that may still be the beginning of a stop string.
     held: String,
-    /// All that was sampled, where `sglext` is to say it.
+    /// All sampled ids, if `sglext` is requested.
     pub(super) ids: Vec<u32>,
     pub(super) tokens: usize,
     pub(super) calls: usize,

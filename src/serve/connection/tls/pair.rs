@@ -14,7 +14,7 @@ use x509_cert::der::Decode;
 
 use crate::config::TlsFiles;
 
-/// The content of both files, or the message that says why they could not be read. It holds a private key, so it has no `Debug`.
+/// The content of both files, or the error message. It holds a private key, so it has no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct FileContent(Result<PemBytes, String>);
 

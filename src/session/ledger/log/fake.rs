@@ -1,4 +1,4 @@
-//! Records to write, and a disk that does what a test tells it.
+//! Records to write, and a simulated disk with failures that a test sets.
 
 use std::fs::{File, OpenOptions};
 use std::io;

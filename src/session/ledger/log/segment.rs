@@ -37,7 +37,7 @@ const READ_AHEAD: usize = 256 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoreId(pub(super) Box<str>);
 
-/// What the first line of a file says.
+/// The content of the first line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     /// Whose file it is.
