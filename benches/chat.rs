@@ -18,7 +18,7 @@ use tokentap::chat::prompt::{Preparation, Prepared};
 use tokentap::chat::reading::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::session::{About, Call, Draft, Session, Store, StoreLimits};
+use tokentap::session::{Call, Draft, Session, Store, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
 #[global_allocator]
@@ -106,7 +106,11 @@ impl Conversation {
         let mut response = tokenizer.encode(answered).unwrap();
         response.extend(self.model.renderer.end_of_turn());
         self.tokens = prepared.ids.len() + response.len();
-        let about = About { finish: Some("stop".into()), chat: Some(Box::new(prepared.chat)), ..About::default() };
+        let about = TurnMetadata {
+            finish: Some("stop".into()),
+            chat: Some(Box::new(prepared.chat)),
+            ..TurnMetadata::default()
+        };
         let draft =
             Draft { prompt: Some(prepared.ids.into()), response, logprobs: Vec::new(), entropy: Vec::new(), about };
         drop(Call::new(Arc::clone(&self.store), "bench".into()).commit(draft));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokentap::export::{Batch, Format};
-use tokentap::session::{About, Call, Draft, Measured, Span, Store, StoreLimits};
+use tokentap::session::{Call, Draft, EntropyMethod, Span, Store, StoreLimits, TurnMetadata};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -65,11 +65,11 @@ fn play(store: &Arc<Store>, session: usize) {
             weight_version: Some("default".into()),
             version: None,
         };
-        let about = About {
+        let about = TurnMetadata {
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],
-            measured: Some(Measured {
+            measured: Some(EntropyMethod {
                 source: "top_k".into(),
                 estimator: "estimate".into(),
                 temperature: Some(1.0),
@@ -77,7 +77,7 @@ fn play(store: &Arc<Store>, session: usize) {
             }),
             sampling: Some(r#"{"max_new_tokens":512,"temperature":1.0,"top_p":0.95}"#.into()),
             model: "model".into(),
-            ..About::default()
+            ..TurnMetadata::default()
         };
         let draft = Draft {
             prompt: Some(context.as_slice().into()),

@@ -1,7 +1,7 @@
 //! Entropy of the policy at each token, in nats, from the token's top-k logprobs or its whole row of logits.
 //!
 //! A top-k slice does not determine the entropy of the full distribution, so a token gets four
-//! numbers instead of one, and each says what it is:
+//! numbers instead of one:
 //!
 //! * *renormalized*: the entropy of the slice scaled to sum to one; never above the true value;
 //! * *lower* and *upper*: the tightest interval that the slice and the vocabulary size allow;
@@ -49,7 +49,7 @@ pub struct TopK<'a> {
     pub stats: bool,
 }
 
-/// What one row of logprobs says about its token. Entropies are in nats; NaN is "not known".
+/// The statistics of a token, computed from its row of logprobs. Entropies are in nats; NaN means unknown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenStats {
     /// Entropy of the row scaled to sum to one, `ln P - sum p_i l_i / P` with `P = sum p_i`.
@@ -61,7 +61,7 @@ pub struct TokenStats {
     /// The greatest entropy that fits the row: a uniform tail, `sum phi(p_i) + r ln(n/r)`.
     /// NaN when the vocabulary is unknown.
     pub upper: f32,
-    /// A power-law tail through `p_k` with mass `r`, held within the interval; the interval's
+    /// A power-law tail through `p_k` with mass `r`, clamped to the interval; the interval's
     /// middle when fewer than five values are reported. NaN when the vocabulary is unknown.
     pub estimate: f32,
     /// `r`, the probability of all tokens the row does not report (a sampled one included).
@@ -77,27 +77,26 @@ pub struct TokenStats {
     /// Place of the sampled token in the row, 1 for the likeliest, ties sharing the best place;
     /// 0 when it is outside the row or unknown. With `stats` only.
     pub rank: u32,
-    /// What was odd about the row.
+    /// Unusual conditions of the row.
     pub flags: Flags,
 }
 
-/// Something that computes [`TokenStats`] and [`RowStats`].
+/// A device that computes [`TokenStats`] and [`RowStats`].
 pub trait Backend: Send + Sync + std::fmt::Debug {
     /// A short name for logs and metrics, such as `cpu/avx2`.
     fn name(&self) -> &'static str;
 
-    /// Appends exactly one entry a row of the batch to `out`, in row order. Never panics, whatever
-    /// the values are: what cannot be measured is NaN and flagged.
+    /// Appends exactly one entry per row of the batch to `out`, in row order. Never panics for any
+    /// values: numbers that cannot be measured are NaN and flagged.
     fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>);
 
-    /// Appends exactly one entry a whole row of `logits` to `out`, in row order. Never panics, whatever the
-    /// values are: what cannot be measured is NaN and flagged.
+    /// Appends exactly one entry per whole row of `logits` to `out`, in row order. Never panics for any
+    /// values: numbers that cannot be measured are NaN and flagged.
     fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>);
 }
 
 impl TokenStats {
-    /// Without interval and estimate where no distribution has the row as its top-k: an interval around the truth needs a row that is
-    /// true.
+    /// Removes interval and estimate if no distribution has this row as its top-k: they are valid for consistent rows only.
     #[inline(always)]
     pub(crate) fn checked(self) -> TokenStats {
         if self.flags.contains(Flags::INCONSISTENT) {
@@ -106,7 +105,7 @@ impl TokenStats {
         self
     }
 
-    /// Nothing known but the flags.
+    /// Statistics without values, only with flags.
     pub(crate) fn unmeasured(flags: Flags) -> TokenStats {
         TokenStats {
             renormalized: f32::NAN,

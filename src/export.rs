@@ -1,4 +1,4 @@
-//! What trainers read: one file a format.
+//! Exports paths in the file formats of trainers.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ mod versions;
 
 pub use facts::flags;
 pub use format::Format;
-pub use row_count::Tally;
+pub use row_count::RowCounts;
 pub use settle::{SelectedRows, settle};
 pub use size::{Longest, TooLarge};
 pub use thinking::Thinking;
@@ -52,15 +52,15 @@ pub type Decode = Arc<dyn Fn(&[u32]) -> Option<String> + Send + Sync>;
 /// A tokenizer for the text columns.
 #[derive(Clone)]
 pub struct Decoder {
-    /// The name of the folder that it was read from.
+    /// The name of its folder.
     pub tokenizer: String,
-    /// The served model whose tokenizer it is: the ids of another model are not decoded.
+    /// The served model of the tokenizer. Ids of another model are not decoded.
     pub model: Arc<str>,
-    /// Decodes.
+    /// The decoding function.
     pub decode: Decode,
 }
 
-/// What is to be exported.
+/// The rows to export, and the options of the export.
 #[derive(Clone, Default)]
 pub struct Batch {
     /// The rows in the order of the export; those of one session are adjacent.
@@ -80,25 +80,25 @@ pub struct Batch {
 pub struct Shape {
     /// The padding id.
     pub pad_token_id: u32,
-    /// Tokens of the prompt side; `None`: of the longest. Longer prompts lose their beginning.
+    /// Tokens of the prompt side; `None` is the length of the longest. Longer prompts lose their beginning.
     pub max_prompt_length: Option<usize>,
-    /// Tokens of the response side; `None`: of the longest. Longer responses lose their end.
+    /// Tokens of the response side; `None` is the length of the longest. Longer responses lose their end.
     pub max_response_length: Option<usize>,
-    /// miles: entropies as well, in tensors that its own reader refuses because it does not expect them.
+    /// miles: write entropies as well, in tensors that its own reader refuses because it does not expect them.
     pub entropies: bool,
 }
 
-/// A format's bytes, made as they are taken.
+/// The bytes of an export, produced on demand.
 pub struct Export {
-    /// For the reply's head.
+    /// The media type.
     pub content_type: &'static str,
-    /// Bytes altogether, where they are known beforehand.
+    /// The number of bytes, if it is known beforehand.
     pub length: Option<u64>,
     /// The bytes, in pieces of at most about a megabyte.
     pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
-    /// What became of the rows.
-    pub tally: Tally,
-    /// Bytes that the file has at least, as far as rows are padded; see [`Export::within`].
+    /// Counts of exported and refused rows.
+    pub tally: RowCounts,
+    /// The least number of bytes, computed from the padding; see [`Export::within`].
     least: u64,
     /// The longest row of a file whose size depends on it.
     longest: Option<Longest>,
@@ -106,14 +106,14 @@ pub struct Export {
 
 impl Export {
     fn new(content_type: &'static str, chunks: Box<dyn Iterator<Item = Bytes> + Send>) -> Self {
-        Self { content_type, length: None, chunks, tally: Tally::default(), least: 0, longest: None }
+        Self { content_type, length: None, chunks, tally: RowCounts::default(), least: 0, longest: None }
     }
 }
 
 /// The most bytes of one piece of an export.
 const PIECE: usize = 1 << 20;
 
-/// Texts as pieces of an export, those that are too long in several.
+/// Texts as pieces of an export. Longer texts are split.
 fn pieces(texts: impl Iterator<Item = Vec<u8>> + Send + 'static) -> Box<dyn Iterator<Item = Bytes> + Send> {
     Box::new(texts.flat_map(|text| {
         let mut rest = Bytes::from(text);

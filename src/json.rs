@@ -1,8 +1,8 @@
-//! A JSON object whose untouched members keep their exact bytes.
+//! JSON parsing and editing that keeps the exact bytes of unchanged members.
 //!
-//! Nothing but [`Value`] builds a tree. [`Cursor`] walks the text once, [`Object`] remembers where the members of one level lie, and
-//! [`Splice`] cuts and inserts at those places, so that big integers, float spellings, key order and repeated keys reach the other
-//! side as they were written. The grammar is that of Python's `json`, which is JSON plus `NaN`, `Infinity` and `-Infinity`.
+//! Only [`Value`] builds a tree. [`Cursor`] reads the text once, [`Object`] stores the positions of the members of one level, and
+//! [`Splice`] cuts and inserts at these positions, so that big integers, the spelling of floats, the order of keys and repeated keys are
+//! forwarded unchanged. The grammar is that of Python's `json`, which is JSON plus `NaN`, `Infinity` and `-Infinity`.
 
 mod cursor;
 mod ids;
@@ -19,21 +19,21 @@ pub use splice::Splice;
 pub use text::Text;
 pub use value::Value;
 
-/// Nesting beyond this many levels is refused; Python's own reader ends at about a thousand.
+/// Deeper nesting is refused. Python's own parser fails at about 1,000 levels.
 pub const MAX_DEPTH: usize = 128;
 
-/// The text is not JSON at this byte.
+/// The error for a text that is not JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not JSON at byte {at}")]
 pub struct Malformed {
     /// Offset of the first invalid byte.
     pub at: usize,
-    /// The text is fine so far but nests deeper than [`MAX_DEPTH`].
+    /// Whether the text is valid so far but nests deeper than [`MAX_DEPTH`].
     pub too_deep: bool,
 }
 
 impl Malformed {
-    /// Something that is not JSON at `at`.
+    /// An error at the byte `at`.
     #[must_use]
     pub fn new(at: usize) -> Self {
         Self { at, too_deep: false }

@@ -1,8 +1,8 @@
-//! Trajectories: every token that went in and came out, as sessions of turns.
+//! Trajectories: all prompt and response tokens, as sessions of turns.
 //!
 //! A *turn* is one sampled response with the part of its prompt that is new. Turns form a *forest*: a call attaches to the deepest turn
-//! whose tokens begin its prompt. A *path* is what a trainer gets: the turns from a root to a leaf, token by token as the engine saw
-//! them. Nothing here knows HTTP, and nothing ever turns text into tokens.
+//! whose tokens are a prefix of its prompt. A *path* is what a trainer gets: the turns from a root to a leaf, with exactly the tokens of
+//! the engine. This module does not depend on HTTP, and never tokenises text.
 
 mod annotations;
 mod call;
@@ -35,7 +35,7 @@ mod uid;
 mod view;
 
 pub use call::{Call, Turns};
-pub use change_feed::Ended;
+pub use change_feed::CommittedTurn;
 pub use chat::{Chat, Digest, Reading};
 pub use conversation::{Fingerprint, Prefix};
 pub use counts::TurnCounts;
@@ -45,13 +45,13 @@ pub use name::{LONGEST_NAME, is_name};
 pub use observer::StoreObserver;
 pub use order_index::EvictedSession;
 pub use path::{Path, Segment, Step};
-pub use policy::{Mark, Policy, Reported, Span};
+pub use policy::{EpochMark, Policy, ReportedVersions, Span};
 pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use snapshot::{Snapshot, Summary};
-pub use state::{Finished, Reward, Session, SessionError};
+pub use state::{FinishedPath, Reward, Session, SessionError};
 pub use store::{Store, StoreLimits, now_ms};
-pub use turn::{About, Cause, Draft, MOST_TURNS, Measured, Turn};
+pub use turn::{Cause, Draft, EntropyMethod, MOST_TURNS, Turn, TurnMetadata};
 pub use uid::Uid;
 pub use view::{Leaves, View};
 

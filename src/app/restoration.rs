@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::Parts;
 use crate::session::Store;
-use crate::session::ledger::log::{Directory, Replayed};
+use crate::session::ledger::log::{Directory, ReplaySummary};
 
 /// Restores on a blocking thread and reports the end. Resolves only on failure, with a line for the user.
 pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
@@ -54,7 +54,7 @@ pub(super) fn after(
     })
 }
 
-fn report(store: &Store, replayed: &Replayed) {
+fn report(store: &Store, replayed: &ReplaySummary) {
     replayed.torn.iter().for_each(|torn| tracing::warn!(%torn, "a segment of the log ends early"));
     replayed.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "a segment of the log is damaged"));
     if replayed.damaged_regions() > 0 {

@@ -38,7 +38,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
         let epoch = parts.generator.policy.epoch();
         let shown = |epoch, label: &Option<String>| {
             if let Some(label) = label {
-                parts.generator.policy.shown(epoch, label);
+                parts.generator.policy.observe_model_info(epoch, label);
             }
         };
         let look = async {
@@ -74,7 +74,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     // its label may be that of the engine before, as `default` is of every engine that starts
                     let is_new = std::mem::replace(&mut replaced, false) || !up;
                     let is_new = std::mem::replace(&mut known, true) && is_new;
-                    shown(if is_new { parts.generator.policy.changed().0 } else { epoch }, &found.weight_version);
+                    shown(if is_new { parts.generator.policy.begin_epoch().0 } else { epoch }, &found.weight_version);
                     told = false;
                     parts.generator.forget_refusals();
                     probed.send_replace(Arc::new(found.clone()));

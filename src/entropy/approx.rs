@@ -1,9 +1,9 @@
-//! Branch-free exponentials and logarithms, plain arithmetic that the compiler can run in lanes.
+//! Branch-free exponentials and logarithms in plain arithmetic, which the compiler can vectorize.
 //!
-//! The library functions are more exact than any logprob deserves and take one number at a time.
-//! These use Taylor series (their coefficients can be checked by eye) after the usual reduction by
-//! powers of two. `FMA` says whether the target multiplies and adds in one instruction; asking for
-//! that elsewhere would be a call into a slow emulation.
+//! The library functions are more exact than logprobs need, and compute one number at a time.
+//! These use Taylor series (their coefficients are easy to verify) after the usual reduction by
+//! powers of two. `FMA` is true if the target has a fused multiply-add instruction; on other targets
+//! `mul_add` would call a slow emulation.
 
 use std::f64::consts::LN_2;
 
@@ -42,7 +42,7 @@ pub(super) fn exp_32<const FMA: bool>(x: f32) -> f32 {
     f32::from_bits(series.to_bits().wrapping_add(shifted.to_bits() << 23))
 }
 
-/// `(e^x, e^x - 1)`, both to a relative error below 1e-13 (1e-15 for small `x`); `x` is held within ±700.
+/// `(e^x, e^x - 1)`, both to a relative error below 1e-13 (1e-15 for small `x`); `x` is clamped to ±700.
 #[inline(always)]
 pub(super) fn exp_and_m1_64<const FMA: bool>(x: f64) -> (f64, f64) {
     let x = if x < -700.0 { -700.0 } else { x };
@@ -68,7 +68,7 @@ pub(super) fn exp_and_m1_64<const FMA: bool>(x: f64) -> (f64, f64) {
 pub(super) fn ln_1p_64<const FMA: bool>(x: f64) -> f64 {
     let sum = 1.0 + x;
     let (mantissa, exponent) = split(sum);
-    // Without a factor of two to take out, 1 + x need not be formed, so a tiny x is not rounded.
+    // Without a power of two to factor out, 1 + x is not computed, so a tiny x is not rounded.
     let fraction = if sum < std::f64::consts::SQRT_2 { x } else { mantissa - 1.0 };
     ln_parts::<FMA>(fraction, exponent)
 }

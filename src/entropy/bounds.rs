@@ -1,19 +1,19 @@
-//! The numbers of many rows at once, from the sums of each: lanes of 64-bit floats.
+//! The statistics of many rows at once, computed from the sums of each row in lanes of 64-bit floats.
 
 use super::approx::{exp_and_m1_64, ln_1p_64, ln_64, mul_add_64};
 
-/// Rows finished together; a multiple of any lane count.
+/// Rows that are computed together; a multiple of any lane count.
 pub(super) const ROWS: usize = 32;
 
-/// One number a row.
+/// One number per row.
 pub(super) type Column = [f64; ROWS];
 
-/// What is known of each row. Every entry is finite, whatever the row was.
+/// The sums of each row. Every entry is finite for any row.
 #[derive(Debug)]
 pub(super) struct RowSums {
     /// `l_1`
     pub(super) first: Column,
-    /// `l_2`, or `l_1` where there is no second; read with statistics only.
+    /// `l_2`, or `l_1` if there is no second value; read with statistics only.
     pub(super) second: Column,
     /// `l_k`
     pub(super) last: Column,
@@ -22,9 +22,9 @@ pub(super) struct RowSums {
     pub(super) mass: Column,
     pub(super) surprise: Column,
     pub(super) square: Column,
-    /// 1 where the sums were shifted by `l_1`, 0 where they were not.
+    /// 1 if the sums were shifted by `l_1`, else 0.
     pub(super) shifted: Column,
-    /// A sampled token outside the row: its logprob, and 1 or 0 for whether there is one.
+    /// A sampled token outside the row: its logprob, and 1 if there is one, else 0.
     pub(super) chosen: Column,
     pub(super) outside: Column,
     /// Error bar on the tail mass: this much for each nat of the head's entropy, on top of
@@ -36,7 +36,7 @@ pub(super) struct RowSums {
     pub(super) ladder: Column,
 }
 
-/// What follows for each row, in nats or as probabilities.
+/// The results for each row, in nats or as probabilities.
 #[derive(Debug)]
 pub(super) struct RowBounds {
     pub(super) renormalized: Column,
@@ -109,7 +109,7 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
         let (p_first, m1) = exp_and_m1_64::<FMA>(known.first[i]);
         let (p_last, _) = exp_and_m1_64::<FMA>(last);
 
-        // The sums relative to l_1, and the mass as a probability, whichever way they were taken.
+        // The sums relative to l_1, and the mass as a probability, for shifted and unshifted sums.
         let shifted = known.shifted[i] > 0.0;
         let to_relative = 1.0 / if shifted { 1.0 } else { p_first };
         let to_mass = if shifted { p_first } else { 1.0 };
@@ -117,8 +117,8 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
         let z = known.mass[i] * to_relative;
         let surprise = known.surprise[i] * to_relative;
 
-        // Two terms that are never negative, and a log that keeps a tiny z. `mean` is that of
-        // l - l_1 over the row.
+        // Two terms that are never negative, and a log that is exact for a tiny z. `mean` is the mean
+        // of l - l_1 over the row.
         let partition = 1.0 / (1.0 + z);
         let mean = (surprise - first * z) * partition;
         let mean = if mean < 0.0 { mean } else { 0.0 };
@@ -126,7 +126,7 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
 
         let p_chosen = known.outside[i] * exp_and_m1_64::<FMA>(known.chosen[i]).0;
         let truncated = -first * p_first - known.surprise[i] * to_mass - p_chosen * known.chosen[i];
-        // 1 - sum p without taking a near-one p_1 from 1.
+        // 1 - sum p without subtracting a near-one p_1 from 1.
         let outside_row = -m1 - known.mass[i] * to_mass;
         let residual = outside_row - p_chosen;
         let error = mul_add_64::<FMA>(known.relative_error[i], truncated, TAIL_ERROR);
@@ -140,12 +140,12 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
         let most = if most > 0.0 { most } else { 0.0 };
         let most = if most < cap { most } else { cap };
 
-        // Least entropy: m tokens at the cap p_k and one with what remains of the mass.
+        // Least entropy: m tokens at the cap p_k and one with the remaining mass.
         let ratio = least / p_last;
         let whole = floor(ratio);
         let remainder = least - whole * p_last;
         let remainder = if remainder > 0.0 { remainder } else { 0.0 };
-        // phi falls beyond 1/e, which only the tail of a single reported value can reach; there
+        // phi decreases above 1/e, which only the tail of a single reported value can reach. There
         // more mass means less entropy.
         let more = remainder + (most - least);
         let more = if more < p_last { more } else { p_last };
@@ -153,7 +153,7 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
         let log = ln_64::<FMA>(if remainder > LEAST { remainder } else { LEAST });
         let lower = truncated - whole * p_last * last - remainder * log;
 
-        // Greatest entropy: a uniform tail, of the mass in reach that is nearest to n/e.
+        // Greatest entropy: a uniform tail with the possible mass that is nearest to n/e.
         let peak = n / std::f64::consts::E;
         let peak = if peak > least { peak } else { least };
         let most = if most < peak { most } else { peak };
@@ -187,7 +187,7 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
     }
 }
 
-/// The floor of `x` in `0..2^51`, in arithmetic that has lanes everywhere.
+/// The floor of `x` in `0..2^51`, in arithmetic that every target can vectorize.
 #[inline(always)]
 fn floor(x: f64) -> f64 {
     const ROUND: f64 = 4_503_599_627_370_496.0;

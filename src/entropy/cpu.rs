@@ -1,4 +1,4 @@
-//! The processor as a backend: the kernel in the widest lanes this machine has.
+//! The CPU backend: the kernel in the widest vector instructions of this machine.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(
@@ -21,15 +21,15 @@ thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch::new()));
 }
 
-/// Computes on the calling thread, in memory that thread keeps; nothing is allocated per call beyond
-/// the room `out` lacks.
+/// Computes on the calling thread, in thread-local memory. A call allocates nothing except the growth
+/// of `out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
     lanes: Lanes,
 }
 
-/// An instruction set. [`Lanes::detect`] alone makes the ones that not every machine has, so a value
-/// of this type is the proof that this machine has it.
+/// An instruction set. Only [`Lanes::detect`] constructs the optional ones, so a value of this type
+/// proves that this machine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lanes {
     Portable,
@@ -42,7 +42,7 @@ enum Lanes {
 }
 
 impl Cpu {
-    /// Picks the widest lanes of this machine.
+    /// The backend with the widest lanes of this machine.
     pub fn new() -> Cpu {
         // Built now, so that the first request does not wait for it.
         tail::Table::shared();
@@ -50,7 +50,7 @@ impl Cpu {
         Cpu { lanes }
     }
 
-    /// A backend for each kind of lanes this machine has, narrowest first; for tests and benches.
+    /// A backend for each instruction set of this machine, narrowest first; for tests and benches.
     pub fn available() -> Vec<Cpu> {
         Lanes::detect().map(|lanes| Cpu { lanes }).collect()
     }
@@ -76,7 +76,7 @@ impl Backend for Cpu {
     }
 
     fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) {
-        // Borrowed out here: a closure would not have the instruction set of the shells below.
+        // Borrowed here and not inside: a closure would not get the instruction set of the functions below.
         SCRATCH.with_borrow_mut(|scratch| match self.lanes {
             Lanes::Portable => portable(batch, scratch, out),
             #[cfg(target_arch = "x86_64")]
@@ -106,7 +106,7 @@ impl Backend for Cpu {
 }
 
 impl Lanes {
-    /// What this machine has, narrowest first.
+    /// The instruction sets of this machine, narrowest first.
     fn detect() -> impl Iterator<Item = Lanes> {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2")
@@ -123,7 +123,7 @@ impl Lanes {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq"))
             .then_some(Lanes::Avx512),
-            // Part of every 64-bit Arm target that has a standard library: known at build time.
+            // Every 64-bit Arm target with a standard library has it, so it is known at build time.
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
             Some(Lanes::Neon),
             None,
@@ -169,8 +169,8 @@ fn rows_avx512(logits: &Logits<'_>, out: &mut Vec<RowStats>) {
     rows::kernel::run(X86::here(), logits, out);
 }
 
-/// What AVX2 machines add to arithmetic: half the time for half precision, and memory that is asked for ahead.
-/// A value of this type is the proof that the machine has the features.
+/// The special instructions of AVX2 machines: conversion from half precision, and prefetch.
+/// A value of this type proves that the machine has the features.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 struct X86(());
@@ -189,7 +189,7 @@ impl Machine for X86 {
 
     #[inline(always)]
     fn widen_half(self, bytes: &[u8], values: &mut [f32]) {
-        // SAFETY: `X86::here` made this, and runs only where `f16c` is.
+        // SAFETY: only `X86::here` constructs `Self`, and its callers have `f16c`.
         unsafe { widen_f16c(bytes, values) }
     }
 
@@ -198,7 +198,7 @@ impl Machine for X86 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
         for line in bytes.chunks(64) {
-            // SAFETY: the instruction is in every x86-64 machine and has no effect that a program can see.
+            // SAFETY: every x86-64 machine has the instruction, and it has no observable effect.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
         }
     }
@@ -213,7 +213,7 @@ fn widen_f16c(bytes: &[u8], values: &mut [f32]) {
     let (bytes, last_bytes) = bytes.as_chunks::<16>();
     let (values, last_values) = values.as_chunks_mut::<8>();
     for (values, bytes) in values.iter_mut().zip(bytes) {
-        // SAFETY: any bits are a value of each of these types, and the sizes are those of the signatures.
+        // SAFETY: every bit pattern is valid for each of these types, and the sizes are equal by the signatures.
         *values = unsafe { transmute::<__m256, [f32; 8]>(_mm256_cvtph_ps(transmute::<[u8; 16], __m128i>(*bytes))) };
     }
     Half::widen_plain(last_bytes, last_values);

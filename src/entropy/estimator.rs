@@ -1,26 +1,26 @@
-//! Which of the numbers of a token is published as its entropy.
+//! The choice of the number that is reported as a token's entropy.
 
 use crate::entropy::TokenStats;
 
-/// The published number.
+/// The reported number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimator {
     /// The power-law estimate inside the certified interval.
     Estimate,
-    /// The entropy of the top-k alone, renormalised: what most scripts compute; always below the truth.
+    /// The entropy of the renormalised top-k, which most scripts compute; never above the true entropy.
     Renormalized,
     /// The certified lower bound.
     Lower,
     /// The certified upper bound.
     Upper,
-    /// The entropy of the distribution that was sampled from, after top-k, top-p and min-p.
+    /// The entropy of the sampling distribution, after top-k, top-p and min-p.
     Sampled,
     /// The entropy of the full distribution, measured inside the engine.
     Exact,
 }
 
 impl Estimator {
-    /// Those a request may name.
+    /// The estimators that a request can name.
     pub const NAMED: [Self; 5] = [Self::Estimate, Self::Renormalized, Self::Lower, Self::Upper, Self::Sampled];
 
     /// The name in requests, replies and metrics.
@@ -36,7 +36,7 @@ impl Estimator {
         }
     }
 
-    /// What is published when the vocabulary size is not known: the tail's share cannot be bounded from above then.
+    /// The reported number if the vocabulary size is unknown: without it the tail's share has no upper bound.
     #[must_use]
     pub fn without_vocabulary(self) -> Self {
         match self {
@@ -45,7 +45,7 @@ impl Estimator {
         }
     }
 
-    /// The number that a top-k row gives for a token, in nats; NaN if it does not exist or the row does not determine it.
+    /// The number of a token by its top-k row, in nats; NaN if the row does not determine it.
     #[must_use]
     pub fn of(self, stats: &TokenStats) -> f32 {
         match self {

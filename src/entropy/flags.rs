@@ -1,9 +1,9 @@
-//! What was odd about a row of logprobs, as a set of bits.
+//! Unusual conditions of a row of logprobs, as a set of bits.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
-/// A set of conditions met while a row was measured.
+/// A set of conditions that were detected while a row was measured.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
@@ -27,7 +27,7 @@ impl Flags {
     /// No distribution over the vocabulary has this row as its top-k: it sums to too much or to too little, is wider than the
     /// vocabulary, or lacks the likeliest token. Only the renormalised entropy is given.
     pub const INCONSISTENT: Flags = Flags(1 << 3);
-    /// No value, or masked ones only; nothing was measured.
+    /// The row has no value, or only masked ones; nothing was measured.
     pub const MISSING: Flags = Flags(1 << 4);
     /// The row holds bfloat16 values; the interval allows for their rounding in the tail mass.
     pub const BF16: Flags = Flags(1 << 5);
@@ -44,7 +44,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the row gave an entropy at all.
+    /// Whether the row has an entropy at all.
     pub const fn is_measured(self) -> bool {
         self.0 & (Flags::NAN.0 | Flags::MISSING.0) == 0
     }
@@ -59,7 +59,7 @@ impl Flags {
         self.0
     }
 
-    /// The set that has these [bits](Flags::bits).
+    /// The set with these [bits](Flags::bits).
     #[cfg(feature = "cuda")]
     pub(crate) const fn from_bits(bits: u8) -> Flags {
         Flags(bits)
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_knows_its_members() {
+    fn set_lists_its_members() {
         let set = Flags::MASKED | Flags::BF16;
         assert!(set.contains(Flags::BF16) && !set.contains(Flags::NAN | Flags::BF16));
         assert!(set.is_measured() && !(set | Flags::MISSING).is_measured());

@@ -1,26 +1,26 @@
 //! Sums over the reported values of each row.
 //!
-//! The exponentials of a whole group of rows are taken in one loop over the flat values, which
-//! fills every lane whatever the width of a row; only the additions are done row by row.
+//! The exponentials of a whole group of rows are computed in one loop over the flat values, which
+//! fills every lane for any row width. Only the additions are done row by row.
 
 use super::approx::exp_32;
 
-/// Values whose terms are held at a time. Few enough for the first-level cache; longer rows go
-/// through in pieces.
+/// Values whose terms are buffered. They fit into the first-level cache; longer rows are processed
+/// in pieces.
 pub(super) const VALUES: usize = 1024;
 
 /// Independent partial sums of one row.
 const LANES: usize = 8;
 
-/// Terms added in 32 bits before their sum goes to 64. A long run would lose a far tail to a likely
-/// head: each of its terms is near the last bit of the head's sum, and equal terms round alike.
+/// Terms that are added in 32 bits before their sum is added in 64. A longer run would round away a
+/// long tail after a likely head: its terms are near the last bit of the sum, and equal terms round alike.
 const RUN: usize = 4 * LANES;
 
-/// One term a value, and as many more as a sum may read past the last.
+/// One term per value, and the terms that a sum may read past the last one.
 type Column = [f32; VALUES + LANES];
 
 /// Sums over a row in descending order `l_1 >= .. >= l_k`, with `e_i = exp(l_i - shift)`. The first
-/// value is left out: beside its 1, a near-certain row would lose its tail to rounding.
+/// value is left out: added to its 1, the tail of a near-certain row would be lost to rounding.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HeadSums {
     /// `sum_{i>1} e_i`
@@ -36,7 +36,7 @@ pub(super) struct HeadSums {
 /// `exp(l)`, `l exp(l)` and `l^2 exp(l)` of a run of values.
 #[derive(Debug)]
 pub(super) struct Terms {
-    /// Where the run starts and ends among the values of the batch.
+    /// The start and the end of the run in the values of the batch.
     from: usize,
     until: usize,
     mass: Column,
@@ -44,14 +44,14 @@ pub(super) struct Terms {
     square: Column,
 }
 
-/// Whether a row that starts with `first` can be summed without a shift: any row of a softmax can,
-/// and others would leave the range of `f32`.
+/// Whether a row that starts with `first` can be summed without a shift. Every row of a softmax can;
+/// other rows could exceed the range of `f32`.
 #[inline(always)]
 pub(super) fn in_range(first: f32) -> bool {
     first > -40.0 && first < 1.0
 }
 
-/// How often a value exceeds the one before it; a NaN counts too.
+/// The number of values that exceed the one before them or are NaN.
 #[inline(always)]
 pub(super) fn rises(values: &[f32]) -> u32 {
     let after = values.get(1..).unwrap_or_default();
@@ -67,12 +67,12 @@ impl Terms {
         square: [0.0; VALUES + LANES],
     };
 
-    /// Ends the use of the last run, whose values may be those of another batch.
+    /// Discards the last run, whose values may be those of another batch.
     pub(super) fn clear(&mut self) {
         (self.from, self.until) = (0, 0);
     }
 
-    /// Takes the terms of `values[from..until]`, at most [`VALUES`] of them.
+    /// Computes the terms of `values[from..until]`, at most [`VALUES`] of them.
     #[inline(always)]
     pub(super) fn fill<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], from: usize, until: usize) {
         (self.from, self.until) = (from, until);
@@ -80,8 +80,8 @@ impl Terms {
         let terms = self.mass.iter_mut().zip(&mut self.surprise).zip(&mut self.square);
         for (&value, ((mass, surprise), square)) in values.iter().zip(terms) {
             let e = exp_32::<FMA>(value);
-            // Masked values are -inf or close to it; their terms go unread, but times such a value
-            // they would be slow or NaN.
+            // Masked values are -inf or close to it. Their terms are not used, but computing them would
+            // be slow or give NaN.
             let value = if value < -100.0 { -100.0 } else { value };
             *mass = e;
             *surprise = value * e;
@@ -91,8 +91,8 @@ impl Terms {
         }
     }
 
-    /// Sums of the row `values[start..end]`, not empty, in order and [`in_range`]. A row that the
-    /// last run does not cover goes through in separate runs.
+    /// Sums of the row `values[start..end]`, which is not empty, in order and [`in_range`]. A row that the
+    /// last run does not cover is computed in separate runs.
     #[inline(always)]
     pub(super) fn sum<const FMA: bool, const STATS: bool>(
         &mut self,
@@ -145,8 +145,8 @@ impl HeadSums {
     }
 }
 
-/// The sum of `terms[start..end]`: in 32-bit lanes, but [few](RUN) terms to a lane, so that the rounding
-/// stays that of the terms. Terms behind `end` are read, where there are any, and not added.
+/// The sum of `terms[start..end]`, in 32-bit lanes with [few](RUN) terms each, so that the rounding error
+/// stays that of single terms. Terms after `end` may be read but are not added.
 #[inline(always)]
 pub(super) fn total(terms: &[f32], start: usize, end: usize) -> f64 {
     let mut total = 0.0;
@@ -161,7 +161,7 @@ pub(super) fn total(terms: &[f32], start: usize, end: usize) -> f64 {
             }
         }
         if let Some(chunk) = terms[stop - rest.len()..].first_chunk::<LANES>() {
-            // A blend in registers; a loop over `rest` would go through memory and wait for it.
+            // A blend in registers; a loop over `rest` would wait for memory.
             for lane in 0..LANES {
                 lanes[lane] += if (lane as u32) < rest.len() as u32 { chunk[lane] } else { 0.0 };
             }

@@ -1,9 +1,9 @@
-//! Rows in, statistics out: the whole computation, written once for every instruction set.
+//! Computes statistics from top-k rows. The code is the same for every instruction set.
 //!
-//! Rows are taken in groups. Exponentials run over the values of a group in lanes, and what follows
-//! from the sums (logarithms, mostly) over its rows. All of it is plain loops over plain arrays, and
-//! inlined, because the shells in `cpu` lend their instruction set only to what is inlined into them.
-//! For the same reason the arithmetic is not in a closure, which would not inherit the set.
+//! Rows are processed in groups. Exponentials are vectorized over the values of a group, and the
+//! computation from the sums (mostly logarithms) over its rows. All of it is plain loops over arrays, and
+//! inlined, because the functions in `cpu` enable their instruction set only for code inlined into them.
+//! The arithmetic is not in closures, because these would not get the instruction set.
 
 use super::bounds::{self, ROWS};
 use super::head::VALUES;
@@ -11,7 +11,7 @@ use super::scratch::{Scratch, ScratchRow};
 use super::tail::Table;
 use super::{TokenStats, TopK};
 
-/// No vocabulary is larger, so an unknown one is bounded by this.
+/// The upper bound of an unknown vocabulary size.
 const LARGEST_VOCAB: u64 = 1 << 32;
 
 /// Computes the statistics of `batch` and appends them to `out`.
@@ -44,7 +44,7 @@ pub(super) fn run<const FMA: bool, const STATS: bool>(
     }
 }
 
-/// As many rows as fit a group, at least one; the first of them starts at `start`.
+/// The rows of the next group, at least one. The first one starts at `start`.
 #[inline(always)]
 fn group(ends: &[usize], start: usize) -> &[usize] {
     let ends = &ends[..ends.len().min(ROWS)];

@@ -1,11 +1,11 @@
-//! From the columns of a group to the statistics of one of its rows.
+//! Computes the statistics of one row from the columns of its group.
 
 use super::scratch::Scratch;
 use super::tail::{LEAST_VALUES, Table};
 use super::{Flags, MASKED, TokenStats};
 
 impl Scratch {
-    /// The statistics of the row at `slot`; `bounded` says whether the vocabulary is known.
+    /// The statistics of the row at `slot`. `bounded` is true if the vocabulary size is known.
     #[inline(always)]
     pub(crate) fn report<const STATS: bool>(&self, slot: usize, table: &Table, bounded: bool) -> TokenStats {
         let (note, found) = (&self.notes[slot], &self.found);
@@ -18,7 +18,7 @@ impl Scratch {
         let outside_row = found.outside_row[slot];
         let too_much = residual < -error;
         let too_little = residual > found.cap[slot] + error;
-        // A whole row has no residual but the rounding of its sum, of either sign.
+        // The residual of a whole row is only the rounding of its sum, of either sign.
         let negative = if note.whole { too_much } else { residual < 0.0 };
         flags |= Flags::NEGATIVE_RESIDUAL.when(negative) | Flags::INCONSISTENT.when(too_much | too_little);
 

@@ -1,10 +1,10 @@
-//! Whole rows of logits, and what they say about the tokens sampled from them.
+//! Whole rows of logits, and the statistics of the tokens sampled from them.
 //!
 //! With `d_i = (x_i - m) log2(e) / T` and `m` the greatest logit, three sums are enough:
 //! `z = sum 2^d_i`, `s = sum d_i 2^d_i` and `q = sum d_i^2 2^d_i`. The entropy `ln 2 (log2 z - s / z)` is then
 //! a sum of two terms that are not negative, so nothing cancels and it is never below zero, where the textbook
-//! `log_z - sum p_i x_i / T` loses the last bits of two large numbers. A block with a greater logit moves the sums so
-//! far to it: `z e`, `(s + z δ) e` and `(q + 2 s δ + z δ^2) e` with `e = 2^δ` and `δ` the (negative) step in `d`.
+//! `log_z - sum p_i x_i / T` loses the last bits of two large numbers. A block with a greater logit changes the sums
+//! so far to `z e`, `(s + z δ) e` and `(q + 2 s δ + z δ^2) e` with `e = 2^δ` and `δ` the (negative) step in `d`.
 
 pub(crate) mod format;
 pub(crate) mod kernel;
@@ -32,18 +32,18 @@ pub enum Dtype {
 pub struct Logits<'a> {
     /// How each value is stored.
     pub dtype: Dtype,
-    /// Values a row.
+    /// Values per row.
     pub vocab: usize,
     /// `rows * vocab` values, row after row, at any alignment; bytes after the last whole row are ignored.
     pub bytes: &'a [u8],
-    /// What the logits are divided by: one value a row, or one for all rows, or none for 1. A row without one, or
+    /// The divisors of the logits: one value per row, or one for all rows, or none for 1. A row without a value, or
     /// with one that is not a normal number above zero, is not measured ([`Flags::NAN`]).
     pub temperature: &'a [f32],
-    /// The sampled token, one a row; a negative one, or a slice that ends early, is unknown.
+    /// The sampled token of each row. Negative and missing ones are unknown.
     pub chosen: &'a [i64],
 }
 
-/// What one row of logits says about its token: numbers of `softmax(logits / T)`, NaN where the row was not
+/// The statistics of a token by its row of logits, for `softmax(logits / T)`. NaN if the row was not
 /// measured (see [`Flags::is_measured`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowStats {
@@ -55,17 +55,17 @@ pub struct RowStats {
     pub p_max: f64,
     /// Variance of the surprisal, `sum p_i (ln p_i)^2 - entropy^2`, in nats squared.
     pub varentropy: f64,
-    /// `-ln p` of the sampled token in nats: infinite when it is masked, NaN when it is unknown or no token of
+    /// `-ln p` of the sampled token in nats: infinite when it is masked, NaN when it is unknown or outside
     /// the vocabulary.
     pub surprisal: f64,
     /// [`Flags::MISSING`] (all masked) or [`Flags::NAN`].
     pub flags: Flags,
 }
 
-/// The sums over one row, as every backend delivers them.
+/// The sums over one row, the result of every backend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Raw {
-    /// What `x_i - m` was multiplied by: `log2(e) / T` as a backend has it in 32 bits.
+    /// The factor of `x_i - m`: `log2(e) / T`, rounded to 32 bits by the backend.
     pub(crate) scale: f32,
     /// `m`, the greatest logit, before any temperature.
     pub(crate) top: f64,
@@ -80,7 +80,7 @@ pub(crate) struct Raw {
 }
 
 impl Dtype {
-    /// Bytes a value.
+    /// Bytes per value.
     pub const fn bytes(self) -> usize {
         match self {
             Dtype::F32 => 4,
@@ -88,7 +88,7 @@ impl Dtype {
         }
     }
 
-    /// The name safetensors has for it.
+    /// The name in safetensors.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "F32",
@@ -104,13 +104,13 @@ impl<'a> Logits<'a> {
         self.bytes.len().checked_div(self.row_bytes()).unwrap_or(0)
     }
 
-    /// Where the bytes of a row start and end.
+    /// The byte range of a row.
     fn range(&self, row: usize) -> (usize, usize) {
         let start = row * self.row_bytes();
         (start, start + self.row_bytes())
     }
 
-    /// The temperature of a row, where it is one to divide by.
+    /// The temperature of a row, if it is valid.
     pub(crate) fn temperature(&self, row: usize) -> Option<f32> {
         let temperature = match self.temperature {
             [] => Some(1.0),
@@ -120,13 +120,13 @@ impl<'a> Logits<'a> {
         temperature.filter(|temperature| temperature.is_normal() && *temperature > 0.0)
     }
 
-    /// The place of the sampled token in its row, where it has one.
+    /// The index of the sampled token in its row, if it is valid.
     pub(crate) fn chosen(&self, row: usize) -> Option<usize> {
         let id = usize::try_from(*self.chosen.get(row)?).ok()?;
         (id < self.vocab).then_some(id)
     }
 
-    /// `d` of the sampled token of a row with this greatest logit; NaN where it has none.
+    /// `d` of the sampled token of a row with this greatest logit; NaN if the token is unknown.
     pub(crate) fn chosen_distance(&self, row: usize, top: f64, temperature: f32) -> f64 {
         let Some(id) = self.chosen(row) else { return f64::NAN };
         let at = self.range(row).0 + id * self.dtype.bytes();
@@ -147,7 +147,7 @@ impl<'a> Logits<'a> {
 }
 
 impl RowStats {
-    /// Nothing known but the flags.
+    /// Statistics without values, only with flags.
     pub(crate) fn unmeasured(flags: Flags) -> RowStats {
         let nan = f64::NAN;
         RowStats { entropy: nan, log_z: nan, p_max: nan, varentropy: nan, surprisal: nan, flags }
@@ -159,7 +159,7 @@ fn scale(temperature: f32) -> f32 {
     (LOG2_E / f64::from(temperature)) as f32
 }
 
-/// The `d` of a logit in a row with this greatest one.
+/// `d` of a logit in a row with this greatest one.
 fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
     if logit <= MASKED {
         return f64::NEG_INFINITY;
@@ -167,7 +167,7 @@ fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
     (f64::from(logit) - top) * (LOG2_E / f64::from(temperature))
 }
 
-/// What the sums say about a row of this temperature.
+/// Computes the statistics of a row from its sums.
 pub(crate) fn finish(raw: Raw, temperature: f32) -> RowStats {
     let Raw { scale, top, z, s, q, chosen } = raw;
     if !(z.is_finite() && s.is_finite() && q.is_finite()) {
@@ -178,8 +178,8 @@ pub(crate) fn finish(raw: Raw, temperature: f32) -> RowStats {
     }
     let mean = s / z;
     let varentropy = LN_2 * LN_2 * (q / z - mean * mean).max(0.0);
-    // The scale was rounded, so the sums are those of a temperature next to the one asked for. The derivatives
-    // lead back: `d log2 z = mean dβ/β` and `d entropy = -varentropy dβ/β`, which is some 1e-5 of it at the most.
+    // The scale was rounded, so the sums belong to a slightly different temperature. The derivatives correct
+    // this: `d log2 z = mean dβ/β` and `d entropy = -varentropy dβ/β`, a correction of at most about 1e-5.
     let rounding = LOG2_E / f64::from(temperature) / f64::from(scale) - 1.0;
     let log = z.log2() + mean * rounding;
     RowStats {

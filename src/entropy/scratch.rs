@@ -1,12 +1,12 @@
-//! The memory of one thread: a group of rows on its way from values to sums to bounds.
+//! The reusable memory of one thread: the values, sums and bounds of a group of rows.
 
 use super::bounds::{ROWS, RowBounds, RowSums};
 use super::head::{self, HeadSums, Terms, VALUES};
 use super::tail::Ladder;
 use super::{Flags, MASKED};
 
-/// Rounding to bfloat16 moves `l` by up to `2^-8 |l|`, so the mass by that share of the head's
-/// entropy; a tenth on top for what is left out.
+/// Rounding to bfloat16 changes `l` by up to `2^-8 |l|`, so the mass by that share of the head's
+/// entropy. A tenth is added for higher-order terms.
 const BF16_ERROR: f64 = 1.1 / 256.0;
 
 /// Everything a thread reuses from batch to batch.
@@ -29,7 +29,7 @@ pub(super) struct ScratchRow<'a> {
     pub(super) chosen: f32,
 }
 
-/// What is kept of a row besides the columns.
+/// The data of a row besides the columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowNote {
     pub(super) flags: Flags,
@@ -56,7 +56,7 @@ impl Scratch {
         }
     }
 
-    /// Prepares a group of rows, and says whether all of them are in descending order.
+    /// Prepares a group of rows. Returns whether all of them are in descending order.
     #[inline(always)]
     pub(super) fn open<const FMA: bool, const STATS: bool>(
         &mut self,
@@ -70,7 +70,7 @@ impl Scratch {
         } else {
             self.terms.clear();
         }
-        // One count over all values, less the rises from one row to the next.
+        // One count over all values, minus the rises from one row to the next.
         let mut between = 0;
         let mut before = start;
         for &end in ends {
@@ -82,7 +82,7 @@ impl Scratch {
         head::rises(&values[start..until]) == between
     }
 
-    /// Enters one row at `slot`.
+    /// Adds one row at `slot`.
     #[inline(always)]
     pub(super) fn take<const FMA: bool, const STATS: bool>(
         &mut self,
@@ -106,7 +106,7 @@ impl Scratch {
         self.enter::<STATS>(slot, &values[start..end], chosen, vocab, sums, flags);
     }
 
-    /// Enters a row that is out of order or out of range, or notes that it cannot be measured.
+    /// Adds a row that is out of order or out of range, or marks it as not measurable.
     #[cold]
     #[inline(never)]
     fn take_odd<const STATS: bool>(&mut self, slot: usize, row: ScratchRow<'_>, vocab: u64) {
@@ -118,13 +118,13 @@ impl Scratch {
                 let sums = HeadSums::plain(&tidied, shift);
                 self.enter::<STATS>(slot, &tidied, row.chosen, vocab, sums, flags);
             }
-            // The columns keep what an earlier row left, which goes unread.
+            // The columns keep the values of an earlier row, which are not read.
             Err(flags) => self.notes[slot] = RowNote { flags, chosen: row.chosen, ..RowNote::EMPTY },
         }
         self.tidied = tidied;
     }
 
-    /// Enters a row that is in descending order and has no masked value left.
+    /// Adds a row that is in descending order and has no masked values.
     #[inline(always)]
     fn enter<const STATS: bool>(
         &mut self,
@@ -195,14 +195,14 @@ impl RowNote {
 /// Whether every value has the 16 low bits of a bfloat16; exact zeros alone are no evidence.
 #[inline(always)]
 fn is_bf16(row: &[f32]) -> bool {
-    // The last value settles it for nearly every row of another kind.
+    // The last value suffices for nearly every row of another type.
     row[row.len() - 1].to_bits() & 0xffff == 0
         && row.iter().all(|value| value.to_bits() & 0xffff == 0)
         && row.iter().any(|value| *value != 0.0)
 }
 
-/// Copies a row without its masked values into `tidied`, in descending order, with the flags that
-/// tell; or gives the flags of a row that cannot be measured.
+/// Copies a row without its masked values into `tidied`, in descending order, and returns its
+/// flags. The error is the flags of a row that cannot be measured.
 #[cold]
 fn tidy(row: &[f32], tidied: &mut Vec<f32>) -> Result<Flags, Flags> {
     if row.iter().any(|value| value.is_nan() || *value == f32::INFINITY) {
@@ -215,7 +215,7 @@ fn tidy(row: &[f32], tidied: &mut Vec<f32>) -> Result<Flags, Flags> {
     if tidied.is_empty() { Err(flags | Flags::MISSING) } else { Ok(flags) }
 }
 
-/// A sampled token may exceed the likeliest token of its row by this much, in nats; beyond, the row lacks the likeliest token.
+/// The most by which a sampled token may exceed the first value of its row, in nats. Above it, the row lacks the likeliest token.
 const ABOVE_FIRST: f32 = 1e-3;
 
 /// Whether the row lacks the likeliest token: the sampled one is above its first value.

@@ -1,4 +1,4 @@
-//! The power-law tail behind the point estimate.
+//! The power-law tail of the point estimate.
 //!
 //! The tail is `q(j) = p_k (j/k')^-a` over ranks `k' = k + 1/2 .. V + 1/2`. With `b = a - 1`,
 //! `L = ln((V + 1/2) / k')` and `y = bL`, its mass and its entropy are
@@ -9,9 +9,9 @@
 //!                                          h(y) = (1 - e^-y (1 + y)) / y^2
 //! ```
 //!
-//! so `y` follows from the one number `x = r / (p_k k' L)` by `w(y) = x`, and `F = A + L G` with
-//! `A = y h/w` and `G = h/w`, whatever `k` and `V` are. One table of `A` and `G` over `ln x` thus
-//! serves every row, in place of an equation solved per token.
+//! so `y` follows from the single number `x = r / (p_k k' L)` by `w(y) = x`, and `F = A + L G` with
+//! `A = y h/w` and `G = h/w`, for any `k` and `V`. So one table of `A` and `G` over `ln x` works for
+//! every row, and no equation is solved per token.
 
 use std::sync::LazyLock;
 
@@ -21,8 +21,8 @@ const STEEPEST: f64 = 22.0;
 /// `y >= -L`, as no tail rises, and `L < 20.6` for five values of a 32-bit vocabulary.
 const FLATTEST: f64 = -21.0;
 
-/// Rows with fewer values have too poor a view of the tail for the power law to beat the middle of
-/// the interval.
+/// For rows with fewer values, the power law is not more accurate than the middle of the
+/// interval.
 pub(super) const LEAST_VALUES: usize = 5;
 
 /// `A` and `G` over `ln x`, as cubics through values and slopes at even steps.
@@ -33,14 +33,14 @@ pub(super) struct Table {
     knots: Vec<TableKnot>,
 }
 
-/// The geometry of the power-law tail, which rows of one width share.
+/// The geometry of the power-law tail, which is the same for rows of one width.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ladder {
     pub(super) k: usize,
     pub(super) vocab: u64,
     /// `L`
     pub(super) span: f64,
-    /// `k' L`, which is `r / p_k` where `y` is zero.
+    /// `k' L`, which is `r / p_k` if `y` is zero.
     pub(super) length: f64,
 }
 
@@ -62,7 +62,7 @@ struct Curve {
 static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
 
 impl Table {
-    /// The table of this process, built (in some 0.1 ms) when first asked for.
+    /// The table of this process, built on first use in about 0.1 ms.
     pub(super) fn shared() -> &'static Table {
         &TABLE
     }
@@ -107,7 +107,7 @@ impl Ladder {
     pub(super) fn new(k: usize, vocab: u64) -> Ladder {
         let reach = k as f64 + 0.5;
         let span = ((vocab as f64 + 0.5) / reach).ln();
-        // A row as wide as the vocabulary has no tail; any finite ladder will do.
+        // A row as wide as the vocabulary has no tail, so any finite value works.
         let length = if span > 0.0 { reach * span } else { 1.0 };
         Ladder { k, vocab, span, length }
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_matches_the_solved_equation() {
+    fn table_matches_the_solved_equation() {
         let table = Table::shared();
         let mut worst = 0f64;
         for span in [0.01, 0.5, 2.0, 7.0, 9.0, 20.5f64] {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn series_and_closed_form_meet() {
+    fn series_and_closed_form_agree() {
         for y in [0.5, -0.5f64] {
             let (inside, outside) = (Curve::at(y), Curve::at(y * (1.0 + 1e-12)));
             assert!((inside.w - outside.w).abs() < 1e-11);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_tail_has_no_excess() {
+    fn flat_tail_has_no_excess() {
         let span = 9f64;
         let x = span.exp_m1() / span;
         assert!(Table::shared().excess(x, x.ln(), span).abs() < 1e-7);

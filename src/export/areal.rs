@@ -1,4 +1,4 @@
-//! AReaL: its tensor dictionaries, concatenated and padded on the right.
+//! AReaL's tensor dictionaries, concatenated and padded on the right.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::versions;
 use super::{Batch, Export, Needs, facts, settle};
 use crate::session::{Row, Segment};
 
-/// Whole rows, `[B, L]`. AReaL makes them of Python lists, whose integers are int64 in torch; so they are here.
+/// Whole rows, `[B, L]`. Integers are int64, as torch makes them from AReaL's Python lists.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
@@ -54,10 +54,10 @@ pub(crate) fn export(batch: Batch) -> Export {
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
         tensors.push(of_rewards(rewards.into()));
     }
-    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&rows, 0)
+    safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&rows, 0)
 }
 
-/// The version of tokens that are not trained, or of which no policy is known.
+/// The version of tokens that are not trained or whose policy is unknown.
 const UNKNOWN: i64 = -1;
 
 fn of_rewards(rewards: Arc<[f32]>) -> Tensor {
@@ -66,7 +66,7 @@ fn of_rewards(rewards: Arc<[f32]>) -> Tensor {
     Tensor { name: "rewards".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(1), row }
 }
 
-/// Where two policies are possible the earlier one is named: too stale is the safe side.
+/// If several policies are possible, writes the earliest: for staleness checks it is the safe choice.
 fn of_segment(segment: &Segment<'_>, sink: Sink<'_>) {
     let mut at = 0;
     let spans = if segment.trained { segment.turn.about.policy.as_slice() } else { &[] };
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_no_known_policy_have_no_version() {
+    fn tokens_of_an_unknown_policy_have_no_version() {
         let mut turns = turns();
         // a gap, and a span that is longer than the response
         turns[1].about.policy[1].start = 2;

@@ -1,11 +1,11 @@
-//! Apache Arrow: a stream of record batches, for readers that take rows as they come.
+//! Apache Arrow: a stream of record batches, for readers that process rows incrementally.
 
 use arrow_ipc::writer::StreamEncoder;
 
 use super::columnar::{Bounds, Table};
 use super::{Batch, Export, PIECE, pieces};
 
-/// A message holds what a piece of an export does.
+/// A message is as large as a piece of an export.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
 /// The columns of `columnar::Table` in Arrow's IPC stream format. The schema comes first and has the metadata.
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_stream_of_a_schema() {
+    fn empty_batch_is_a_stream_with_a_schema() {
         let mut reader = read(export(Batch::default()));
         assert_eq!(reader.schema().metadata()["refused"], "[]");
         assert_eq!(reader.schema().fields(), read(export(example())).schema().fields());
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rows_are_made_one_by_one() {
+    fn long_rows_are_written_one_by_one() {
         let rows = (0..3).map(|_| path(&[&turn(0, None, &[1], &[7; 60_000]).into()])).collect();
         let export = export(batch(rows));
         let mut pieces = export.chunks;

@@ -1,10 +1,10 @@
-//! The columns of a row with a value for each token: id, mask, numbers.
+//! The columns of a row with one value per token: id, mask, logprob, entropy.
 
 use super::safetensors::{Run, Sink};
 use super::text::Text;
 use crate::session::{Path, Segment};
 
-/// One value a token.
+/// A column with one value per token.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Column {
     /// The token, or the padding.
@@ -21,7 +21,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// Hands the values of these segments to `sink`: `width` of them, cut or padded on the right.
+    /// Writes the values of these segments to `sink`: exactly `width` values, truncated or padded on the right.
     pub(super) fn fill<'a>(self, segments: impl Iterator<Item = Segment<'a>>, width: usize, sink: Sink<'_>) {
         let mut room = width;
         for segment in segments {
@@ -49,7 +49,7 @@ impl Column {
         }
     }
 
-    /// The values of these segments as the items of a JSON list, with `blank` where the mask is 0 and null where a number is missing.
+    /// Writes the values of these segments as a JSON list, with `blank` where the mask is 0, and null for a missing number.
     pub(super) fn list<'a>(self, segments: impl Iterator<Item = Segment<'a>>, blank: &str, text: &mut Text) {
         text.array(|list| {
             for segment in segments {
@@ -66,7 +66,7 @@ impl Column {
     }
 }
 
-/// The numbers of a segment, one a token, if it has any.
+/// The numbers of a segment, one per token, if it has any.
 pub(super) fn numbers<'a>(column: Column, segment: &Segment<'a>) -> Option<&'a [f32]> {
     let numbers = match column {
         Column::Logprobs => segment.logprobs,
@@ -81,7 +81,7 @@ pub(super) fn prompt(path: &Path) -> &[u32] {
     path.steps.first().map_or(&[], |step| &step.turn.prompt)
 }
 
-/// The segments behind the first prompt: what trainers call the response.
+/// The segments after the first prompt: what trainers call the response.
 pub(super) fn response(path: &Path) -> impl Iterator<Item = Segment<'_>> {
     path.segments().skip(usize::from(path.prompt_len() > 0))
 }

@@ -1,4 +1,4 @@
-//! Rows as columns: the record batches that `jsonl`, `arrow` and `parquet` are written from.
+//! Rows as columns: the record batches of `jsonl`, `arrow` and `parquet`.
 
 #[cfg(test)]
 pub(super) mod fixture;
@@ -10,27 +10,27 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
-use super::{Annotate, Batch, Decoder, Needs, Tally, facts, settle, text};
-use crate::session::{About, Row};
+use super::{Annotate, Batch, Decoder, Needs, RowCounts, facts, settle, text};
+use crate::session::{Row, TurnMetadata};
 
-/// Changes when a reader of the columns would have to: a column goes, or has another name, type or meaning. A new column changes nothing.
+/// The version of the schema. It rises when a column is removed, or its name, type or meaning changes, but not for a new column.
 pub(super) const SCHEMA_VERSION: i64 = 2;
 
-/// How much one record batch holds; a larger row is a batch by itself.
+/// The size limits of a record batch. A larger row is a separate batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) bytes: u64,
     pub(super) rows: usize,
 }
 
-/// What fills the columns that are computed from a path.
+/// The functions that compute columns from a path.
 #[derive(Default)]
 struct Computed {
     annotate: Option<Annotate>,
     decoder: Option<Decoder>,
 }
 
-/// What is exported, as record batches that are made as they are taken.
+/// The exported rows as record batches, produced on demand.
 pub(super) struct Table {
     rows: Arc<[Row]>,
     /// The first row of the next batch.
@@ -39,11 +39,11 @@ pub(super) struct Table {
     computed: Computed,
     /// The metadata of the file, by name.
     pub(super) metadata: Vec<(&'static str, String)>,
-    pub(super) tally: Tally,
+    pub(super) tally: RowCounts,
 }
 
 impl Table {
-    /// Only rows that are not whole, or whose ids fit into no int32, are refused.
+    /// A table of the rows. Refuses only inconsistent rows, and rows with ids above int32.
     pub(super) fn new(batch: Batch, format: &str, bounds: Bounds) -> Self {
         let needs = Needs { int32_ids: true, ..Needs::default() };
         let settled = settle(batch.rows, batch.refused, needs);
@@ -79,14 +79,14 @@ impl Table {
     }
 }
 
-/// Bytes that a row adds to a batch, about.
+/// The approximate bytes that a row adds to a batch.
 fn size(row: &Row) -> u64 {
     let reward = row.reward().map_or(0, |reward| facts::json_len(reward));
     row.upwards().map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
 }
 
-/// Bytes of the JSON that a client chose, as printed in a line of `jsonl`.
-fn client_json_len(about: &About) -> u64 {
+/// Bytes of the client's JSON in a line of `jsonl`.
+fn client_json_len(about: &TurnMetadata) -> u64 {
     let lengths = about.extras.values().chain(&about.sampling).map(|text| text::string_len(text));
     lengths.sum()
 }
@@ -126,12 +126,12 @@ mod tests {
     #[test]
     fn batches_are_bounded() {
         assert_eq!(lengths(Bounds { bytes: u64::MAX, rows: 4 }), [4, 2]);
-        assert_eq!(lengths(Bounds { bytes: 0, rows: 4 }), [1; 6], "a row larger than a batch is one");
+        assert_eq!(lengths(Bounds { bytes: 0, rows: 4 }), [1; 6], "a row larger than a batch is a separate batch");
         let row = size(&example().rows[0]);
         assert_eq!(lengths(Bounds { bytes: 2 * row, rows: 4 }), [2; 3]);
     }
 
-    /// The lengths of the batches where a batch may hold `more` bytes beside the turns of both rows.
+    /// The lengths of the batches if a batch may hold `more` bytes besides the turns of both rows.
     fn lengths_beside_turns(paths: &[Path], more: u64) -> Vec<usize> {
         let batch = batch(paths.to_vec());
         let turns: u64 = batch.rows.iter().flat_map(Row::upwards).map(|turn| turn.bytes()).sum();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reward_counts_towards_the_bytes_of_a_batch() {
+    fn reward_counts_towards_the_bytes_of_a_batch() {
         let mut rows = rows_of(turns());
         rows.iter_mut().for_each(|row| row.reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
         assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1]);
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// The rows of the document's table: the path of a column, its type and whether it may be null.
+    /// Adds the expected rows of the document's table: the path of a column, its type and whether it may be null.
     fn documented(field: &arrow_schema::Field, before: &str, rows: &mut Vec<[String; 3]>) {
         use arrow_schema::DataType;
         let name = format!("{before}{}", field.name());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_every_column_with_its_type() {
+    fn document_has_every_column_with_its_type() {
         let document = include_str!("../../docs/reference/export-schema.md");
         let table = document.split("| member | type | null | what |").nth(1).expect("a table of the members");
         let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_batch_has_the_same_columns() {
+    fn empty_batch_has_the_same_columns() {
         let empty = Table::new(Batch::default(), "arrow", Bounds { bytes: 1, rows: 1 });
         let full = Table::new(example(), "arrow", Bounds { bytes: 1, rows: 1 });
         assert_eq!(empty.schema(), full.schema());

@@ -3,12 +3,12 @@
 use super::column::{Column, numbers};
 use super::text::Text;
 use super::{Annotate, facts};
-use crate::session::{About, Fault, Measured, Path, Segment, Step};
+use crate::session::{EntropyMethod, Fault, Path, Segment, Step, TurnMetadata};
 
-/// Adds the entry of this path to `out`: one object on one line.
+/// Appends the entry of this path to `out`: one object on one line.
 ///
-/// All positions count tokens of the whole path. `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of them, null
-/// where there is no number. What was sampled but is not trained in this row keeps its numbers; only its mask is 0.
+/// All positions count tokens of the whole path. `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item per token, null for a
+/// missing number. Sampled tokens that are not trained in this row keep their numbers; only their mask is 0.
 pub(crate) fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
     let mut text = Text::default();
     text.object(|text| {
@@ -26,12 +26,12 @@ pub(crate) fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>)
     out.append(&mut text.into_bytes());
 }
 
-/// What became of a path, its turns, and what is added to it. Without `extras`, which may be as large as all of its tokens, those of the
-/// turns are left out.
+/// Writes how a path ended, its turns, and the annotations. `extras` may be as large as all tokens; if it is false, those of the turns
+/// are left out.
 pub(super) fn outcome(path: &Path, extras: bool, annotate: Option<&Annotate>, text: &mut Text) {
     text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
     text.key("flags").strings(facts::flags(path));
-    text.key("reward").value(facts::reward_as_given(path));
+    text.key("reward").value(facts::raw_reward(path));
     text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, extras, text))));
     for (name, value) in annotate.iter().flat_map(|annotate| annotate(path).members()) {
         text.key(name).foreign(&value);
@@ -120,8 +120,8 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     }
 }
 
-/// The members that a client asked for, as one JSON object.
-pub(super) fn write_extras(about: &About, text: &mut Text) {
+/// Writes the members that a client requested as one JSON object.
+pub(super) fn write_extras(about: &TurnMetadata, text: &mut Text) {
     text.object(|text| {
         for (name, value) in &about.extras {
             text.key(name).foreign(value);
@@ -129,7 +129,7 @@ pub(super) fn write_extras(about: &About, text: &mut Text) {
     });
 }
 
-fn measured(how: &Measured, text: &mut Text) {
+fn measured(how: &EntropyMethod, text: &mut Text) {
     text.key("source").string(&how.source);
     text.key("estimator").string(&how.estimator);
     match how.temperature {
@@ -157,13 +157,17 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_says_all_that_is_known() {
+    fn entry_has_every_member() {
         let mut turns = turns();
         let about = &mut turns[1].about;
         about.rid = Some("r".into());
         about.cause = Cause::ExtendsLength;
-        about.measured =
-            Some(Measured { source: "exact".into(), estimator: "exact".into(), temperature: Some(0.7), reason: None });
+        about.measured = Some(EntropyMethod {
+            source: "exact".into(),
+            estimator: "exact".into(),
+            temperature: Some(0.7),
+            reason: None,
+        });
         about.sampling = Some(r#"{"temperature": 0.7, "stop": "\n"}"#.into());
         about.extras = [("routed_experts".into(), r#""AAA=""#.into()), ("odd".into(), "[NaN]".into())].into();
         (about.started_ms, about.first_ms, about.elapsed_ms) = (5, Some(6), 7);
@@ -206,13 +210,13 @@ mod tests {
         assert_eq!(
             entries[1]["logprobs"],
             json!([null, null, null, -0.5, -1.0, null, -0.5]),
-            "what is trained elsewhere keeps its numbers"
+            "turns that are trained in another row keep their numbers"
         );
         assert_eq!(entries[1]["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
     }
 
     #[test]
-    fn numbers_that_are_none_are_null() {
+    fn missing_numbers_are_null() {
         let mut turns = turns();
         turns[0].logprobs[0] = f32::NAN;
         turns[0].entropy = Box::default();

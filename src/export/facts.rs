@@ -1,4 +1,4 @@
-//! What is known of a whole row besides its tokens.
+//! The facts of a whole row besides its tokens: flags, status, reward, group.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::session::{Cause, Fault, Path, Row};
 
-/// The names of what a trainer should know before it uses the row.
+/// The flags of a row: conditions that a trainer should know of.
 #[must_use]
 pub fn flags(path: &Path) -> Vec<&'static str> {
     let mut epochs = None;
     let (mut crosses, mut uncertain, mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
     let mut faults = HashSet::new();
-    // one walk: a path may have thousands of turns
+    // a single pass, because a path may have thousands of turns
     for turn in path.steps.iter().map(|step| &step.turn) {
         for span in &turn.about.policy {
             crosses |= *epochs.get_or_insert(span.epoch) != span.epoch;
@@ -72,7 +72,7 @@ impl Status {
     }
 }
 
-/// The reward as one number: itself, or the `reward` or `score` of an object.
+/// The reward as one number: the value itself, or the `reward` or `score` of an object.
 pub(super) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
     let value = value?;
     let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
@@ -86,12 +86,12 @@ pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
     rows.iter().map(single).collect()
 }
 
-/// The reward as it was given.
-pub(super) fn reward_as_given(path: &Path) -> &Value {
+/// The unchanged reward.
+pub(super) fn raw_reward(path: &Path) -> &Value {
     path.reward.as_deref().unwrap_or(&Value::Null)
 }
 
-/// Bytes of a value as JSON, which is not kept.
+/// The length of a value as JSON text.
 pub(super) fn json_len(value: &Value) -> u64 {
     struct Count(u64);
     impl std::io::Write for Count {
@@ -109,7 +109,7 @@ pub(super) fn json_len(value: &Value) -> u64 {
     count.0
 }
 
-/// For each row the number of its group: rows whose first prompts are the same tokens are samples of one prompt, whatever their sessions.
+/// The group number of each row. Rows with the same first prompt are samples of one prompt, also in different sessions.
 pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
     let mut numbers: HashMap<&[u32], usize> = HashMap::new();
     let number = |row| {
@@ -119,7 +119,7 @@ pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
     rows.iter().map(number).collect()
 }
 
-/// A name of the first prompt, the same in every export: what verl groups samples by, its `uid`. FNV-1a over the ids.
+/// A hash of the first prompt (FNV-1a over the ids), the same in every export. verl groups samples by it as `uid`.
 pub(super) fn prompt_name(row: &Row) -> String {
     let bytes = row.prompt().iter().flat_map(|id| id.to_le_bytes());
     let hash =
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_ends_in_one_way() {
+    fn status_follows_finish_reason_and_fault() {
         let status = |finish: Option<&str>, fault| {
             let mut leaf = turn(0, None, &[1], &[2]);
             (leaf.about.finish, leaf.about.fault) = (finish.map(Into::into), fault);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reward_is_a_number_or_holds_one() {
+    fn reward_is_a_number_or_a_member_of_an_object() {
         let of = |value: Value| {
             let mut row = rows_of(turns()).swap_remove(0);
             row.reward = Some(Arc::new(value));
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!((of(json!({"acc": 1})), of(json!("1")), of(json!(true))), (None, None, None));
         let mut rows = rows_of(turns());
         rows[0].reward = Some(Arc::new(json!(1e300)));
-        assert_eq!(rewards(&rows_from(&rows)), None, "no float32 holds it");
+        assert_eq!(rewards(&rows_from(&rows)), None, "out of range of a float32");
         rows[0].reward = None;
         assert_eq!(rewards(&rows_from(&rows)), None);
     }

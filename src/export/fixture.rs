@@ -7,7 +7,7 @@ use ::safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 use super::{Batch, Export, Needs, Shape, settle};
-use crate::session::{About, Path, Row, Snapshot, Span, Step, Turn};
+use crate::session::{Path, Row, Snapshot, Span, Step, Turn, TurnMetadata};
 
 /// A turn whose logprobs are -0.5, -1.0, … and whose entropies are 0.25, 0.5, ….
 pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Turn {
@@ -19,7 +19,7 @@ pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32
         response: response.into(),
         logprobs: ordinals().map(|at| -0.5 * at).collect(),
         entropy: ordinals().map(|at| 0.25 * at).collect(),
-        about: About { finish: Some("stop".into()), model: "m".into(), ..About::default() },
+        about: TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() },
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn rows(mut paths: &[Path]) -> Vec<Row> {
     rows
 }
 
-/// What is left of these paths for a format that needs nothing.
+/// The exported paths of a format without needs.
 pub(super) fn settled(paths: &[Path]) -> Vec<Path> {
     settle(rows(paths), Vec::new(), Needs::default()).rows.iter().map(Row::path).collect()
 }

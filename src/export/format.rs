@@ -1,4 +1,4 @@
-//! The formats by their names.
+//! The export formats and their names.
 
 use super::{Batch, Export, areal, arrow, jsonl, miles, rllm, slime, strands, tunix, verl};
 
@@ -7,23 +7,23 @@ use super::{Batch, Export, areal, arrow, jsonl, miles, rllm, slime, strands, tun
 pub enum Format {
     /// Safetensors with the keys of verl's `DataProto`.
     Verl,
-    /// Safetensors as miles' session server answers.
+    /// Safetensors in the layout of the reply of miles' session server.
     Miles,
     /// Safetensors with the keys of AReaL's tensor dictionaries.
     Areal,
-    /// JSON, each sample a dictionary for slime's `Sample.from_dict`.
+    /// JSON with a dictionary for slime's `Sample.from_dict` for each sample.
     Slime,
-    /// JSON, token-mode trajectories and a `RolloutOutput` of tunix.
+    /// JSON with tunix' token-mode trajectories and one `RolloutOutput`.
     Tunix,
-    /// JSON with the arrays and segments of strands-sglang's rollout.
+    /// JSON with the arrays and segments of a strands-sglang rollout.
     Strands,
-    /// JSON, a `TraceRecord` of rLLM's model gateway for each trained call.
+    /// JSON with a `TraceRecord` of rLLM's model gateway for each trained call.
     Rllm,
-    /// tokentap's own: one trajectory a line.
+    /// JSON Lines in tokentap's own schema: one trajectory per line.
     Jsonl,
-    /// The columns of trajectories as an Arrow IPC stream.
+    /// The columns of `jsonl` as an Arrow IPC stream.
     Arrow,
-    /// The same columns as a Parquet file.
+    /// The columns of `jsonl` as a Parquet file.
     Parquet,
 }
 
@@ -59,13 +59,13 @@ impl Format {
         }
     }
 
-    /// The format of that name.
+    /// The format with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The rows that fit the format, and why the others do not.
+    /// Exports the rows that meet the needs of the format, and the reasons why the others do not.
     #[must_use]
     pub fn export(self, batch: Batch) -> Export {
         match self {
@@ -78,7 +78,7 @@ impl Format {
             Self::Rllm => rllm::export(batch),
             Self::Jsonl => jsonl::export(batch),
             Self::Arrow => arrow::export(batch),
-            // not the crate of that name
+            // `super::`, because a crate has the same name
             Self::Parquet => super::parquet::export(batch),
         }
     }

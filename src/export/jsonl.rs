@@ -1,4 +1,4 @@
-//! JSON Lines: a line for each row, with the members of `columnar`'s schema.
+//! JSON Lines: one line per row, with the members of `columnar`'s schema.
 
 use super::columnar::{Bounds, Table};
 use super::{Batch, Export, PIECE, pieces};
@@ -6,8 +6,8 @@ use super::{Batch, Export, PIECE, pieces};
 /// Lines are made from batches as large as a piece of an export.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
-/// The rows alone: a line of another kind, such as a refusal, would give each column nulls or a second type. What is refused is in the
-/// tally.
+/// Writes rows only: a line of another kind, such as a refusal, would add nulls or a second type to each column. Refused rows are only
+/// counted.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let table = Table::new(batch, "jsonl", BOUNDS);
@@ -32,7 +32,7 @@ mod tests {
         let export = export(batch);
         assert_eq!(export.content_type, "application/x-ndjson");
         let text = String::from_utf8(bytes(export)).unwrap();
-        assert!(text.is_empty() || text.ends_with('\n'), "the last line ends too");
+        assert!(text.is_empty() || text.ends_with('\n'), "the last line has a line end");
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_leaf_is_counted_and_has_no_line() {
+    fn refused_leaf_is_counted_and_has_no_line() {
         let mut batch = batch(rows_of(turns()));
         batch.refused.push(ExcludedLeaf { session: "t".into(), leaf: 7, reason: "aborted" });
         assert_eq!(export(batch.clone()).tally.refused["aborted"], 1);
@@ -72,7 +72,7 @@ mod tests {
         let row = &lines(batch)[0];
         assert_eq!(names.map(|name| row[name].clone())[..3], [json!(1.0), json!(5), json!(false)]);
         assert_eq!((&row["prompt_text"], &row["response_text"]), (&json!("[1, 2, 3]"), &json!("[4, 5, 6, 7, 8, 9]")));
-        assert_eq!(row["high_entropy_share"], json!(null), "what is not finite is null");
+        assert_eq!(row["high_entropy_share"], json!(null), "a number that is not finite is null");
     }
 
     #[test]
@@ -88,10 +88,10 @@ mod tests {
         let only_short: Decode = Arc::new(|ids: &[u32]| (ids.len() < 4).then(String::new));
         assert!(!texts("m", Arc::clone(&decode)).2);
         assert_eq!(texts("m", only_short), (Value::Null, Value::Null, true), "the tokenizer fails");
-        assert_eq!(texts("another", decode), (Value::Null, Value::Null, true), "the ids are another model's");
+        assert_eq!(texts("another", decode), (Value::Null, Value::Null, true), "the ids are those of another model");
     }
 
-    /// The type of each member, its items and its members, by its path; null has none.
+    /// Collects the type of each member by its path. Null has no type.
     fn types(value: &Value, name: &str, found: &mut HashMap<String, &'static str>) {
         let kind = match value {
             Value::Null => return,
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn each_member_has_one_type_in_every_line() {
         let mut turns = turns();
-        // values that a client chooses: a number here, a list or nothing there
+        // values that a client chooses: numbers, lists, nothing
         turns[0].about.extras =
             [("routed_experts".into(), r#""AAA=""#.into()), ("rows".into(), "[1,null]".into())].into();
         turns[1].about.extras = [("routed_experts".into(), "[[1,2]]".into()), ("odd".into(), "NaN".into())].into();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_line() {
+    fn empty_batch_has_no_line() {
         assert!(bytes(export(Batch::default())).is_empty(), "no entry, no line");
     }
 }

@@ -1,4 +1,4 @@
-//! miles: the reply of its session server to `/sessions/{id}/samples`.
+//! miles: the layout of its session server's reply to `/sessions/{id}/samples`.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use super::versions;
 use super::{Batch, ExcludedLeaf, Export, Needs, settle};
 use crate::session::{Path, Row};
 
-/// `tokens.i` of the whole row, the other tensors of what follows its first prompt, and `_samples_meta`.
+/// `tokens.i` has the whole row, the other tensors the tokens after the first prompt; `_samples_meta` has the metadata.
 ///
-/// miles refuses tensors that it does not expect, so `rollout_entropys.i` is there only if the batch asks for entropies.
+/// miles refuses tensors that it does not expect, so `rollout_entropys.i` exists only if the batch requests entropies.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled =
@@ -43,10 +43,10 @@ pub(crate) fn export(batch: Batch) -> Export {
     }
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
     tensors.push(samples_meta(Arc::clone(&rows), settled.refused));
-    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&rows, 0)
+    safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&rows, 0)
 }
 
-/// JSON as a tensor of bytes. Each part of it is written once to be measured and once for the file, so that none is held.
+/// JSON as a tensor of bytes. Each part is generated twice, once for its length and once for the file, so that none is kept in memory.
 fn samples_meta(rows: Arc<[Row]>, refused: Vec<ExcludedLeaf>) -> Tensor {
     let lengths: Box<[usize]> = (0..=rows.len()).map(|at| meta(&rows, &refused, at).len()).collect();
     let shape = vec![lengths.iter().sum()];
@@ -54,14 +54,14 @@ fn samples_meta(rows: Arc<[Row]>, refused: Vec<ExcludedLeaf>) -> Tensor {
     Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: Split::Each(lengths), row }
 }
 
-/// A part of the meta data: a sample, or what follows the last one.
+/// A part of the metadata: a sample, or the end after the last one.
 fn meta(rows: &[Row], refused: &[ExcludedLeaf], at: usize) -> Vec<u8> {
-    let mut text = Text::behind(if at == 0 { r#"{"samples":["# } else { "," });
+    let mut text = Text::after(if at == 0 { r#"{"samples":["# } else { "," });
     if let Some(row) = rows.get(at) {
         sample(&row.path(), &mut text);
         return text.into_bytes();
     }
-    let mut text = Text::behind(if at == 0 { r#"{"samples":[],"# } else { "]," });
+    let mut text = Text::after(if at == 0 { r#"{"samples":[],"# } else { "]," });
     text.key("session_metadata").object(|text| {
         text.key("refused").array(|list| refused.iter().for_each(|leaf| text::refusal(list, leaf)));
     });
@@ -73,12 +73,12 @@ fn meta(rows: &[Row], refused: &[ExcludedLeaf], at: usize) -> Vec<u8> {
 
 fn sample(path: &Path, list: &mut Text) {
     list.object(|text| {
-        // there is no text here, only tokens
+        // the export has tokens only
         text.key("response").string("");
         text.key("response_length").integer(path.response_len());
         text.key("status").string(Status::of(path).name());
         weight_versions(path, text.key("weight_versions"));
-        // empty: the defaults of a reader that knows the member
+        // empty, so that a reader that knows the member uses its defaults
         text.key("spec_info").object(|_| {});
         text.key("prefix_cache_info").object(|text| prefix_cache(path, text));
         text.key("metadata").object(|text| {
@@ -86,13 +86,13 @@ fn sample(path: &Path, list: &mut Text) {
             text.key("leaf").integer(path.leaf().id);
             text.key("flags").strings(facts::flags(path));
         });
-        text.key("reward").value(facts::reward_as_given(path));
+        text.key("reward").value(facts::raw_reward(path));
         text.key("nulls").strings(["rollout_routed_experts", "rollout_indexer_topk"]);
     });
 }
 
-/// A list for each call, of spans of the whole sample's tokens: so miles reads it since its `WeightVersionsPerCall` (miles#1891), which
-/// checks that they are labelled, in order and inside the sample. Before, it took any list, and labels in place of the inner ones.
+/// A list of spans for each call, in positions of the whole sample. miles reads this since `WeightVersionsPerCall` (miles#1891), which
+/// checks that the spans are labelled, in order and inside the sample. Earlier versions accept any list, and labels instead of the lists.
 fn weight_versions(path: &Path, text: &mut Text) {
     text.array(|calls| {
         for spans in versions::of_calls(path) {
@@ -109,7 +109,7 @@ fn weight_versions(path: &Path, text: &mut Text) {
     });
 }
 
-/// Over all calls of the row, whose prompts are everything before their responses.
+/// Sums over all calls of the row. The prompt of a call is everything before its response.
 pub(super) fn prefix_cache(path: &Path, text: &mut Text) {
     let (mut before, mut prompts, mut cached) = (0, 0, 0);
     for step in &path.steps {
@@ -149,7 +149,7 @@ mod tests {
             "tokens.0",
             "tokens.1",
         ];
-        assert_eq!(file.names(), names, "miles refuses a file with others");
+        assert_eq!(file.names(), names, "miles refuses a file with other tensors");
         assert_eq!(file.dtype("tokens.0"), Dtype::I64);
         assert_eq!(file.integers("tokens.0"), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(file.integers("tokens.1"), [1, 2, 3, 4, 5, 10, 11]);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn entropies_come_when_they_are_asked_for() {
+    fn entropies_are_written_on_request() {
         let mut batch = example();
         batch.shape.entropies = true;
         let file = File::of(export(batch));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_logprobs_refuse_a_row_and_nothing_has_a_reason() {
+    fn row_without_logprobs_is_refused_and_an_empty_file_has_a_reason() {
         let mut turns = turns();
         turns[0].logprobs = Box::default();
         let meta = samples_meta(&File::of(export(batch(rows_of(turns)))));

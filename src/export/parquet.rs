@@ -1,4 +1,4 @@
-//! Apache Parquet: a file of compressed columns, for what is kept.
+//! Apache Parquet: a file of compressed columns, for storage.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use parquet::file::properties::WriterProperties;
 use super::columnar::{Bounds, Table};
 use super::{Batch, Export, PIECE, pieces};
 
-/// Larger than a message of `arrow`: each of these is a row group, whose columns each cost a header and an entry at the end.
+/// Larger than a message of `arrow`: each batch is a row group, in which every column takes a header and an entry in the footer.
 const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 
-/// The columns of `columnar::Table`, a row group for each batch. The metadata is at the end of the file.
+/// The columns of `columnar::Table`, with a row group per batch. The metadata is in the footer.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "parquet", BOUNDS);
@@ -24,7 +24,7 @@ pub(crate) fn export(batch: Batch) -> Export {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_key_value_metadata(Some(metadata.collect()))
         .build();
-    // pyarrow takes the metadata from the schema that is kept in the file, other readers from the footer
+    // pyarrow reads the metadata from the stored Arrow schema, other readers from the footer
     let writer = ArrowWriter::try_new(Vec::new(), Arc::new(table.described()), Some(properties));
     let mut open = Some(writer.expect("Parquet has a type for each column"));
     let groups = std::iter::from_fn(move || {
@@ -33,7 +33,7 @@ pub(crate) fn export(batch: Batch) -> Export {
             return Some(writer.into_inner().expect("the end of a file goes into memory"));
         };
         writer.write(&record).and_then(|()| writer.flush()).expect("a batch of this schema goes into memory");
-        // the writer counts its bytes itself and does not miss those that have left
+        // the writer counts its bytes itself, so those that were written out may be taken
         let written = std::mem::take(writer.inner_mut());
         open = Some(writer);
         Some(written)
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_file_of_no_groups() {
+    fn empty_batch_is_a_file_without_row_groups() {
         let reader = read(export(Batch::default()));
         assert_eq!((reader.metadata().num_row_groups(), metadata(&reader, "refused").as_str()), (0, "[]"));
         assert_eq!(reader.schema().fields(), read(export(rich())).schema().fields());
@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(groups, [512, 1]);
         let rows: usize = reader.build().unwrap().map(|record| record.unwrap().num_rows()).sum();
         assert_eq!(rows, 513);
-        assert_eq!(bytes(export(many())), bytes(export(many())), "the same twice");
+        assert_eq!(bytes(export(many())), bytes(export(many())), "equal bytes twice");
     }
 }

@@ -1,4 +1,4 @@
-//! A path in parts, for who looks at it: first all but its tokens, then its tokens from one position to another.
+//! A path in parts, for viewers: first everything but the tokens, then ranges of tokens.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::entry::{outcome, placed, policy, segments};
 use super::text::Text;
 use crate::session::{Path, Segment};
 
-/// An entry without its tokens, and their number as `tokens`. The turns have no `extras`.
+/// Writes an entry without its tokens, and their number as `tokens`. The turns have no `extras`.
 pub(crate) fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
     let mut text = Text::default();
     text.object(|text| {
@@ -22,8 +22,8 @@ pub(crate) fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) 
     out.append(&mut text.into_bytes());
 }
 
-/// The tokens of `range`, as far as there are any: `from`, and lists with one item for each of them. `lower`, `upper` and `rank` are the
-/// intervals and ranks of turns whose request asked for bounds and statistics; else null.
+/// Writes the existing tokens of `range`: `from`, and lists with one item per token. `lower`, `upper` and `rank` are the intervals and
+/// ranks of turns whose request asked for bounds and statistics; else null.
 pub(crate) fn tokens(path: &Path, range: Range<usize>, out: &mut Vec<u8>) {
     let range = range.start.min(path.len())..range.end.min(path.len());
     let parts: Vec<Part<'_>> = placed(path).filter_map(|(start, segment)| Part::of(segment, start, &range)).collect();
@@ -43,7 +43,7 @@ pub(crate) fn tokens(path: &Path, range: Range<usize>, out: &mut Vec<u8>) {
     out.append(&mut text.into_bytes());
 }
 
-/// The tokens of a segment within a range.
+/// The tokens of a segment inside a range.
 struct Part<'a> {
     segment: Segment<'a>,
     own: Range<usize>,
@@ -60,7 +60,7 @@ impl<'a> Part<'a> {
         (all.len() == self.segment.ids.len()).then(|| &all[self.own.clone()])
     }
 
-    /// A list among the members that were kept with the turn, NaN where it has null.
+    /// A list of numbers in the extras of the turn, with NaN for null.
     fn extra(&self, name: &str, member: Option<&str>) -> Option<Vec<f32>> {
         if !self.segment.is_response {
             return None;
@@ -76,7 +76,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A list with an item for each token; null where no part has any.
+/// Writes a list with one item per token, or null if no part has numbers.
 fn column(parts: &[Part<'_>], numbers: impl Fn(&Part<'_>) -> Option<Vec<f32>>, text: &mut Text) {
     let found: Vec<Option<Vec<f32>>> = parts.iter().map(numbers).collect();
     if found.iter().all(Option::is_none) {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_and_ranks_stand_where_they_were_asked_for() {
+    fn intervals_and_ranks_are_written_for_turns_with_bounds_and_statistics() {
         let mut turns = turns();
         turns[1].about.extras = [
             ("output_token_entropy_lower".into(), "[0.1,null,0.3]".into()),
@@ -144,7 +144,7 @@ mod tests {
         let path = rows_of(turns).swap_remove(0);
         let part = read(|out| tokens(&path, 5..8, out));
         assert_eq!(part["lower"], json!([null, 0.1, null]));
-        assert_eq!(part["upper"], json!(null), "a list that does not fit is nobody's");
+        assert_eq!(part["upper"], json!(null), "a list of another length is ignored");
         assert_eq!(part["rank"], json!([null, 1.0, null]));
         assert_eq!(read(|out| tokens(&path, 50..60, out))["token_ids"], json!([]));
     }

@@ -1,12 +1,12 @@
-//! rLLM: the `TraceRecord`s of its model gateway, one for each call that is trained.
+//! rLLM: the `TraceRecord`s of its model gateway, one per trained call.
 
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Needs, facts, settle};
 use crate::session::{Path, Row, Turn};
 
-/// A record a trained turn, so that each trained token is in exactly one. Lists and objects that are not known are empty instead of null
-/// where rLLM's own type has no null.
+/// One record per trained turn, so that each trained token is in exactly one record. Unknown lists and objects are empty where rLLM's
+/// type does not allow null.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
@@ -57,7 +57,7 @@ fn record(path: &Path, step: usize, text: &mut Text) {
     text.key("raw_response").literal("null");
 }
 
-/// The same for the same turn in every export of its session.
+/// An id of the turn that is the same in every export of its session.
 fn trace_id(path: &Path, turn: &Turn) -> String {
     format!("{}:{}:{}", path.session, path.version, turn.id)
 }
@@ -72,7 +72,7 @@ fn metadata(path: &Path, turn: &Turn, text: &mut Text) {
     } else {
         text.key("entropy").array(|list| list.floats(&turn.entropy));
     }
-    text.key("reward").value(facts::reward_as_given(path));
+    text.key("reward").value(facts::raw_reward(path));
     text.key("flags").strings(facts::flags(path));
 }
 
@@ -84,14 +84,14 @@ mod tests {
     use crate::export::fixture::{batch, json as read, rows_of, turns};
 
     #[test]
-    fn a_trained_turn_is_a_record() {
+    fn trained_turn_is_one_record() {
         let mut turns = turns();
         let turn = &mut turns[1];
         (turn.about.started_ms, turn.about.elapsed_ms, turn.about.rid) = (1500, 250, Some("r".into()));
         let whole = read(export(batch(rows_of(turns))));
         let records = whole["samples"].as_array().unwrap();
         let ids: Vec<&Value> = records.iter().map(|record| &record["trace_id"]).collect();
-        assert_eq!(ids, ["s:0:0", "s:0:1", "s:0:2"], "the shared turn is there once");
+        assert_eq!(ids, ["s:0:0", "s:0:1", "s:0:2"], "the shared turn has one record");
         assert_eq!(
             records[1],
             json!({
@@ -108,13 +108,13 @@ mod tests {
             })
         );
         assert_eq!(records[0]["prompt_token_ids"], json!([1, 2, 3]));
-        assert_eq!(records[0]["weight_version"], 10, "as the trainer called it");
+        assert_eq!(records[0]["weight_version"], 10, "the trainer's number");
         assert_eq!(records[2]["prompt_token_ids"], json!([1, 2, 3, 4, 5, 10]));
         assert_eq!(records[2]["completion_token_ids"], json!([11]));
     }
 
     #[test]
-    fn missing_numbers_and_nothing() {
+    fn missing_logprobs_refuse_a_row_and_an_empty_batch_is_valid() {
         let mut turns = turns();
         turns[1].logprobs = Box::default();
         turns[2].entropy = Box::default();

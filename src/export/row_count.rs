@@ -1,19 +1,19 @@
-//! What became of the rows of an export.
+//! Counts of the exported and refused rows of an export.
 
 use std::collections::BTreeMap;
 
 use super::{ExcludedLeaf, Export};
 
-/// Rows that left, and leaves that did not.
+/// Exported rows and excluded leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RowCounts {
     /// Exported rows.
     pub rows: usize,
     /// Excluded leaves by reason.
     pub refused: BTreeMap<&'static str, usize>,
 }
 
-impl Tally {
+impl RowCounts {
     pub(super) fn of(rows: usize, leaves: &[ExcludedLeaf]) -> Self {
         let mut refused = BTreeMap::new();
         for leaf in leaves {
@@ -24,7 +24,7 @@ impl Tally {
 }
 
 impl Export {
-    pub(super) fn counted(self, tally: Tally) -> Self {
+    pub(super) fn counted(self, tally: RowCounts) -> Self {
         Self { tally, ..self }
     }
 }

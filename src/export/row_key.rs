@@ -1,10 +1,10 @@
-//! A key of a row that stays the same in every export of it.
+//! A key of a row that is the same in every export.
 
 use crate::session::{Path, Turn};
 
-/// 128 bits as hexadecimal digits. It depends on the session's name, and on the recorded facts of the path's first and last turn, which
-/// fix the path: turns never change, and neither do their parents. It does not depend on the version, on what else is exported, or on
-/// the process that exports, so the same path has the same key after a restart and on another replica.
+/// The key: 128 bits as hexadecimal digits. It depends on the session's name and on the recorded facts of the path's first and last turn.
+/// These determine the path, because turns and their parents never change. It does not depend on the version, on other rows, or on
+/// the process, so the same path has the same key after a restart and on another replica.
 pub(super) fn row_key(path: &Path) -> String {
     let mut hash = Fnv1a::new();
     hash.add(path.session.as_bytes());
@@ -15,7 +15,7 @@ pub(super) fn row_key(path: &Path) -> String {
     format!("{:032x}", hash.0)
 }
 
-/// Two sessions of one name differ in the times and request ids of their turns, and where an engine gives no ids in the tokens.
+/// Adds the facts of a turn. Two sessions of one name differ in the times and request ids of their turns, or, without ids, in the tokens.
 fn add_turn(hash: &mut Fnv1a, turn: &Turn) {
     hash.add(&turn.id.to_le_bytes());
     hash.add(&turn.about.started_ms.to_le_bytes());
@@ -24,7 +24,7 @@ fn add_turn(hash: &mut Fnv1a, turn: &Turn) {
     hash.add_ids(&turn.response);
 }
 
-/// FNV-1a, which a reader can compute anywhere. Nothing depends on it being hard to invert.
+/// FNV-1a, which a reader can easily compute. The key does not need a cryptographic hash.
 struct Fnv1a(u128);
 
 impl Fnv1a {
@@ -32,7 +32,7 @@ impl Fnv1a {
         Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
 
-    /// A field and its end, so that no two lists of fields have the same bytes.
+    /// Adds a field and its end, so that no two lists of fields have the same bytes.
     fn add(&mut self, bytes: &[u8]) {
         self.bytes(bytes);
         self.bytes(&bytes.len().to_le_bytes());
@@ -59,20 +59,20 @@ mod tests {
     use crate::export::fixture::{path, rows_of, turn, turns};
 
     #[test]
-    fn a_hash_is_that_of_the_specification() {
+    fn hash_matches_the_specification() {
         let mut hash = Fnv1a::new();
         hash.bytes(b"foobar");
         assert_eq!(hash.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 
     #[test]
-    fn a_key_is_the_same_in_every_export_of_a_path() {
+    fn key_is_the_same_in_every_export_of_a_path() {
         let keys = || rows_of(turns()).iter().map(row_key).collect::<Vec<_>>();
         assert_eq!(keys(), keys());
         let mut changed = rows_of(turns());
         (changed[0].version, changed[0].reward, changed[0].incomplete) = (9, None, true);
         changed[0].steps.iter_mut().for_each(|step| step.trained = true);
-        assert_eq!(row_key(&changed[0]), keys()[0], "what is said about a path later is no part of its key");
+        assert_eq!(row_key(&changed[0]), keys()[0], "later annotations are not part of the key");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A safetensors file as a stream: the header from the shapes alone, then tensor after tensor.
+//! A safetensors file as a stream: the header, which needs the shapes only, then one tensor after the other.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ pub(super) enum Dtype {
     Bool,
 }
 
-/// Neighbouring elements of a tensor; they become the tensor's type as they are written.
+/// Consecutive elements of a tensor. They are converted to the tensor's type when they are written.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Run<'a> {
     /// Tokens, for `I64`.
@@ -24,27 +24,27 @@ pub(super) enum Run<'a> {
     Floats(&'a [f32]),
     /// Elements of `U8`.
     Bytes(&'a [u8]),
-    /// One integer several times; below 256 for `U8`, 0 or 1 for `Bool`.
+    /// One integer, repeated; below 256 for `U8`, 0 or 1 for `Bool`.
     Integer(i64, usize),
-    /// One number several times, for `F32` and `F64`.
+    /// One number, repeated, for `F32` and `F64`.
     Float(f32, usize),
-    /// Integers, each greater by one than the one before it, for `I64`.
+    /// Consecutive integers from the first one, for `I64`.
     Ramp(i64, usize),
 }
 
-/// How the elements of a tensor are divided among calls.
+/// How the elements of a tensor are divided into rows.
 #[derive(Debug)]
 pub(super) enum Split {
-    /// So many equal shares.
+    /// This number of equal rows.
     Even(usize),
-    /// Shares of these lengths.
+    /// Rows of these lengths.
     Each(Box<[usize]>),
 }
 
-/// Takes the runs of a row in order.
+/// Receives the runs of a row in order.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(Run<'_>);
 
-/// A tensor that is written when it is asked for.
+/// A tensor whose elements are generated on demand.
 pub(super) struct Tensor {
     /// Its name in the file.
     pub(super) name: String,
@@ -52,15 +52,15 @@ pub(super) struct Tensor {
     pub(super) dtype: Dtype,
     /// Its dimensions. The first one counts rows; a tensor of one dimension may also be a single row.
     pub(super) shape: Vec<usize>,
-    /// How many times `row` is called, and for how many elements.
+    /// The rows and their lengths.
     pub(super) rows: Split,
-    /// Hands over the runs of a row. A row on the edge of two pieces is asked for twice.
+    /// Writes the runs of a row to the sink. It is called twice for a row that spans two pieces.
     pub(super) row: Box<dyn Fn(usize, Sink<'_>) + Send>,
 }
 
 /// The file, with `metadata` in its header.
 pub(super) fn export(mut tensors: Vec<Tensor>, metadata: &[(&str, String)]) -> Export {
-    // the larger elements first, so that each tensor lies where its type may lie
+    // larger elements first, so that each tensor is aligned
     tensors.sort_by_key(|tensor| Reverse(tensor.dtype.size()));
     let header = header(&tensors, metadata);
     let data: usize = tensors.iter().map(Tensor::bytes).sum();
@@ -94,13 +94,13 @@ fn header(tensors: &[Tensor], metadata: &[(&str, String)]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes(), json.as_slice()].concat()
 }
 
-/// The elements of all tensors, a piece at a time.
+/// The elements of all tensors, in pieces.
 struct Stream {
     tensors: std::vec::IntoIter<Tensor>,
     tensor: Option<Tensor>,
-    /// The row at hand.
+    /// The current row.
     row: usize,
-    /// Elements of it that are written.
+    /// Its elements that are already written.
     done: usize,
 }
 
@@ -160,7 +160,7 @@ impl Tensor {
         }
     }
 
-    /// Adds at most `room` elements of a row after the first `skip` to `out`; returns how many.
+    /// Appends at most `room` elements of a row, after the first `skip`, to `out`. Returns their number.
     fn write(&self, row: usize, mut skip: usize, room: usize, out: &mut Vec<u8>) -> usize {
         let mut left = room;
         (self.row)(row, &mut |run| {
@@ -237,7 +237,7 @@ impl Run<'_> {
     }
 }
 
-/// Adds `count` elements. Sized before it is filled, so that the loop knows its bounds and becomes vector instructions.
+/// Appends `count` elements. Resizes `out` first, so that the compiler knows the bounds of the loop and vectorizes it.
 fn put<const N: usize>(out: &mut Vec<u8>, count: usize, elements: impl Iterator<Item = [u8; N]>) {
     let start = out.len();
     out.resize(start + count * N, 0);
@@ -280,8 +280,8 @@ mod tests {
     }
 
     #[test]
-    fn rows_go_on_where_a_piece_ends() {
-        // three rows of half a piece and one element, in runs that no border of a piece respects
+    fn rows_continue_in_the_next_piece() {
+        // three rows of half a piece and one element, in runs that cross the borders of pieces
         const WIDTH: usize = PIECE / 16 + 1;
         static IDS: [u32; WIDTH - 7] = [5; WIDTH - 7];
         let ids = tensor("ids", Dtype::I64, &[3, WIDTH], |row, sink| {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_longer_than_a_piece_is_cut() {
+    fn row_longer_than_a_piece_is_split() {
         const WIDTH: usize = PIECE / 4 + 3;
         let long = tensor("long", Dtype::F64, &[1, WIDTH], |_, sink| {
             sink(Run::Float(0.5, 1));

@@ -1,45 +1,46 @@
-//! Which rows leave, and which of them trains which turn.
+//! Selects the rows to export, and the row that trains each turn.
 
 use std::sync::Arc;
 
 use super::validate::verdicts;
-use super::{ExcludedLeaf, Needs, Tally};
+use super::{ExcludedLeaf, Needs, RowCounts};
 use crate::session::{Path, Row, Turn};
 
-/// Rows that may leave.
+/// The rows to export.
 #[derive(Debug)]
 pub struct SelectedRows {
     /// The rows in their order.
     pub rows: Arc<[Row]>,
-    /// What was refused before, and now.
+    /// The leaves that were refused before and now.
     pub refused: Vec<ExcludedLeaf>,
-    /// Where entropies are needed: whether every trained token has one; otherwise none has. Elsewhere it says nothing.
+    /// If entropies are needed: whether every trained token has one; otherwise none has. Meaningless if they are not needed.
     pub entropy: bool,
-    /// How many of each.
-    pub tally: Tally,
+    /// The counts of both.
+    pub tally: RowCounts,
 }
 
-/// Drops the rows that do not fit, and trains each turn in the first row that is left and holds it. Takes time in turns, not in steps.
+/// Drops the rows that do not meet `needs`, and trains each turn in the first remaining row that holds it. The time is linear in turns,
+/// not in steps.
 ///
-/// A turn of a dropped row may be context in a later row. There it is trained instead, so that no token is lost.
-/// Entropies are needed of all rows or, where not a single trained token has one, of none.
+/// A turn of a dropped row may be context in a later row. It is trained there instead, so that no token is lost.
+/// If at least one trained token has an entropy, all rows need entropies; otherwise none does.
 #[must_use]
 pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> SelectedRows {
     let (mut kept, mut dropped) = keep(&rows, Needs { entropy: false, ..needs });
     let measured = needs.entropy && kept.iter().any(|row| row.trained().any(|turn| has_entropy(turn)));
     if measured {
-        // from the beginning, because what was context of a row that now goes may be all that another one trains
+        // start again: a row that is dropped now leaves its turns to another row, which may have had nothing to train
         (kept, dropped) = keep(&rows, needs);
     }
     refused.append(&mut dropped);
-    let tally = Tally::of(kept.len(), &refused);
+    let tally = RowCounts::of(kept.len(), &refused);
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }
 
 fn keep(rows: &[Row], needs: Needs) -> (Vec<Row>, Vec<ExcludedLeaf>) {
     let (mut kept, mut refused) = (Vec::with_capacity(rows.len()), Vec::new());
     for session in rows.chunk_by(Row::shares_turns) {
-        let mut claims = Ledger::new(session[0].turns(), needs);
+        let mut claims = TurnClaims::new(session[0].turns(), needs);
         for row in session {
             match claims.claim(row) {
                 Ok(first) => kept.push(row.trained_from(first)),
@@ -52,43 +53,43 @@ fn keep(rows: &[Row], needs: Needs) -> (Vec<Row>, Vec<ExcludedLeaf>) {
     (kept, refused)
 }
 
-/// What became of a turn so far.
+/// The state of a turn during the selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Claim {
     Free,
-    /// A row that is kept holds it.
+    /// A kept row holds it.
     Held,
-    /// What is trained on any row that holds it is cut off.
+    /// All tokens that a row with this turn would train are cut off.
     CutOff,
     /// Neither it nor a turn before it can be trained by another row.
-    Barren,
+    Untrainable,
 }
 
-/// The turns of a session while its rows are looked at, in order.
-struct Ledger {
+/// The turns of a session while its rows are selected, in order.
+struct TurnClaims {
     verdicts: Vec<Result<(), &'static str>>,
     claims: Vec<Claim>,
     kept: Option<usize>,
 }
 
-impl Ledger {
+impl TurnClaims {
     fn new(turns: &[Arc<Turn>], needs: Needs) -> Self {
         let claims = vec![Claim::Free; turns.len()];
         Self { verdicts: verdicts(turns, needs), claims, kept: needs.kept }
     }
 
-    /// Takes the turns of a row that no row before it holds; returns the first of them. They are the end of the row: who holds a turn
-    /// holds all before it.
+    /// Claims the turns of a row that no earlier row holds, and returns the first one that the row trains. A row that holds a turn also
+    /// holds all turns before it, so the claimed turns are the last ones of the row.
     fn claim(&mut self, row: &Row) -> Result<u32, &'static str> {
         self.verdicts[row.leaf() as usize]?;
-        // where the tokens of the turn at hand end
+        // the position after the tokens of the current turn
         let (mut end, mut cut_off) = (row.len(), false);
-        // the first turn that would be trained, and where its sampled tokens begin
+        // the first turn that would be trained, and the position of its sampled tokens
         let mut first = None;
         for turn in row.upwards() {
             match self.claims[turn.id as usize] {
                 Claim::Free => {}
-                Claim::Held | Claim::Barren => break,
+                Claim::Held | Claim::Untrainable => break,
                 Claim::CutOff => {
                     cut_off = true;
                     break;
@@ -111,7 +112,7 @@ impl Ledger {
             *claim = match first {
                 Some((first, _)) if turn.id >= first && cut_off => Claim::CutOff,
                 Some((first, _)) if turn.id >= first => Claim::Held,
-                _ => Claim::Barren,
+                _ => Claim::Untrainable,
             };
         }
         match first {
@@ -153,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_trained_in_the_first_row_that_holds_it() {
+    fn turn_is_trained_in_the_first_row_that_holds_it() {
         let settled = settle(rows(&rows_of(turns())), Vec::new(), ALL);
         assert_eq!(trained(&settled), [[true, true], [false, true]]);
-        assert!(settled.entropy && settled.refused.is_empty(), "both rows are whole");
+        assert!(settled.entropy && settled.refused.is_empty(), "both rows have all values");
     }
 
     #[test]
-    fn a_refused_row_leaves_its_turns_to_the_next() {
+    fn turns_of_a_refused_row_are_trained_in_the_next() {
         let mut turns = turns();
         turns[1].logprobs = Box::default();
         let settled = settle(rows(&rows_of(turns)), Vec::new(), ALL);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_had_nothing_to_train_gets_it_when_another_goes_for_its_entropies() {
+    fn row_without_trained_tokens_is_kept_if_an_earlier_one_lacks_entropies() {
         let mut turns = turns();
         turns[1].entropy = Box::default();
         turns[2].about.fault = Some(Fault::Aborted);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn entropies_are_needed_of_all_or_of_none() {
+    fn entropies_are_needed_in_all_rows_or_in_none() {
         let mut turns = turns();
         turns.iter_mut().for_each(|turn| turn.entropy = Box::default());
         let settled = settle(rows(&rows_of(turns)), Vec::new(), ALL);
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(reasons(&settled), [(4, "aborted"), (2, "no_trained_tokens")]);
     }
 
-    /// A session of turns: each behind an earlier one or a root, some at fault, some without numbers.
+    /// A random session: each turn continues an earlier one or is a root; some have a fault, some lack logprobs or entropies.
     fn forest() -> impl Strategy<Value = Vec<Path>> {
         let spec = (any::<u32>(), 0..3usize, 0..4usize, 0..12u8);
         proptest::collection::vec(spec, 1..12).prop_map(|specs| {
@@ -220,7 +221,7 @@ mod tests {
         })
     }
 
-    /// The same by walking over every path: which paths leave, and which of their turns are trained.
+    /// The same result by a walk over every path: for each exported path, which of its turns are trained.
     fn naive(paths: &[Path], needs: Needs) -> Vec<Option<Vec<bool>>> {
         let mut taken: HashSet<*const Turn> = HashSet::new();
         let mut one = |path: &Path| {
@@ -243,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turns_are_claimed_as_if_every_path_were_walked_over(
+        fn claims_equal_those_of_a_walk_over_every_path(
             paths in forest(), logprobs in any::<bool>(), kept in prop::option::of(0..12_usize),
         ) {
             let needs = Needs { logprobs, entropy: false, kept, int32_ids: false };
@@ -259,12 +260,12 @@ mod tests {
         fn masks_count_each_token_once(paths in forest(), needs in prop_oneof![Just(ALL), Just(Needs::default())]) {
             let count = paths.len();
             let settled = settle(rows(&paths), Vec::new(), needs);
-            prop_assert_eq!(settled.rows.len() + settled.refused.len(), count, "every row is somewhere");
+            prop_assert_eq!(settled.rows.len() + settled.refused.len(), count, "every row is exported or refused");
             let mut times: HashMap<*const Turn, usize> = HashMap::new();
             for step in settled.rows.iter().flat_map(|row| row.path().steps).filter(|step| step.turn.is_trainable()) {
                 *times.entry(Arc::as_ptr(&step.turn)).or_default() += usize::from(step.trained);
             }
-            prop_assert!(times.values().all(|times| *times == 1), "no token twice, none lost from a row that is there");
+            prop_assert!(times.values().all(|times| *times == 1), "each token of an exported row is trained once");
         }
 
         #[test]
@@ -279,10 +280,10 @@ mod tests {
             prop_assert_eq!(verl.integers("response_mask").iter().sum::<i64>(), expected);
             let areal = File::of(Format::Areal.export(batch(paths.clone())));
             prop_assert_eq!(areal.integers("loss_mask").iter().sum::<i64>(), expected);
-            // Parquet's encoders are slow in tests; it has its own test for this
+            // Parquet's encoders are slow in tests; parquet.rs has a separate test
             for format in Format::ALL.into_iter().filter(|format| *format != Format::Parquet) {
                 let [once, again] = [(), ()].map(|()| bytes(format.export(batch(paths.clone()))));
-                prop_assert_eq!(once, again, "{:?} gives the same twice", format);
+                prop_assert_eq!(once, again, "{:?} gives the same bytes twice", format);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How large a file becomes, before its first byte is written.
+//! The size limit of an export, which is checked before the first byte is written.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Export;
 use crate::session::Row;
 
-/// The longest row of an export, which decides how far tensors are padded.
+/// The longest row of an export. Tensors are padded to its length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Longest {
     /// Its session.
@@ -15,18 +15,18 @@ pub struct Longest {
     pub leaf: u32,
     /// Tokens of its first prompt.
     pub prompt: usize,
-    /// Tokens behind that.
+    /// Tokens after the first prompt.
     pub response: usize,
 }
 
-/// A file that would be larger than it may be.
+/// The error for a file above the size limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooLarge {
-    /// Bytes that it has at least.
+    /// The least size of the file in bytes.
     pub bytes: u64,
-    /// Bytes that it may have.
+    /// The limit in bytes.
     pub limit: u64,
-    /// The row to look at first.
+    /// The longest row, which the message names.
     pub longest: Option<Longest>,
 }
 
@@ -50,8 +50,8 @@ impl fmt::Display for TooLarge {
 }
 
 impl Export {
-    /// Notes the longest of the rows, and the bytes that the file has at least where its length is not known.
-    pub(super) fn sized(self, rows: &[Row], least: u64) -> Self {
+    /// Sets the longest of the rows, and the least number of bytes for a file of unknown length.
+    pub(super) fn with_size(self, rows: &[Row], least: u64) -> Self {
         let longest = rows.iter().max_by_key(|row| row.len()).map(|row| Longest {
             session: Arc::clone(row.session()),
             leaf: row.leaf(),
@@ -61,10 +61,10 @@ impl Export {
         Self { longest, least: self.length.unwrap_or(least), ..self }
     }
 
-    /// The export, unless its file would have more than `limit` bytes.
+    /// Returns the export, unless its file would have more than `limit` bytes.
     ///
     /// # Errors
-    /// [`TooLarge`]. Formats that write rows of any length as they come are never refused: their length is not known beforehand.
+    /// [`TooLarge`]. Formats without padding are never refused, because their length is not known beforehand.
     pub fn within(self, limit: u64) -> Result<Self, TooLarge> {
         if self.least > limit {
             return Err(TooLarge { bytes: self.least, limit, longest: self.longest });
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_padded_file_is_estimated_to_the_byte_and_names_its_longest_row() {
+    fn size_of_a_padded_file_is_exact_and_the_error_names_its_longest_row() {
         for format in [Format::Verl, Format::Areal, Format::Miles] {
             let length = bytes(format.export(uneven())).len() as u64;
             assert!(format.export(uneven()).within(length).is_ok(), "{} fits", format.name());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_in_text_counts_and_rows_as_they_come_do_not() {
+    fn padded_text_is_limited_and_unpadded_formats_are_not() {
         assert!(Format::Tunix.export(uneven()).within(1700).is_err(), "two prompts are padded to 900 tokens");
         for format in [Format::Jsonl, Format::Arrow, Format::Parquet, Format::Slime, Format::Strands, Format::Rllm] {
             assert!(format.export(uneven()).within(1).is_ok(), "{} streams", format.name());

@@ -7,7 +7,7 @@ use super::{Batch, Export, Needs, settle};
 use super::{miles, versions};
 use crate::session::Path;
 
-/// A sample a row; those of one session share its `rollout_id`, those of one prompt their `group_index`.
+/// One sample per row. Samples of one session share a `rollout_id`, samples of one prompt share a `group_index`.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
@@ -24,7 +24,7 @@ pub(crate) fn export(batch: Batch) -> Export {
 }
 
 fn sample(path: &Path, text: &mut Text) {
-    // there is no text here, only tokens
+    // the export has tokens only
     text.key("prompt").string("");
     text.key("response").string("");
     text.key("label").literal("null");
@@ -34,7 +34,7 @@ fn sample(path: &Path, text: &mut Text) {
     Column::Logprobs.list(column::response(path), "0.0", text.key("rollout_log_probs"));
     text.key("weight_versions").strings(versions::of_generations(path));
     text.key("status").string(Status::of(path).name());
-    text.key("reward").value(facts::reward_as_given(path));
+    text.key("reward").value(facts::raw_reward(path));
     text.key("rollout_id").string(&path.session);
     text.key("session_id").string(&path.session);
     text.key("remove_sample").literal("false");
@@ -48,7 +48,7 @@ fn sample(path: &Path, text: &mut Text) {
     });
 }
 
-/// The entropies behind the first prompt, 0.0 where the mask is 0; null as a whole where none was measured.
+/// Writes the entropies after the first prompt, 0.0 where the mask is 0; null if none was measured.
 pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
     if super::settle::is_measured(path) {
         Column::Entropy.list(column::response(path), "0.0", text.key(name));
@@ -65,7 +65,7 @@ mod tests {
     use crate::export::fixture::{batch, example, json as read, rows_of, turns};
 
     #[test]
-    fn a_row_is_a_sample() {
+    fn row_is_one_sample() {
         let whole = read(export(example()));
         assert_eq!(whole["refused"], json!([]));
         assert_eq!(
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_entropy_is_null_and_a_missing_logprob_refuses() {
+    fn missing_entropy_is_null_and_missing_logprob_refuses_the_row() {
         let mut turns = turns();
         turns[0].entropy[1] = f32::NAN;
         turns[1].logprobs[2] = f32::NEG_INFINITY;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_null_and_nothing_is_empty() {
+    fn unmeasured_entropies_are_null_and_an_empty_batch_is_valid() {
         let mut turns = turns();
         turns.iter_mut().for_each(|turn| turn.entropy = Box::default());
         let whole = read(export(batch(rows_of(turns))));

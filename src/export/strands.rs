@@ -1,4 +1,4 @@
-//! strands-sglang: the flat arrays and the segments of its rollout.
+//! strands-sglang: the arrays and segments of its rollout.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::text::{self, Text};
 use super::{Batch, Export, Needs, facts, settle};
 use crate::session::{Path, Turn};
 
-/// A sample a row. What the rollout of strands-sglang does not know of a token is null, so nothing is refused for it.
+/// One sample per row. strands-sglang allows null for a missing number, so no row is refused for one.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs::default());
@@ -37,11 +37,11 @@ fn sample(path: &Path, text: &mut Text) {
     });
     text.key("initial_prompt_length").integer(path.prompt_len());
     text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
-    text.key("reward").value(facts::reward_as_given(path));
+    text.key("reward").value(facts::raw_reward(path));
     text.key("flags").strings(facts::flags(path));
 }
 
-/// For every token of the row the logprob that the engine gave it as a prompt's; null as a whole where it was asked for none.
+/// Writes the prompt logprob of every token of the row, or null if none were requested.
 fn prompt_logprobs(path: &Path, text: &mut Text) {
     let known: Vec<Option<Vec<f32>>> = path.steps.iter().map(|step| of_prompt(&step.turn)).collect();
     if known.iter().all(Option::is_none) {
@@ -58,8 +58,8 @@ fn prompt_logprobs(path: &Path, text: &mut Text) {
     });
 }
 
-/// The entries of `input_token_logprobs` for the new tokens, if they are there and are of these tokens. They end where the prompt ends;
-/// where they begin depends on what the client asked for.
+/// The entries of `input_token_logprobs` for the new tokens, if they exist and have the ids of these tokens. They end at the end of the
+/// prompt; their start depends on the request.
 fn of_prompt(turn: &Turn) -> Option<Vec<f32>> {
     let entries: Vec<Value> = serde_json::from_str(turn.about.extras.get("input_token_logprobs")?).ok()?;
     let new = entries.get(entries.len().checked_sub(turn.prompt.len())?..)?;
@@ -99,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn the_logprobs_of_prompts_are_those_of_the_new_tokens() {
+    fn prompt_logprobs_are_those_of_the_new_tokens() {
         let mut turns = turns();
         let extras = |text: &str| [("input_token_logprobs".into(), text.into())].into();
         turns[0].about.extras = extras("[[null,1,null],[-0.125,2,null],[-0.25,3,null]]");
         turns[1].about.extras = extras("[[-7.5,5,null],[-0.75,6,null]]");
-        // of another token, so it cannot be of this prompt
+        // the id of another token, so the entry is not of this prompt
         turns[2].about.extras = extras("[[-0.75,12,null]]");
         let whole = read(export(batch(rows_of(turns))));
         assert_eq!(

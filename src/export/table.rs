@@ -1,4 +1,4 @@
-//! What tensors cannot hold: for each row a value, as lists in the header of a file.
+//! The values of rows that are not tensors, as lists in the header of a file.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::versions;
 use super::{ExcludedLeaf, facts, text};
 use crate::session::Row;
 
-/// A row of the table: what is known of a path once its turns have been walked over.
+/// A row of the table, computed in one pass over the turns of a path.
 #[derive(Debug)]
 pub(super) struct TableEntry {
     segments: usize,
@@ -24,7 +24,7 @@ pub(super) struct TableEntry {
     reward: Option<Arc<Value>>,
 }
 
-/// The table of these rows. `cut` names the ends of a row that do not fit into the tensors.
+/// The table of these rows. `cut` returns the flags for the ends of a row that do not fit into the tensors.
 pub(super) fn entries(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>; 2]) -> Vec<TableEntry> {
     let entry = |(row, group): (&Row, usize)| {
         let path = row.path();
@@ -44,7 +44,7 @@ pub(super) fn entries(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>;
     rows.iter().zip(facts::groups(rows)).map(entry).collect()
 }
 
-/// `non_tensor_batch`: an object of lists, one value a row.
+/// `non_tensor_batch`: an object of lists with one value per row.
 pub(super) fn non_tensor(entries: &[TableEntry]) -> String {
     let mut text = Text::default();
     text.object(|text| {

@@ -1,4 +1,4 @@
-//! JSON as it is written: no tree, and nothing held but the sample at hand.
+//! A streaming JSON writer: it builds no tree and keeps only the current sample in memory.
 
 use serde_json::Value;
 
@@ -10,8 +10,8 @@ use crate::json::write_ids;
 pub(super) struct Text(Vec<u8>);
 
 impl Text {
-    /// Goes on behind `before`.
-    pub(super) fn behind(before: &str) -> Self {
+    /// A writer that continues after the text `before`.
+    pub(super) fn after(before: &str) -> Self {
         Self(before.as_bytes().to_vec())
     }
 
@@ -19,7 +19,7 @@ impl Text {
         self.0
     }
 
-    /// The name of the member whose value is written next.
+    /// Writes the name of the member whose value is written next.
     pub(super) fn key(&mut self, name: &str) -> &mut Self {
         self.string(name);
         self.0.push(b':');
@@ -53,7 +53,7 @@ impl Text {
         self.literal(itoa::Buffer::new().format(number));
     }
 
-    /// An integer, or null for `None`.
+    /// Writes an integer, or null for `None`.
     pub(super) fn maybe(&mut self, number: Option<impl itoa::Integer>) {
         match number {
             Some(number) => self.integer(number),
@@ -61,7 +61,7 @@ impl Text {
         }
     }
 
-    /// A string, or null for `None`.
+    /// Writes a string, or null for `None`.
     pub(super) fn maybe_string(&mut self, text: Option<&str>) {
         match text {
             Some(text) => self.string(text),
@@ -69,7 +69,7 @@ impl Text {
         }
     }
 
-    /// A number, or null for `None` and NaN, which JSON does not have. Written as the shortest text that parses to the same value.
+    /// Writes a number as the shortest text that parses to the same value. NaN and infinities become null, because JSON has none.
     pub(super) fn float(&mut self, number: f64) {
         if number.is_finite() {
             self.literal(zmij::Buffer::new().format_finite(number));
@@ -83,23 +83,23 @@ impl Text {
         serde_json::to_writer(&mut self.0, value).expect("a value can be written to memory");
     }
 
-    /// `null`, `true`, a number: text that is written unchanged.
+    /// Writes `null`, `true` or a number unchanged.
     pub(super) fn literal(&mut self, text: &str) {
         self.separate();
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// JSON that somebody else wrote, on one line. What is not JSON, such as the NaN of Python, becomes a string.
+    /// Writes JSON text of another program on one line. Text that is not JSON, such as Python's NaN, becomes a string.
     pub(super) fn foreign(&mut self, text: &str) {
         if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
             return self.string(text);
         }
         self.separate();
-        // a JSON text has line ends between its tokens only
+        // valid JSON has line ends only between its tokens
         self.0.extend(text.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
     }
 
-    /// Items of a list of integers.
+    /// Writes the items of a list of integers.
     pub(super) fn ids(&mut self, ids: &[u32]) {
         if !ids.is_empty() {
             self.separate();
@@ -107,7 +107,7 @@ impl Text {
         }
     }
 
-    /// Items of a list of float32, null where one is missing.
+    /// Writes the items of a list of float32, null for a missing one.
     pub(super) fn floats(&mut self, numbers: &[f32]) {
         let mut buffer = zmij::Buffer::new();
         self.items(numbers, |text, number| {
@@ -116,7 +116,7 @@ impl Text {
         });
     }
 
-    /// The same item several times.
+    /// Writes the same item `count` times.
     pub(super) fn repeat(&mut self, item: &str, count: usize) {
         for _ in 0..count {
             self.literal(item);
@@ -141,7 +141,7 @@ impl Text {
     }
 }
 
-/// Bytes of a text as a string of JSON, with its quotes and escapes.
+/// The length of a text as a JSON string, with quotes and escapes.
 pub(super) fn string_len(text: &str) -> u64 {
     let escaped = |byte: u8| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
@@ -151,14 +151,14 @@ pub(super) fn string_len(text: &str) -> u64 {
     2 + text.bytes().map(escaped).sum::<u64>()
 }
 
-/// `before`, and then `count` items of a list, each as a separate text. `before` ends before the first item.
+/// Returns `before` and then `count` items of a list, each as a separate text. `before` ends just before the first item.
 pub(super) fn list(
     before: &'static str,
     count: usize,
     mut write: impl FnMut(usize, &mut Text) + Send + 'static,
 ) -> impl Iterator<Item = Vec<u8>> + Send + 'static {
     (0..count.max(1)).map(move |at| {
-        let mut text = Text::behind(if at == 0 { before } else { "," });
+        let mut text = Text::after(if at == 0 { before } else { "," });
         if at < count {
             write(at, &mut text);
         }
@@ -166,10 +166,10 @@ pub(super) fn list(
     })
 }
 
-/// What ends the samples and begins the list of the refused.
+/// The text between the samples and the list of refused leaves.
 pub(super) const REFUSED: &str = r#"],"refused":["#;
 
-/// `{"samples":[…],"refused":[…]}`: the texts begin it, `end` goes on to where the refused belong.
+/// `{"samples":[…],"refused":[…]}`: `texts` is the beginning, `end` the text up to the list of refused leaves.
 pub(super) fn samples(
     texts: impl Iterator<Item = Vec<u8>> + Send + 'static,
     end: &'static str,
@@ -180,7 +180,7 @@ pub(super) fn samples(
     Export::new("application/json", chunks)
 }
 
-/// A leaf that is not exported.
+/// Writes an excluded leaf.
 pub(super) fn refusal(text: &mut Text, refused: &ExcludedLeaf) {
     text.object(|text| {
         text.key("session").string(&refused.session);
@@ -189,7 +189,7 @@ pub(super) fn refusal(text: &mut Text, refused: &ExcludedLeaf) {
     });
 }
 
-/// The list of them, as a separate text.
+/// The list of excluded leaves as a separate text.
 pub(super) fn refusals(refused: &[ExcludedLeaf]) -> String {
     let mut text = Text::default();
     text.array(|list| refused.iter().for_each(|leaf| refusal(list, leaf)));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_come_by_themselves() {
+    fn commas_are_inserted_automatically() {
         let text = written(|text| {
             text.object(|text| {
                 text.key("a").array(|list| {
@@ -234,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn foreign_json_stays_on_its_line() {
+    fn foreign_json_stays_on_one_line() {
         assert_eq!(written(|text| text.foreign("{\"a\":\n1}")), "{\"a\": 1}");
-        assert_eq!(written(|text| text.foreign("NaN")), r#""NaN""#, "Python's JSON is not everybody's");
+        assert_eq!(written(|text| text.foreign("NaN")), r#""NaN""#, "Python's NaN is not JSON");
         assert_eq!(written(|text| text.foreign("1] , [2")), r#""1] , [2""#);
     }
 }

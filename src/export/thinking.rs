@@ -1,15 +1,15 @@
-//! Statistics of the thinking in a row, which the caller computes because the export does not know the think tokens.
+//! Statistics of the thinking in a row. The caller computes them, because the export does not know the think tokens.
 
 /// Statistics of the thinking in a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Thinking {
-    /// Mean entropy of the thinking, nats; `None` where no token of it has an entropy.
+    /// Mean entropy of the thinking in nats; `None` if none of its tokens has an entropy.
     pub entropy_mean: Option<f64>,
-    /// Tokens of the thinking; `None` where the think tokens are not known.
+    /// Tokens of the thinking; `None` if the think tokens are unknown.
     pub tokens: Option<u64>,
-    /// Whether every span of thinking was closed; `None` where there is no span.
+    /// Whether every span of thinking was closed; `None` without a span.
     pub closed: Option<bool>,
-    /// Share of the sampled tokens whose entropy is high, 0 to 1; `None` where no token has an entropy.
+    /// Share of the sampled tokens with a high entropy, 0 to 1; `None` if no token has an entropy.
     pub high_entropy_share: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! tunix: token-mode trajectories, and the same rows as one `RolloutOutput`.
+//! tunix: the rows as token-mode trajectories and as one `RolloutOutput`.
 
 use super::column::{self, Column};
 use super::facts::{self, Status};
@@ -8,7 +8,7 @@ use super::versions;
 use super::{Batch, Export, Needs, settle};
 use crate::session::{Path, Row};
 
-/// `samples` are the dictionaries of token mode, `rollout_output` has a list a member with one item a row.
+/// `samples` has the dictionaries of token mode. `rollout_output` has a list per member, with one item per row.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
@@ -49,17 +49,17 @@ pub(crate) fn export(batch: Batch) -> Export {
     let padding: usize = settled.rows.iter().map(|row| width.saturating_sub(row.prompt_len())).sum();
     let least = (padding * (pad_length + 1)) as u64;
     let export = text::samples(texts, r#"]},"refused":["#, settled.refused).counted(settled.tally);
-    export.sized(&settled.rows, least)
+    export.with_size(&settled.rows, least)
 }
 
-/// Everything but its group; `conversation_*` begin behind the first prompt.
+/// Writes a trajectory without its group. `conversation_*` begin after the first prompt.
 fn trajectory(path: &Path, text: &mut Text) {
     text.key("prompt_tokens").array(|list| list.ids(column::prompt(path)));
     Column::Ids { pad: 0 }.list(column::response(path), "0", text.key("conversation_tokens"));
     Column::Mask.list(column::response(path), "0", text.key("conversation_masks"));
     Column::Logprobs.list(column::response(path), "0.0", text.key("old_logprobs"));
     entropies(path, "entropies", text);
-    // tunix has one number for a trajectory: the policy it began with
+    // tunix has one version per trajectory: the policy at its start
     text.key("policy_version").maybe(versions::range(path).map(|range| range.0));
     text.key("status").string(match Status::of(path) {
         Status::Completed => "SUCCEEDED",
@@ -75,7 +75,7 @@ fn trajectory(path: &Path, text: &mut Text) {
         text.key("version").integer(path.version);
         text.key("leaf").integer(path.leaf().id);
         text.key("flags").strings(facts::flags(path));
-        text.key("reward").value(facts::reward_as_given(path));
+        text.key("reward").value(facts::raw_reward(path));
     });
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_have_the_length_that_was_asked_for() {
+    fn prompts_have_the_requested_length() {
         let mut short = example();
         short.shape.max_prompt_length = Some(2);
         assert_eq!(read(export(short))["rollout_output"]["left_padded_prompt_tokens"], json!([[2, 3], [2, 3]]));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_numbers_and_nothing() {
+    fn missing_logprobs_refuse_a_row_and_an_empty_batch_is_valid() {
         let mut turns = turns();
         turns[1].logprobs[0] = f32::NAN;
         turns[2].entropy = Box::default();

@@ -1,24 +1,24 @@
-//! The last look at a row before it leaves.
+//! Validates turns before they are exported.
 
 use std::sync::Arc;
 
 use crate::session::Turn;
 
-/// What a format needs of the tokens that it trains.
+/// The values that a format needs for each trained token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// A finite logprob for each of them.
+    /// A finite logprob.
     pub logprobs: bool,
-    /// A finite entropy for each of them.
+    /// A finite entropy.
     pub entropy: bool,
-    /// How many tokens behind the first prompt are kept, where the rest is cut off.
+    /// The number of tokens after the first prompt that the format keeps; `None` keeps all.
     pub kept: Option<usize>,
-    /// Ids that fit into an int32, in the prompts as well.
+    /// Ids that fit into an int32, also in prompts.
     pub int32_ids: bool,
 }
 
-/// For each turn whether the path that ends in it may leave, else the name of what is wrong with it. What is wrong with a turn is wrong
-/// with every path that holds it: a row that would train it is refused, so no other row does.
+/// For each turn whether the path that ends in it can be exported, or the name of the problem. A problem of a turn is a problem of every
+/// path that holds it: the row that would train it is refused, and no other row trains it.
 pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs) -> Vec<Result<(), &'static str>> {
     let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());
     for turn in turns {
@@ -60,7 +60,7 @@ fn lengths(turn: &Turn) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Without a branch for each id, because every token of an export passes here.
+/// Whether all ids fit. Without a branch per id, because every token of an export is checked.
 fn fits_int32(prompt: &[u32], response: &[u32]) -> bool {
     let bits = |ids: &[u32]| ids.iter().fold(0, |bits, id| bits | id);
     i32::try_from(bits(prompt) | bits(response)).is_ok()
@@ -88,41 +88,41 @@ mod tests {
     #[test]
     fn complete_path_is_valid() {
         assert_eq!(verdict(1, |_| {}, ALL), Ok(()));
-        assert_eq!(verdict(1, |turn| turn.about.fault = Some(Fault::Aborted), ALL), Ok(()), "it is context");
+        assert_eq!(verdict(1, |turn| turn.about.fault = Some(Fault::Aborted), ALL), Ok(()), "the turn is context");
     }
 
     #[test]
-    fn ids_fit_into_an_int32_where_that_is_needed() {
+    fn ids_above_int32_are_refused_if_the_format_needs_int32() {
         let needs = Needs { int32_ids: true, ..Needs::default() };
         for (id, expected) in [(i32::MAX as u32, Ok(())), (1 << 31, Err("token_id_too_large"))] {
             assert_eq!(verdict(0, |turn| turn.prompt = [id].into(), needs), expected);
             assert_eq!(verdict(1, |turn| turn.response[0] = id, needs), expected);
         }
-        assert_eq!(verdict(1, |turn| turn.response[0] = 1 << 31, ALL), Ok(()), "others have wider columns");
+        assert_eq!(verdict(1, |turn| turn.response[0] = 1 << 31, ALL), Ok(()), "other formats have wider columns");
     }
 
     #[test]
-    fn lengths_agree_on_the_whole_path() {
+    fn wrong_lengths_are_refused_anywhere_on_the_path() {
         for at in 0..2 {
             assert_eq!(verdict(at, |turn| turn.logprobs = [0.0; 9].into(), ALL), Err("logprobs_mismatch"));
             assert_eq!(verdict(at, |turn| turn.entropy = [0.0; 9].into(), ALL), Err("entropies_mismatch"));
         }
-        assert_eq!(verdict(2, |turn| turn.entropy = [0.0; 9].into(), ALL), Ok(()), "a branch is not on the path");
+        assert_eq!(verdict(2, |turn| turn.entropy = [0.0; 9].into(), ALL), Ok(()), "the turn is on another path");
     }
 
     #[test]
-    fn a_path_has_a_prompt() {
+    fn path_without_a_prompt_is_refused() {
         assert_eq!(verdict(0, |turn| turn.prompt = [].into(), ALL), Err("no_prompt"));
-        assert_eq!(verdict(1, |turn| turn.prompt = [].into(), ALL), Ok(()), "a resumed turn adds none");
+        assert_eq!(verdict(1, |turn| turn.prompt = [].into(), ALL), Ok(()), "a resumed turn adds no prompt");
     }
 
     #[test]
-    fn numbers_are_there_where_they_are_needed() {
+    fn missing_numbers_are_refused_if_the_format_needs_them() {
         let drop_logprob = |turn: &mut Turn| turn.logprobs[0] = f32::NAN;
         assert_eq!(verdict(1, drop_logprob, ALL), Err("missing_logprobs"));
         assert_eq!(verdict(1, drop_logprob, Needs::default()), Ok(()));
         let context = |turn: &mut Turn| (turn.logprobs[0], turn.about.fault) = (f32::NAN, Some(Fault::Aborted));
-        assert_eq!(verdict(1, context, ALL), Ok(()), "context needs none");
+        assert_eq!(verdict(1, context, ALL), Ok(()), "context needs no numbers");
         let drop_entropies = |turn: &mut Turn| turn.entropy = Box::default();
         assert_eq!(verdict(1, drop_entropies, ALL), Err("missing_entropy"));
         assert_eq!(verdict(1, drop_entropies, Needs { entropy: false, ..ALL }), Ok(()));

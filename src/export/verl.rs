@@ -1,4 +1,4 @@
-//! verl: the tensors of a `DataProto`, and its `non_tensor_batch` in the header.
+//! verl: the tensors of a `DataProto`, with its `non_tensor_batch` in the header.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::table;
 use super::{Batch, Export, Needs, Shape, facts, settle};
 use crate::session::Row;
 
-/// Prompts padded on the left, responses on the right, each to one length for all rows.
+/// Prompts are padded on the left and responses on the right, each to the same length in all rows.
 ///
-/// The entropies are there twice, as `rollout_entropys` in verl's spelling and as `rollout_entropy`. `entropys` alone is what verl's
-/// actor computes, so nothing here has that name.
+/// The entropies are written twice: as `rollout_entropys`, in verl's spelling, and as `rollout_entropy`. The name `entropys` is not used,
+/// because verl's actor writes its own entropies under it.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(
@@ -44,7 +44,7 @@ pub(crate) fn export(batch: Batch) -> Export {
             let (before, tokens, behind) = frame.extent(row);
             sink(Run::Integer(0, before));
             sink(Run::Ramp(0, tokens));
-            // as cumsum(attention_mask) - 1 has it: the last position goes on
+            // like cumsum(attention_mask) - 1: the padding repeats the last position
             sink(Run::Integer(tokens.saturating_sub(1) as i64, behind));
         }),
         frame.column("rollout_log_probs", Dtype::F32, Column::Logprobs),
@@ -56,10 +56,10 @@ pub(crate) fn export(batch: Batch) -> Export {
     if let Some(rewards) = rewards {
         tensors.push(frame.rewards(rewards));
     }
-    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&frame.rows, 0)
+    safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&frame.rows, 0)
 }
 
-/// The rows and the lengths of the two sides.
+/// The rows, and the lengths of the prompt side and the response side.
 #[derive(Clone)]
 struct Frame {
     rows: Arc<[Row]>,
@@ -97,7 +97,7 @@ impl Frame {
         })
     }
 
-    /// The reward at the last token of the response that is there.
+    /// The reward at the last token of the response that is not cut off.
     fn rewards(&self, rewards: Vec<f32>) -> Tensor {
         let (count, frame) = (self.rows.len(), self.clone());
         let row = Box::new(move |at: usize, sink: Sink<'_>| {
@@ -111,7 +111,7 @@ impl Frame {
         Tensor { name: "rm_scores".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(count), row }
     }
 
-    /// The first prompt, padded or cut on the left.
+    /// The first prompt, padded or truncated on the left.
     fn prompt(&self, row: &Row, sink: Sink<'_>) {
         let ids = row.prompt();
         let kept = &ids[ids.len().saturating_sub(self.prompts)..];
@@ -119,7 +119,7 @@ impl Frame {
         sink(Run::Ids(kept));
     }
 
-    /// Padding before, tokens, padding behind.
+    /// The lengths of the padding before, the tokens, and the padding after.
     fn extent(&self, row: &Row) -> (usize, usize, usize) {
         let prompt = row.prompt_len().min(self.prompts);
         let response = row.response_len().min(self.responses);
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(file.floats("rollout_entropys"), entropies);
         assert_eq!(file.floats("rollout_entropy"), entropies);
         assert_eq!(file.floats("rm_scores"), [0.0, 0.0, 0.0, 0.0, 0.0, 1.5, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0]);
-        assert!(!file.names().contains(&"entropys".to_owned()), "that is the actor's name");
+        assert!(!file.names().contains(&"entropys".to_owned()), "verl's actor uses that name");
         assert_eq!(file.metadata("entropy"), "nats");
         assert_eq!(file.metadata_json("refused"), json!([]));
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn shorter_sides_cut_the_outer_ends() {
+    fn shorter_sides_truncate_the_outer_ends() {
         let mut batch = example();
         (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(2), Some(4));
         let file = File::of(export(batch));
@@ -219,11 +219,11 @@ mod tests {
         let file = File::of(export(batch(rows_of(turns))));
         assert_eq!(file.metadata("entropy"), "none");
         assert!(!file.names().iter().any(|name| name.contains("entropy")), "{:?}", file.names());
-        assert_eq!(file.shape("prompts"), [2, 3], "no row is refused for it");
+        assert_eq!(file.shape("prompts"), [2, 3], "no row is refused");
     }
 
     #[test]
-    fn a_row_without_its_entropies_is_refused_and_its_first_turn_trained_elsewhere() {
+    fn turn_of_a_row_without_entropies_is_trained_in_another_row() {
         let mut turns = turns();
         turns[1].entropy[1] = f32::NAN;
         let file = File::of(export(batch(rows_of(turns))));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_file_too() {
+    fn empty_batch_is_a_valid_file() {
         let file = File::of(export(Batch::default()));
         assert_eq!(file.shape("input_ids"), [0, 0]);
         assert_eq!(file.metadata("rows"), "0");

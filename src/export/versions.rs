@@ -1,13 +1,13 @@
-//! Which policies sampled a row, in the words of trainers.
+//! The policy versions of a row, as trainers number them.
 
 use crate::session::{Path, Span, Step, Turn};
 
-/// The trainer's number of the first policy that is possible; where it gave none, tokentap's epoch.
+/// The trainer's number of the first possible policy, or tokentap's epoch if it has none.
 pub(super) fn earliest(span: &Span) -> i64 {
     named(span).unwrap_or_else(|| i64::try_from(span.epoch).unwrap_or(i64::MAX))
 }
 
-/// The same of the last policy that is possible.
+/// The same for the last possible policy.
 pub(super) fn latest(span: &Span) -> i64 {
     named(span).unwrap_or_else(|| i64::try_from(span.until).unwrap_or(i64::MAX))
 }
@@ -18,8 +18,8 @@ pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
     Some((spans().map(earliest).min()?, spans().map(latest).max()?))
 }
 
-/// `weight_versions`: what the engine said at the end of each generation of the row, else the epoch. Where neither is known there is no
-/// entry, as in slime.
+/// `weight_versions`: the engine's label at the end of each generation of the row, else the epoch. If neither is known, the generation
+/// has no entry, as in slime.
 pub(super) fn of_generations(path: &Path) -> impl Iterator<Item = String> {
     path.steps.iter().filter_map(|Step { turn, .. }| {
         let last = turn.about.policy.last().filter(|_| !turn.response.is_empty())?;
@@ -27,7 +27,7 @@ pub(super) fn of_generations(path: &Path) -> impl Iterator<Item = String> {
     })
 }
 
-/// For each call of the row what sampled which tokens of it: the engine's label, else the epoch, and positions in the whole row.
+/// The spans of each call of the row: the engine's label, else the epoch, and positions in the whole row.
 pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, usize)>> {
     let mut before = 0;
     path.steps.iter().map(move |Step { turn, .. }| {
@@ -43,14 +43,14 @@ pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, 
     })
 }
 
-/// `weight_version` as a number, the policy at the end of the turn.
+/// `weight_version` as a number: the policy at the end of the turn.
 pub(super) fn of_turn(turn: &Turn) -> Option<i64> {
     let last = turn.about.policy.last()?;
     let engines = || last.weight_version.as_ref().and_then(|version| version.parse().ok());
     Some(named(last).or_else(engines).unwrap_or_else(|| earliest(last)))
 }
 
-/// An empty label counts as none.
+/// The label of a span, else its epoch. An empty label counts as missing.
 fn label(span: &Span) -> String {
     let label = span.weight_version.as_ref().filter(|label| !label.is_empty());
     label.map_or_else(|| span.epoch.to_string(), ToString::to_string)
@@ -68,10 +68,10 @@ mod tests {
     use crate::export::fixture::{rows_of, settled, span, turns};
 
     #[test]
-    fn the_trainers_numbers_come_first() {
+    fn trainer_numbers_take_precedence() {
         let rows = settled(&rows_of(turns()));
         assert_eq!(range(&rows[0]), Some((10, 13)));
-        assert_eq!(range(&rows[1]), Some((12, 12)), "of what is trained here");
+        assert_eq!(range(&rows[1]), Some((12, 12)), "only trained tokens count");
         assert_eq!(of_generations(&rows[0]).collect::<Vec<_>>(), ["w1", "w2"]);
         assert_eq!(of_generations(&rows[1]).collect::<Vec<_>>(), ["w1", "12"]);
         assert_eq!(
@@ -102,17 +102,17 @@ mod tests {
         let calls: Vec<_> = of_calls(&rows[0]).collect();
         assert_eq!(calls, [vec![("4".to_owned(), 3, 5)], vec![("7".to_owned(), 7, 9)]]);
         Arc::make_mut(&mut rows[0].steps[0].turn).about.policy[0].end = 1;
-        assert_eq!(of_calls(&rows[0]).next().unwrap()[1], ("5".to_owned(), 4, 5), "an empty label is none");
+        assert_eq!(of_calls(&rows[0]).next().unwrap()[1], ("5".to_owned(), 4, 5), "an empty label counts as missing");
     }
 
     #[test]
-    fn nothing_known_is_nothing_said() {
+    fn unknown_policy_has_no_version() {
         let mut turns = turns();
         turns.iter_mut().for_each(|turn| turn.about.policy.clear());
         let rows = settled(&rows_of(turns));
         assert_eq!(range(&rows[0]), None);
         assert_eq!(of_generations(&rows[0]).count(), 0);
-        assert_eq!(of_calls(&rows[0]).collect::<Vec<_>>(), [vec![], vec![]], "a call all the same");
+        assert_eq!(of_calls(&rows[0]).collect::<Vec<_>>(), [vec![], vec![]], "the calls are listed nevertheless");
         assert_eq!(of_turn(&rows[0].steps[0].turn), None);
     }
 }

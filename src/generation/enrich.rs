@@ -6,7 +6,7 @@ use crate::generation::measure::{ListContent, STATS};
 use crate::generation::reason::Reason;
 use crate::generation::sequence::Sequence;
 use crate::json::Edit;
-use crate::session::Measured;
+use crate::session::EntropyMethod;
 
 /// `entropy_info`: how the numbers were obtained.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,8 +42,8 @@ impl EntropyInfo {
 
     /// The part that is recorded with the turn.
     #[must_use]
-    pub(crate) fn measured(&self) -> Measured {
-        Measured {
+    pub(crate) fn measured(&self) -> EntropyMethod {
+        EntropyMethod {
             source: self.source().into(),
             estimator: self.estimator.name().into(),
             temperature: self.temperature,

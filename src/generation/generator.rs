@@ -230,10 +230,10 @@ impl Generator {
         context.engine = self.context.engines.single().filter(|_| !upstream.model.is_empty()).map(Into::into);
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
-            call.last();
+            call.mark_last();
         }
         if let Some(attempt) = attempt {
-            call.attempt(attempt.turns, attempt.superseded);
+            call.track_turns(attempt.turns, attempt.superseded);
         }
         Recorder::new(call, context)
     }

@@ -13,7 +13,7 @@ use crate::generation::forcing::ItemPlan;
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
-use crate::session::{About, Call, Chat, Draft, Fault, Measured, Policy, Reported, now_ms};
+use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, Policy, ReportedVersions, TurnMetadata, now_ms};
 use turn_builder::TurnBuilder;
 
 /// What a recorder knows about the request before the reply begins.
@@ -68,7 +68,7 @@ pub struct CapturedOutput<'a> {
     /// Entropies of the new tokens; empty where none are measured.
     pub entropy: &'a [f32],
     /// How they were obtained; `Some` once the finish reason is known.
-    pub measured: Option<Measured>,
+    pub measured: Option<EntropyMethod>,
     /// The requested intervals and statistics of all tokens, as JSON text by name; filled once the finish reason is known.
     pub details: Vec<(&'static str, String)>,
     /// The changes to the members of `meta_info`.
@@ -91,7 +91,7 @@ pub struct ForwardedSequence {
     /// The finish reason.
     pub finish: Option<Box<str>>,
     /// The weight versions that the engine reported.
-    pub reported: Reported,
+    pub reported: ReportedVersions,
 }
 
 impl RecordContext {
@@ -146,7 +146,7 @@ impl Recorder {
 
     /// Marks the session as incomplete: it has generated tokens that are not recorded.
     pub fn incomplete(&self) {
-        self.call.incomplete();
+        self.call.mark_incomplete();
     }
 
     /// Returns the acknowledgements that resolve when the turns so far are on disk.
@@ -192,12 +192,12 @@ impl Recorder {
         self.turns.resize_with(self.turns.len().max(index + 1), TurnBuilder::default);
         self.observe(&reported);
         let turn = TurnBuilder { ids, rid, first_ms, ..TurnBuilder::default() };
-        let about = About { finish, fault: Some(Fault::Forwarded), ..About::default() };
+        let about = TurnMetadata { finish, fault: Some(Fault::Forwarded), ..TurnMetadata::default() };
         self.commit(turn, (index, 0), Some(prompt), reported, about);
     }
 
     /// Notes the weight version of a complete reply. The spans are preferred: any other label is the front end's, which may be outdated.
-    fn observe(&self, reported: &Reported) {
+    fn observe(&self, reported: &ReportedVersions) {
         let last = reported.spans.last().map(|(label, ..)| label);
         if let Some(label) = last.or(reported.label.as_ref()) {
             self.context.policy.observe(self.context.epoch, label);
@@ -225,10 +225,15 @@ impl Recorder {
         };
         let fault = fault.or(read.err()).or_else(|| turn.fault(chunk, item, prompt.as_deref()));
         let label = chunk.text(bytes, "weight_version").map(Into::into);
-        let reported = Reported { label, spans: chunk.weight_versions(bytes) };
+        let reported = ReportedVersions { label, spans: chunk.weight_versions(bytes) };
         self.observe(&reported);
-        let about =
-            About { finish, fault, measured, cached_tokens: chunk.count(bytes, "cached_tokens"), ..About::default() };
+        let about = TurnMetadata {
+            finish,
+            fault,
+            measured,
+            cached_tokens: chunk.count(bytes, "cached_tokens"),
+            ..TurnMetadata::default()
+        };
         self.commit(turn, (index, at), prompt, reported, about);
     }
 
@@ -249,8 +254,14 @@ impl Recorder {
             let prompt = self.context.prompts.get(at).cloned().flatten();
             // the first event's label: weights may have changed since
             let label = turn.label.take().filter(|_| self.context.policy.epoch() == self.context.epoch);
-            let reported = Reported { label, spans: Vec::new() };
-            self.commit(turn, (index, at), prompt, reported, About { fault: Some(fault), ..About::default() });
+            let reported = ReportedVersions { label, spans: Vec::new() };
+            self.commit(
+                turn,
+                (index, at),
+                prompt,
+                reported,
+                TurnMetadata { fault: Some(fault), ..TurnMetadata::default() },
+            );
         }
     }
 
@@ -259,11 +270,11 @@ impl Recorder {
         turn: TurnBuilder,
         (index, at): (usize, usize),
         prompt: Option<Arc<[u32]>>,
-        reported: Reported,
-        about: About,
+        reported: ReportedVersions,
+        about: TurnMetadata,
     ) {
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
-        let about = About {
+        let about = TurnMetadata {
             engine: self.context.engine.clone(),
             rid: turn.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),

@@ -1,10 +1,10 @@
-//! A place in a JSON text, and the steps forward from it.
+//! A cursor over a JSON text.
 
 use std::ops::Range;
 
 use super::{MAX_DEPTH, Malformed, Text};
 
-/// A position in a JSON text. Every step validates what it passes; none allocates.
+/// A position in a JSON text. Every step validates the bytes that it passes. No step allocates.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -37,12 +37,12 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Moves to byte `at`, which a separate reader has reached.
+    /// Moves to byte `at`, up to which another reader has validated the text.
     pub fn seek(&mut self, at: usize) {
         self.at = at;
     }
 
-    /// Where the first `NaN`, `Infinity` or number beyond the range of a double was passed.
+    /// The position of the first passed `NaN`, `Infinity` or number beyond the range of a double.
     #[must_use]
     pub fn non_finite(&self) -> Option<usize> {
         self.non_finite
@@ -71,13 +71,13 @@ impl<'a> Cursor<'a> {
         if self.take(byte) { Ok(()) } else { Err(self.malformed()) }
     }
 
-    /// The complaint about the next byte.
+    /// The error for the next byte.
     #[must_use]
     pub fn malformed(&self) -> Malformed {
         Malformed::new(self.at)
     }
 
-    /// Passes white space and then nothing: the end of the text.
+    /// Passes white space up to the end of the text, or fails if other bytes follow.
     pub fn end(&mut self) -> Result<(), Malformed> {
         if self.peek().is_none() { Ok(()) } else { Err(self.malformed()) }
     }
@@ -99,12 +99,12 @@ impl<'a> Cursor<'a> {
                 return Ok(Text { raw, escaped });
             }
             escaped = true;
-            // the byte after a backslash never ends the string; which escapes exist is the decoder's business
+            // the byte after a backslash never ends the string; the decoder validates escapes
             self.at += 2;
         }
     }
 
-    /// Passes a value of any kind and returns where it lies.
+    /// Passes a value of any kind and returns its position.
     pub fn skip(&mut self) -> Result<Range<usize>, Malformed> {
         self.peek();
         let start = self.at;
@@ -140,7 +140,7 @@ impl<'a> Cursor<'a> {
         let mut open = [0_u8; MAX_DEPTH];
         let mut depth = 0;
         loop {
-            // here a value begins
+            // at the start of a value
             match self.peek() {
                 Some(byte @ (b'{' | b'[')) => {
                     if depth == MAX_DEPTH {
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
                 }
                 _ => self.skip_scalar()?,
             }
-            // here a value has ended
+            // at the end of a value
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -225,7 +225,7 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
-    /// Passes a plain integer of few digits, as most are, or nothing at all.
+    /// Passes a plain integer of few digits, the usual case. Otherwise passes nothing.
     pub fn small_integer(&mut self) -> Option<i64> {
         self.peek();
         let negative = self.bytes.get(self.at) == Some(&b'-');
@@ -247,7 +247,7 @@ impl<'a> Cursor<'a> {
         Some(if negative { -value } else { value })
     }
 
-    /// Nothing follows a name: no fraction, no exponent.
+    /// Passes a name such as `NaN`, which has no fraction and no exponent.
     fn named(&mut self, start: usize, word: &[u8]) -> Result<&'a str, Malformed> {
         self.word(word)?;
         self.non_finite.get_or_insert(start);
@@ -302,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn passes_whatever_is_json(value in value(), pretty in any::<bool>()) {
+        fn passes_any_valid_json(value in value(), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
             prop_assert_eq!(skips(&text), Ok(0..text.len()));
         }
@@ -314,7 +314,7 @@ mod tests {
             text[at] = byte;
             let mut cursor = Cursor::new(&text);
             let ours = cursor.skip().and_then(|_| cursor.end()).is_ok();
-            // a bad escape, a control character or a torn UTF-8 sequence inside a string is the decoder's to refuse
+            // the decoder refuses bad escapes, control characters and invalid UTF-8 inside strings
             let theirs = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
             prop_assert!(ours || !theirs, "refused what is JSON: {}", String::from_utf8_lossy(&text));
         }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_numbers_that_python_reads_as_not_finite() {
+    fn detects_numbers_that_python_reads_as_not_finite() {
         for text in ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "[0,{\"a\":1e309}]"] {
             let mut cursor = Cursor::new(text.as_bytes());
             cursor.skip().unwrap();

@@ -1,12 +1,12 @@
-//! Lists of token ids as text.
+//! Writes lists of token ids as text.
 
-/// Ids that are written before they are copied to where they go.
+/// Ids that are formatted before they are copied to the output.
 const BLOCK: usize = 64;
 
-/// Bytes of the longest number and its comma, and the bytes written after it that are overwritten or dropped.
+/// Bytes of the longest number and its comma, and of the bytes after it that are overwritten or dropped.
 const LONGEST: usize = 10 + 4;
 
-/// Three digits and a comma, for each number that has no more.
+/// Three digits and a comma, for each number below 1000.
 static DIGITS: [[u8; 4]; 1000] = {
     let mut digits = [[0; 4]; 1000];
     let mut number = 0;
@@ -18,7 +18,7 @@ static DIGITS: [[u8; 4]; 1000] = {
     digits
 };
 
-/// Writes numbers with commas between them, three digits at a time: a prompt of a long session has a hundred thousand.
+/// Writes numbers with commas between them, three digits at a time, because prompts of long sessions have 100,000 ids.
 pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
     let mut block = [0; LONGEST * BLOCK];
     for chunk in ids.chunks(BLOCK) {
@@ -33,20 +33,20 @@ pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
     }
 }
 
-/// Writes a number and a comma; returns where they end.
+/// Writes a number and a comma. Returns the position after them.
 fn write(block: &mut [u8], at: usize, id: u32) -> usize {
     let (rest, last) = (id / 1000, (id % 1000) as usize);
     let at = match rest {
         0 => return write_first(block, at, last),
         1..1000 => write_first(block, at, rest as usize) - 1,
-        // no vocabulary is so large
+        // rare: no vocabulary is this large
         _ => write(block, at, rest) - 1,
     };
     block[at..at + 4].copy_from_slice(&DIGITS[last]);
     at + 4
 }
 
-/// The same for a number that has at most three digits, without zeros before it.
+/// The same for a number of at most three digits, without leading zeros.
 fn write_first(block: &mut [u8], at: usize, number: usize) -> usize {
     let zeros = usize::from(number < 100) + usize::from(number < 10);
     let digits = u32::from_le_bytes(DIGITS[number]) >> (8 * zeros);

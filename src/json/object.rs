@@ -1,4 +1,4 @@
-//! The members of one level of a JSON object, and edits of it.
+//! The members of a JSON object and edits of them.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Reads the object that is the whole of `bytes`.
+    /// Parses `bytes`, which must be one object.
     ///
     /// # Errors
     /// When `bytes` is not one JSON object.
@@ -35,7 +35,7 @@ impl Object {
         Ok(object)
     }
 
-    /// Reads the object at the cursor; `value` is called at each value and must pass it.
+    /// Parses the object at the cursor. `value` is called at each value and must pass it.
     ///
     /// # Errors
     /// When no object is at the cursor, or `value` fails.
@@ -76,14 +76,14 @@ impl Object {
         Text { raw: &bytes[member.key.start + 1..member.key.end - 1], escaped: member.escaped }
     }
 
-    /// The value of `name`: of repeated keys the last counts, as in Python.
+    /// The value of `name`. The last of repeated keys counts, as in Python.
     #[must_use]
     pub fn get<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
         let member = self.members.iter().rev().find(|member| self.key(bytes, member).is(name))?;
         Some(&bytes[member.value.clone()])
     }
 
-    /// The position of the value of `name`; of repeated keys the last counts.
+    /// The position of the value of `name`. The last of repeated keys counts.
     #[must_use]
     pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
         self.members.iter().rev().find(|member| self.key(bytes, member).is(name)).map(|member| member.value.clone())
@@ -96,30 +96,30 @@ enum MemberChange {
     Removed,
 }
 
-/// An edit of one object: members are replaced, removed or appended; everything else is unchanged.
+/// An edit of one object: replaces, removes and appends members. Everything else stays unchanged.
 #[derive(Debug)]
 pub struct Edit<'a> {
     bytes: &'a [u8],
     object: &'a Object,
-    fates: Vec<MemberChange>,
+    changes: Vec<MemberChange>,
     replaced: Vec<(Range<usize>, Vec<u8>)>,
     appended: Vec<u8>,
 }
 
 impl<'a> Edit<'a> {
-    /// No edit yet.
+    /// An edit without changes.
     #[must_use]
     pub fn new(bytes: &'a [u8], object: &'a Object) -> Self {
         Self {
             bytes,
             object,
-            fates: vec![MemberChange::Kept; object.members.len()],
+            changes: vec![MemberChange::Kept; object.members.len()],
             replaced: Vec::new(),
             appended: Vec::new(),
         }
     }
 
-    /// Gives `name` a value: the last of repeated keys is replaced and the others go; without one the member is appended.
+    /// Sets the value of `name`. Replaces the last of repeated keys and removes the others. Appends the member if the key is missing.
     pub fn set(&mut self, name: &str, value: &[u8]) {
         let mut found = false;
         for at in (0..self.object.members.len()).rev() {
@@ -128,7 +128,7 @@ impl<'a> Edit<'a> {
                 continue;
             }
             if found {
-                self.fates[at] = MemberChange::Removed;
+                self.changes[at] = MemberChange::Removed;
             } else {
                 found = true;
                 self.replaced.push((member.value.clone(), value.to_vec()));
@@ -148,41 +148,41 @@ impl<'a> Edit<'a> {
         self.appended.extend_from_slice(value);
     }
 
-    /// Removes every member whose key matches `gone`.
-    pub fn remove(&mut self, gone: impl Fn(&Text<'_>) -> bool) {
-        for (member, fate) in self.object.members.iter().zip(&mut self.fates) {
-            if gone(&self.object.key(self.bytes, member)) {
-                *fate = MemberChange::Removed;
+    /// Removes every member whose key matches.
+    pub fn remove(&mut self, matches: impl Fn(&Text<'_>) -> bool) {
+        for (member, change) in self.object.members.iter().zip(&mut self.changes) {
+            if matches(&self.object.key(self.bytes, member)) {
+                *change = MemberChange::Removed;
             }
         }
     }
 
-    /// The value of a member as it will be; `None` where it goes. `cuts` are made within values.
+    /// The new value of a member, with `cuts` applied; `None` if the member is removed.
     #[must_use]
     pub fn value(&self, member: &Member, cuts: &Splice) -> Option<Vec<u8>> {
         let at = self.object.members.iter().position(|own| own == member)?;
-        if self.fates[at] == MemberChange::Removed {
+        if self.changes[at] == MemberChange::Removed {
             return None;
         }
         let replaced = self.replaced.iter().find(|(range, _)| *range == member.value);
         Some(replaced.map_or_else(|| cuts.within(self.bytes, member.value.clone()), |(_, value)| value.clone()))
     }
 
-    /// Writes the edit down as cuts and insertions of the text.
+    /// Adds the edit to `splice` as cuts and insertions.
     pub fn finish(self, splice: &mut Splice) {
         for (range, value) in self.replaced {
             splice.replace(range, value);
         }
         let members = &self.object.members;
-        let first_kept = self.fates.iter().position(|fate| *fate == MemberChange::Kept);
-        // leading members go together with the comma after them, later ones with the comma before them
+        let first_kept = self.changes.iter().position(|change| *change == MemberChange::Kept);
+        // leading members are removed with the comma after them, later ones with the comma before them
         match first_kept {
             Some(first) => {
                 if first > 0 {
                     splice.cut(members[0].key.start..members[first].key.start);
                 }
                 for at in first + 1..members.len() {
-                    if self.fates[at] == MemberChange::Removed {
+                    if self.changes[at] == MemberChange::Removed {
                         splice.cut(members[at - 1].value.end..members[at].value.end);
                     }
                 }
@@ -221,19 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_repeated_keys_is_replaced_and_the_others_go() {
+    fn last_of_repeated_keys_is_replaced_and_the_others_are_removed() {
         let text = r#"{"a": 1, "b" :2,"a":3,"c":[1,2 ]}"#;
         assert_eq!(edited(text, |edit| edit.set("a", b"9")), r#"{"b" :2,"a":9,"c":[1,2 ]}"#);
         assert_eq!(Object::parse(text.as_bytes()).unwrap().get(text.as_bytes(), "a"), Some(&b"3"[..]));
     }
 
     #[test]
-    fn an_escaped_key_is_the_same_key() {
+    fn escaped_key_equals_the_plain_key() {
         assert_eq!(edited("{\"\\u0061\":1}", |edit| edit.set("a", b"2")), "{\"\\u0061\":2}");
     }
 
     #[test]
-    fn members_are_appended_last_also_to_an_empty_object() {
+    fn members_are_appended_at_the_end_of_any_object() {
         assert_eq!(edited("{}", |edit| edit.append("a", b"1")), "{\"a\":1}");
         assert_eq!(edited("{ }", |edit| edit.append("a", b"1")), "{\"a\":1 }");
         assert_eq!(edited(r#"{"x":0}"#, |edit| edit.append("a", b"1")), r#"{"x":0,"a":1}"#);
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn removing_leaves_exactly_the_rest(names in prop::collection::vec("[a-d]", 0..8), gone in "[a-d]", also in "[a-d]") {
+        fn removing_keeps_all_other_members(names in prop::collection::vec("[a-d]", 0..8), gone in "[a-d]", also in "[a-d]") {
             let text = format!("{{{}}}", names.iter().enumerate().map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
             let left = edited(&text, |edit| { edit.remove(|key| key.is(&gone)); edit.remove(|key| key.is(&also)); });
             let expected = format!("{{{}}}", names.iter().enumerate().filter(|(_, name)| **name != gone && **name != also).map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
@@ -254,7 +254,7 @@ mod tests {
         }
 
         #[test]
-        fn setting_makes_exactly_one(names in prop::collection::vec("[a-d]", 0..8), set in "[a-d]") {
+        fn set_leaves_exactly_one_member_of_the_name(names in prop::collection::vec("[a-d]", 0..8), set in "[a-d]") {
             let text = format!("{{{}}}", names.iter().enumerate().map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
             let made = edited(&text, |edit| edit.set(&set, b"\"new\""));
             prop_assert_eq!(made.matches(&format!("\"{set}\":")).count(), 1);

@@ -1,10 +1,10 @@
-//! Python's rules for text: numbers and strings as `json.dumps` writes them, and white space. Templates and parsers of tool calls follow them,
-//! since models were trained with text that Python wrote.
+//! Python's text rules: numbers and strings as `json.dumps` writes them, and white space. Chat templates and tool-call parsers follow
+//! them, because models were trained on text that Python wrote.
 
 use std::fmt::Write;
 
-/// The shortest text that reads as `value`, and of two that are as near the even one, which is what zmij finds and `{:?}` does not.
-/// Only the exponents are spelled otherwise.
+/// The shortest text that parses to `value`, and the even one of two equally near texts. zmij finds it, unlike `{:?}`, but writes
+/// exponents in another form.
 #[must_use]
 pub(crate) fn float(value: f64) -> String {
     if value.is_nan() {
@@ -20,7 +20,7 @@ pub(crate) fn float(value: f64) -> String {
         return format!("{mantissa}e{}{digits:0>2}", if sign.is_empty() { "+" } else { sign });
     }
     match text.split_once("0.0000") {
-        // Python counts the exponent from here on, zmij one place further
+        // Python writes numbers below 1e-4 with an exponent, zmij only those below 1e-5
         Some((sign, rest)) if matches!(sign, "" | "-") && value != 0.0 => {
             let digits = rest.trim_start_matches('0');
             let (first, others) = digits.split_at(1);
@@ -31,10 +31,10 @@ pub(crate) fn float(value: f64) -> String {
     }
 }
 
-/// The most digits of an integer that Python reads.
+/// The most digits of an integer that Python parses.
 const MAX_DIGITS: usize = 4300;
 
-/// The text that Python prints for a number of JSON or a decimal literal; `None` for an integer that Python refuses to read.
+/// The text that Python prints for a JSON number or a decimal literal; `None` for an integer that Python refuses to parse.
 #[must_use]
 pub(crate) fn number(text: &str) -> Option<String> {
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -47,14 +47,14 @@ pub(crate) fn number(text: &str) -> Option<String> {
     }
 }
 
-/// Appends a quoted string; with `ascii` everything beyond it is escaped.
+/// Appends a quoted string. With `ascii`, all other characters are escaped.
 pub(crate) fn string(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
     escaped(out, text, ascii);
     out.push('"');
 }
 
-/// Appends the escaped text of a string, without quotes; with `ascii` everything beyond ASCII is escaped.
+/// Appends the escaped text of a string, without quotes. With `ascii`, all other characters are escaped.
 pub(crate) fn escaped(out: &mut String, text: &str, ascii: bool) {
     for c in text.chars() {
         if !ascii && c > '~' {

@@ -24,7 +24,7 @@ impl Splice {
         self.changes.push((range, bytes));
     }
 
-    /// Takes over the changes of another.
+    /// Adds the changes of another splice.
     pub fn append(&mut self, mut other: Self) {
         self.changes.append(&mut other.changes);
     }
@@ -48,7 +48,7 @@ impl Splice {
         Self { changes: self.changes.iter().filter(inside).cloned().collect() }.apply_range(text, range)
     }
 
-    /// The changed text of `range` alone; every change lies within it.
+    /// The changed text of `range`. All changes must lie inside it.
     #[must_use]
     pub fn apply_range(mut self, text: &[u8], range: Range<usize>) -> Vec<u8> {
         self.changes.sort_by_key(|(range, _)| (range.start, range.end));

@@ -1,30 +1,30 @@
-//! A string, as written in a JSON text.
+//! A string in a JSON text.
 
 use std::borrow::Cow;
 
-/// A string's bytes between its quotes, still escaped.
+/// The escaped bytes of a string, without the quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Text<'a> {
     /// The raw bytes.
     pub raw: &'a [u8],
-    /// Whether a backslash is among them.
+    /// Whether they contain a backslash.
     pub escaped: bool,
 }
 
 impl<'a> Text<'a> {
-    /// Whether the string, unescaped, is `name`. Keys may be spelled with escapes; Python reads them all the same.
+    /// Whether the unescaped string is `name`. Python accepts keys with escapes too.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         if self.escaped { self.decode() == name } else { self.raw == name.as_bytes() }
     }
 
-    /// Whether the string, unescaped, begins with `prefix`.
+    /// Whether the unescaped string begins with `prefix`.
     #[must_use]
     pub fn starts_with(&self, prefix: &str) -> bool {
         if self.escaped { self.decode().starts_with(prefix) } else { self.raw.starts_with(prefix.as_bytes()) }
     }
 
-    /// The string as it reads, escapes resolved. Lone surrogates and invalid UTF-8 become replacement characters.
+    /// The unescaped string. Lone surrogates and invalid UTF-8 become replacement characters.
     #[must_use]
     pub fn decode(&self) -> Cow<'a, str> {
         if !self.escaped {
@@ -33,7 +33,7 @@ impl<'a> Text<'a> {
         Cow::Owned(self.unescaped())
     }
 
-    /// Whether every escape is one that JSON knows, halves of surrogate pairs included. Readers differ in what they take any other for.
+    /// Whether every escape is valid in JSON, including halves of surrogate pairs. Parsers disagree about other escapes.
     #[must_use]
     pub fn is_well_escaped(&self) -> bool {
         let mut rest = self.raw;
@@ -49,7 +49,7 @@ impl<'a> Text<'a> {
         true
     }
 
-    /// What is no text, a half of a surrogate pair or a torn sequence, costs only itself: Python reads what is around it.
+    /// Unescapes the string. Half of a surrogate pair or an invalid sequence affects only itself: Python reads the text around it.
     fn unescaped(&self) -> String {
         let (mut text, mut rest) = (Vec::with_capacity(self.raw.len()), self.raw);
         while let Some(at) = backslash(rest) {
@@ -80,7 +80,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Where the next backslash is. In texts that have lines and quotes it is near: nearer than it takes a search in long strides to begin.
+/// The position of the next backslash. Text with lines and quotes has many, so this is faster than `memchr`, which starts slowly.
 fn backslash(bytes: &[u8]) -> Option<usize> {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
     const SOUGHT: u64 = EACH * b'\\' as u64;
@@ -97,7 +97,7 @@ fn backslash(bytes: &[u8]) -> Option<usize> {
     rest.iter().position(|byte| *byte == b'\\').map(|at| bytes.len() - rest.len() + at)
 }
 
-/// The character that `bytes` begin with the escapes of, and what follows them.
+/// The character whose escapes `bytes` begin with, and the rest.
 fn character(bytes: &[u8]) -> Option<(char, &[u8])> {
     let (unit, behind) = escaped_unit(bytes)?;
     if (0xd800..0xdc00).contains(&unit)
@@ -109,7 +109,7 @@ fn character(bytes: &[u8]) -> Option<(char, &[u8])> {
     Some((char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER), behind))
 }
 
-/// The UTF-16 unit that `bytes` begin with the escape of, and what follows it.
+/// The UTF-16 unit whose escape `bytes` begin with, and the rest.
 fn escaped_unit(bytes: &[u8]) -> Option<(u16, &[u8])> {
     let (digits, behind) = bytes.strip_prefix(b"\\u")?.split_first_chunk::<4>()?;
     let digits =
@@ -156,7 +156,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_text_comes_back_however_it_was_escaped(text: String) {
+        fn any_escaping_decodes_to_the_same_text(text: String) {
             let plain = serde_json::to_string(&text).unwrap();
             let ascii: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
             for raw in [&plain.as_bytes()[1..plain.len() - 1], ascii.as_bytes()] {

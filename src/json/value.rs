@@ -1,4 +1,4 @@
-//! A JSON value as Python's reader would hold it, for the few texts that must be taken apart: conversations and tools.
+//! A JSON tree with the semantics of Python's parser, for the few texts that need one: conversations and tools.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::{Cursor, MAX_DEPTH, Malformed};
 
-/// A value. Keys keep their order, of repeated ones the last value counts, and numbers keep their text.
+/// A value. Keys keep their order, the last of repeated keys counts, and numbers keep their text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Value {
     /// `null`.
@@ -16,7 +16,7 @@ pub enum Value {
     Bool(bool),
     /// The text of a number; also `NaN`, `Infinity` and `-Infinity`.
     Number(Box<str>),
-    /// A string, its escapes resolved.
+    /// A string, unescaped.
     String(String),
     /// A list.
     Array(Vec<Value>),
@@ -25,7 +25,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads the value that is the whole of `bytes`.
+    /// Parses `bytes`, which must be one value.
     ///
     /// # Errors
     /// When it is not JSON, or nests deeper than [`MAX_DEPTH`].
@@ -36,10 +36,10 @@ impl Value {
         Ok(value)
     }
 
-    /// Reads the value at the cursor.
+    /// Parses the value at the cursor.
     ///
     /// # Errors
-    /// As [`Value::parse`].
+    /// Like [`Value::parse`].
     pub fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
         Self::at_depth(cursor, 0)
     }
@@ -92,7 +92,7 @@ impl Value {
         })
     }
 
-    /// The member of an object; `None` where it is missing, null, or this is no object.
+    /// The member of an object; `None` if it is missing or null, or if this is not an object.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
@@ -112,7 +112,7 @@ impl Value {
     }
 }
 
-/// Members of an object that is being read. So few that looking through them is cheap are looked through.
+/// The members of an object during parsing. While they are few, keys are searched linearly.
 #[derive(Default)]
 struct Members {
     list: Vec<(String, Value)>,
@@ -176,7 +176,7 @@ impl Serialize for Value {
     }
 }
 
-/// A number as the narrowest type that holds it; beyond 128 bits integers become doubles.
+/// A number as the narrowest type that holds it. Integers beyond 128 bits become doubles.
 fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     if !text.contains(['.', 'e', 'E', 'N', 'I']) {
         if let Ok(value) = text.parse::<i64>() {
@@ -200,11 +200,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_python_reads_it() {
+    fn values_are_parsed_as_in_python() {
         let value = Value::parse(br#" {"b":1,"a":[true,null,"\u00e9\ud800"],"b":{"x":1e5,"y":NaN}} "#).unwrap();
         assert_eq!(value.get("a").unwrap().as_array().unwrap()[2].as_str(), Some("é\u{fffd}"));
         let Value::Object(members) = &value else { panic!("an object") };
-        assert_eq!(members[0].0, "b", "a repeated key keeps its first place");
+        assert_eq!(members[0].0, "b", "a repeated key keeps its first position");
         assert_eq!(members[0].1.get("x"), Some(&Value::Number("1e5".into())));
         assert_eq!(Value::parse(b"{\"a\":null}").unwrap().get("a"), None);
         for bad in [&b"{"[..], b"[1,]", b"{\"a\"}", b"tru", b"1 2", b""] {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Answer, Request, SampleAnswer, ThinkTokens, advantages};
-use crate::session::{About, Measured, Path, Step, Turn};
+use crate::session::{EntropyMethod, Path, Step, Turn, TurnMetadata};
 
 pub(super) const START: u32 = 151_667;
 pub(super) const END: u32 = 151_668;
@@ -15,7 +15,7 @@ pub(super) const THINK: ThinkTokens = ThinkTokens { start: START, end: END };
 /// A turn of these tokens, with its entropies in nats.
 pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
     let measured =
-        Measured { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
+        EntropyMethod { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
     Turn {
         id: 0,
         parent: None,
@@ -23,7 +23,7 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
         response: response.into(),
         logprobs: Box::default(),
         entropy: entropy.into(),
-        about: About { measured: Some(measured), ..About::default() },
+        about: TurnMetadata { measured: Some(measured), ..TurnMetadata::default() },
     }
 }
 

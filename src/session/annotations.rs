@@ -9,7 +9,7 @@ use super::state::{Session, SessionError};
 use super::store::Store;
 
 impl Store {
-    /// Freezes a session; returns the version and an ack that resolves when it is on disk.
+    /// Freezes a session. Returns the version, and an ack that resolves when the record is on disk.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].

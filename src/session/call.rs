@@ -7,30 +7,30 @@ use super::state::Session;
 use super::store::Store;
 use super::turn::Draft;
 
-/// A call. While it lives its session is neither idle nor evicted; a session that does not exist comes into being with the first turn,
-/// so that a refused call leaves nothing behind.
+/// A call. Its session is neither idle nor evicted until the call is dropped. A session that does not exist is created by the first turn,
+/// so that a refused call creates none.
 #[derive(Debug)]
 pub struct Call {
     store: Arc<Store>,
     id: Arc<str>,
     session: Option<Arc<Session>>,
     done: bool,
-    /// Told of each turn.
+    /// Collects the turns of this call.
     turns: Option<Turns>,
-    /// The turns that its first turn replaces.
+    /// The turns that the first turn of this call replaces.
     before: Option<Turns>,
 }
 
-/// Turns of a call, shared by all copies. Their numbers are not valid in a later session of the same name, which is why each
-/// comes with the number of its session.
+/// Turns of a call, shared by all copies. Their numbers are not valid in a later session of the same name, so each one is stored
+/// with the number of its session.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
-    // held to add a number or to copy them, never across an await
+    // locked to add or copy numbers, never across an await
     ids: Arc<Mutex<Vec<(u64, u32)>>>,
 }
 
 impl Turns {
-    /// Whether it has no turns so far.
+    /// Whether no turn was added so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -66,23 +66,23 @@ impl Call {
         &self.id
     }
 
-    /// It is the session's last call.
-    pub fn last(&mut self) {
+    /// Marks the call as the last one of its session.
+    pub fn mark_last(&mut self) {
         self.done = true;
     }
 
-    /// From now on each turn is added to `turns`, and the first turn replaces those of `before`.
-    pub fn attempt(&mut self, turns: Turns, before: Option<Turns>) {
+    /// Adds each later turn to `turns`. The first one supersedes the turns of `before`.
+    pub fn track_turns(&mut self, turns: Turns, before: Option<Turns>) {
         (self.turns, self.before) = (Some(turns), before);
     }
 
-    /// Adds a turn. It is in the store when this returns, and in the log when the ack resolves. Its number is missing where the
-    /// session has been deleted in the meantime.
+    /// Adds a turn and returns its number, or `None` if the session was deleted in the meantime. The turn is in the store when this
+    /// returns, and in the log when the ack resolves.
     #[must_use]
     pub fn commit(&mut self, mut draft: Draft) -> (Option<u32>, Ack) {
         let session = self.session.get_or_insert_with(|| {
             let session = self.store.enter(&self.id);
-            self.store.arrived(&self.id);
+            self.store.end_pending(&self.id);
             session
         });
         if let Some(before) = self.before.take() {
@@ -95,9 +95,9 @@ impl Call {
         (turn, ack)
     }
 
-    /// Something was generated that is not recorded.
-    pub fn incomplete(&self) {
-        self.store.incomplete(&self.id);
+    /// Marks the session as incomplete: a generation was not recorded.
+    pub fn mark_incomplete(&self) {
+        self.store.mark_incomplete(&self.id);
     }
 }
 
@@ -105,7 +105,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         match &self.session {
             Some(session) => self.store.leave(session, self.done),
-            None => self.store.arrived(&self.id),
+            None => self.store.end_pending(&self.id),
         }
     }
 }

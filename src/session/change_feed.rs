@@ -1,4 +1,4 @@
-//! Changes of a store, for watchers.
+//! Sends the changes of a store to watchers.
 
 use std::sync::{Arc, Weak};
 
@@ -6,37 +6,37 @@ use tokio::sync::{broadcast, watch};
 
 use super::Turn;
 
-/// Turns that a watcher may be behind before it misses some.
-const BEHIND: usize = 1024;
+/// Turns that are buffered for a slow watcher. A watcher that is further behind misses turns.
+const BUFFERED_TURNS: usize = 1024;
 
-/// A turn that has ended, with the name of its session. It is not kept for watchers: it is dropped with its session.
-pub type Ended = (Arc<str>, Weak<Turn>);
+/// A finished turn and the name of its session. The reference is weak, so a watcher does not keep the turns of a removed session.
+pub type CommittedTurn = (Arc<str>, Weak<Turn>);
 
-/// The changes of a store. Receivers are optional, and a slow receiver delays nothing.
+/// The senders of a store's changes. They work without a receiver, and a slow receiver delays nothing.
 #[derive(Debug)]
 pub(super) struct ChangeFeed {
-    turns: broadcast::Sender<Ended>,
+    turns: broadcast::Sender<CommittedTurn>,
     /// The number of the last finished path.
     finished: watch::Sender<u64>,
 }
 
 impl Default for ChangeFeed {
     fn default() -> Self {
-        Self { turns: broadcast::Sender::new(BEHIND), finished: watch::Sender::new(0) }
+        Self { turns: broadcast::Sender::new(BUFFERED_TURNS), finished: watch::Sender::new(0) }
     }
 }
 
 impl ChangeFeed {
-    /// A turn has ended.
-    pub(super) fn turn(&self, session: &Arc<str>, turn: &Arc<Turn>) {
+    /// Sends a finished turn.
+    pub(super) fn send_turn(&self, session: &Arc<str>, turn: &Arc<Turn>) {
         if self.turns.receiver_count() > 0 {
-            // all receivers may have gone since
+            // fails if all receivers were dropped since
             let _ = self.turns.send((Arc::clone(session), Arc::downgrade(turn)));
         }
     }
 
-    /// Paths up to this number have finished.
-    pub(super) fn finished(&self, number: u64) {
+    /// Announces that the paths up to this number have finished.
+    pub(super) fn send_finished(&self, number: u64) {
         self.finished.send_if_modified(|last| {
             let later = number > *last;
             *last = number.max(*last);
@@ -44,7 +44,7 @@ impl ChangeFeed {
         });
     }
 
-    pub(super) fn watch_turns(&self) -> broadcast::Receiver<Ended> {
+    pub(super) fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
         self.turns.subscribe()
     }
 

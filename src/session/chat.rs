@@ -1,58 +1,58 @@
-//! What a turn of a chat was asked, so that the conversation's next call finds its tokens.
+//! What is recorded of a turn that answers a chat request, so that the next call of the conversation finds its tokens.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Cause, Fingerprint};
 
-/// A digest of a conversation up to some message: equal for conversations with the same meaning, otherwise different.
+/// A digest of a conversation up to some message. Conversations with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 16]);
 
-/// The part of a turn that only a chat has.
+/// The part of a turn that only chat requests have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
     /// The messages that the turn answers.
     pub conversation: Digest,
-    /// Its context shows the tools.
+    /// Whether the prompt shows the tools.
     #[serde(default)]
     pub tools: bool,
     /// How its text was parsed. Together with the tokens it determines the message that the client received.
     pub reading: Reading,
-    /// Its prompt holds text that was sampled in this session and had to be tokenised anew. Logs of version 0.1 say it of any text
-    /// of an assistant.
+    /// Whether the prompt holds text that was sampled in this session and had to be tokenised again. Logs of version 0.1 set it for
+    /// any assistant text.
     #[serde(default)]
     pub retokenised: bool,
-    /// Its prompt holds text of an assistant that was not sampled in this session: examples, a prefill, a fixed greeting.
+    /// Whether the prompt holds assistant text that was not sampled in this session: examples, a prefill, a fixed greeting.
     #[serde(default)]
     pub foreign_text: bool,
-    /// Tokens of its prompt that end the turn before, which ended by length.
+    /// Tokens that the prompt adds to end the previous turn, which ended by length.
     #[serde(default)]
     pub inserted_end_of_turn: u32,
-    /// What a later call is compared with; turns of older logs have none.
+    /// Compared with later calls. Turns of older logs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
-    /// What the call changed in an earlier conversation, if it begins a branch; becomes the turn's cause.
+    /// The change to an earlier conversation that begins a branch, if any. It becomes the turn's cause.
     #[serde(skip)]
     pub departure: Option<Cause>,
 }
 
-/// How the text of a reply is read.
+/// How the text of a reply is parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// The format of its tool calls; `None` where none are looked for.
+    /// The format of its tool calls; `None` if tool calls are not parsed.
     pub format: Option<Box<str>>,
-    /// Its thinking is separated from the text.
+    /// Whether the thinking is separated from the text.
     pub separate: bool,
-    /// The prompt had opened a thought.
+    /// Whether the prompt ends inside an open think tag.
     pub opened: bool,
-    /// Special tokens are no part of its text.
+    /// Whether special tokens are left out of the text.
     pub skip_special: bool,
-    /// The stop token is part of its text.
+    /// Whether the stop token is part of the text.
     pub keep_stop: bool,
 }
 
 impl Digest {
-    /// From the bytes of a hash, of which the first sixteen are kept.
+    /// The digest of a hash: its first 16 bytes.
     #[must_use]
     pub fn of(hash: &[u8]) -> Self {
         let mut bytes = [0; 16];

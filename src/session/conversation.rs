@@ -1,4 +1,4 @@
-//! What the conversations of a session were, by digests, and how a later call departs from them.
+//! An index of a session's conversations by digests. It finds what a later call changed in them.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cause, Digest, Turn};
 
-/// A conversation in the parts that clients change one at a time.
+/// Digests of the parts of a conversation that clients usually change one at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The leading system messages.
@@ -15,7 +15,7 @@ pub struct Fingerprint {
     pub tools: Digest,
     /// The messages after the leading system messages.
     pub body: Digest,
-    /// The same without the contents of tool results.
+    /// The messages of `body` without the contents of tool results.
     pub shape: Digest,
     /// Bytes of the tool results.
     pub tool_bytes: u64,
@@ -26,7 +26,7 @@ pub struct Fingerprint {
 /// The beginning of a conversation, up to some message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
-    /// Of all messages and the settings; see [`super::Chat::conversation`].
+    /// The digest of all messages and the settings; see [`super::Chat::conversation`].
     pub conversation: Digest,
     /// See [`Fingerprint`].
     pub body: Digest,
@@ -61,7 +61,7 @@ impl ConversationIndex {
         self.conversations.get(&conversation).map_or(&[], Vec::as_slice)
     }
 
-    /// Which turn a call departs from, and what it changed there. `prefixes` are the beginnings of the call, `edited` says that it
+    /// Which turn a call departs from, and what it changed there. `prefixes` are the beginnings of the call. `edited` is true if the call
     /// holds text that was sampled after the change.
     pub(super) fn departure(
         &self,

@@ -1,4 +1,4 @@
-//! How many turns of which kind a session has, counted as they come.
+//! Running counts of a session's turns by kind.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub struct TurnCounts {
 }
 
 impl TurnCounts {
-    /// Counts a turn. `extends` says that its parent ended a path until now.
+    /// Counts a turn. `extends` is true if its parent ended a path until now.
     pub(super) fn add(&mut self, turn: &Turn, extends: bool) {
         self.sampled_tokens += turn.response.len();
         self.leaves += usize::from(!extends);
@@ -26,13 +26,13 @@ impl TurnCounts {
         *self.causes.entry(turn.about.cause).or_default() += 1;
     }
 
-    /// Turns that are not trained, by the name of what is wrong.
+    /// Turns that are not trained, by the name of their fault.
     #[must_use]
     pub fn faults(&self) -> Vec<(&'static str, usize)> {
         Fault::ALL.into_iter().filter_map(|fault| Some((fault.name(), *self.faults.get(&fault)?))).collect()
     }
 
-    /// Turns by how they found their place.
+    /// Turns by the name of their cause.
     #[must_use]
     pub fn causes(&self) -> Vec<(&'static str, usize)> {
         Cause::ALL.into_iter().filter_map(|cause| Some((cause.name(), *self.causes.get(&cause)?))).collect()

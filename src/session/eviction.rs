@@ -1,4 +1,4 @@
-//! What happens to sessions with time: they finish, and they leave.
+//! Finishes idle sessions, and evicts sessions by age and by bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,16 +12,16 @@ use super::order_index::{EvictedSession, Order};
 use super::state::{Session, State};
 use super::store::{Store, now_ms};
 
-/// Paths that are numbered, and sessions that are listed, under one hold of the order's lock.
-const AT_ONCE: usize = 64;
+/// Paths that are numbered, or sessions that are listed, per lock of the order.
+const PER_LOCK: usize = 64;
 
-/// Turns of a session that a caller looks over itself. A longer session takes a blocking thread, because the caller may be a task.
+/// Turns of the longest session that is walked on the caller's thread. The caller may be a task, so longer sessions use a blocking thread.
 const SHORT: u32 = 256;
 
-/// Sessions that a caller looks at itself to make room.
-const LOOKS: usize = 512;
+/// Sessions that a caller checks on its own thread to make room.
+const CHECKS: usize = 512;
 
-/// Runs work that may take long on a blocking thread; at once where there is no runtime.
+/// Runs work that may take long on a blocking thread, or inline without a runtime.
 fn off_runtime(work: impl FnOnce() + Send + 'static) {
     match Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(work)),
@@ -30,26 +30,26 @@ fn off_runtime(work: impl FnOnce() + Send + 'static) {
 }
 
 impl Store {
-    /// Gives out the paths of a session that have not been given out.
+    /// Publishes the paths of a session that were not published before.
     pub(super) fn finish(&self, session: &Arc<Session>) {
         let _finishing = session.finishing();
-        // before the turns are counted: a call that ends later opens the session again
-        self.order().settled(session);
-        let Some(turns) = session.unsettled() else { return };
+        // before the turns are counted: a call that ends later marks the session as open again
+        self.order().mark_published(session);
+        let Some(turns) = session.unpublished() else { return };
         let leaves = View::new(&session.turns(turns)).leaves().exported;
-        for leaves in leaves.chunks(AT_ONCE) {
+        for leaves in leaves.chunks(PER_LOCK) {
             let claimed = session.claim(leaves);
-            // under the order's lock the numbers in the log rise
+            // the order stays locked, so that the numbers in the log rise
             let mut order = self.order();
-            for (number, leaf) in session.give_out(turns, &claimed, || order.next_finished()) {
+            for (number, leaf) in session.publish(turns, &claimed, || order.next_finished()) {
                 order.finished.push_back((number, Arc::clone(&session.id)));
                 self.ledger.append_unacknowledged(Record::Finished { session: session.key(), leaf, turns, number });
-                self.news.finished(number);
+                self.feed.send_finished(number);
             }
         }
     }
 
-    /// The same from a task: a long session takes a blocking thread.
+    /// Like [`Store::finish`], for tasks: a long session uses a blocking thread.
     pub(super) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
         if session.is_longer_than(SHORT) {
             let (store, session) = (Arc::clone(self), Arc::clone(session));
@@ -58,11 +58,11 @@ impl Store {
         self.finish(session);
     }
 
-    /// Gives out what is idle and evicts what is over its time. Takes long where many sessions are: not for a task.
+    /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
     pub fn sweep(&self) {
         let (now, mut after) = (Instant::now(), 0);
         loop {
-            let idle = self.order().idle(now, self.limits.idle, after, AT_ONCE);
+            let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
             let Some((last, _)) = idle.last() else { break };
             after = *last;
             for (_, session) in idle {
@@ -74,14 +74,14 @@ impl Store {
         self.evict();
     }
 
-    /// Evicts what is over its time, and what is over the bytes.
+    /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
     pub(super) fn evict(&self) {
         self.evict_within(usize::MAX, u32::MAX);
     }
 
-    /// The same from a task: a blocking thread does what takes longer.
+    /// Like [`Store::evict`], for tasks: a blocking thread does what takes longer.
     pub(super) fn evict_soon(self: &Arc<Self>) {
-        if self.evict_within(LOOKS, SHORT) || self.evicting.swap(true, Ordering::Relaxed) {
+        if self.evict_within(CHECKS, SHORT) || self.evicting.swap(true, Ordering::Relaxed) {
             return;
         }
         let store = Arc::clone(self);
@@ -91,11 +91,11 @@ impl Store {
         });
     }
 
-    /// Looks at `looks` sessions at most, none of them longer than `longest`; returns whether that was enough.
-    fn evict_within(&self, looks: usize, longest: u32) -> bool {
+    /// Checks at most `checks` sessions, none of them longer than `longest`. Returns whether nothing is left to evict.
+    fn evict_within(&self, checks: usize, longest: u32) -> bool {
         let now = Instant::now();
         let mut passed = 0;
-        for _ in 0..looks {
+        for _ in 0..checks {
             let Some((tick, reason, session)) = self.due(now, passed) else { return true };
             passed = tick + 1;
             let unused = |state: &State| !self.is_used(state, &session.id);
@@ -105,11 +105,11 @@ impl Store {
             if session.is_longer_than(longest) {
                 return false;
             }
-            // readers of finished paths must learn that these went before they were read
+            // publishes the paths first, so that a reader of finished paths learns that it missed them
             self.finish(&session);
             let mut order = self.order();
             if session.tick() != tick {
-                // it was used in the meantime
+                // the session was used in the meantime
                 continue;
             }
             let evicted = Record::Evicted { session: session.key() };
@@ -121,7 +121,7 @@ impl Store {
         false
     }
 
-    /// The session to be evicted next, from tick `from` on, and why.
+    /// The next session to evict, from tick `from` on, and the reason.
     fn due(&self, now: Instant, from: u64) -> Option<(u64, &'static str, Arc<Session>)> {
         let order = self.order();
         let over = u64::try_from(order.bytes).is_ok_and(|bytes| bytes > self.limits.bytes);
@@ -134,10 +134,10 @@ impl Store {
     }
 
     fn is_used(&self, state: &State, id: &str) -> bool {
-        state.running > 0 || self.early.has(id)
+        state.running > 0 || self.pending.has(id)
     }
 
-    /// Lets a session go, unless it is gone or `may` does not hold. It is recorded before the name is free for another.
+    /// Removes a session, unless it is removed already or `may` returns false. The record is appended before the name becomes free.
     pub(super) fn forget(
         &self,
         order: &mut Order,
@@ -147,10 +147,10 @@ impl Store {
     ) -> Option<Ack> {
         let (bytes, ack) = {
             let mut state = session.state();
-            if state.gone || !may(&state) {
+            if state.removed || !may(&state) {
                 return None;
             }
-            state.gone = true;
+            state.removed = true;
             (state.bytes, self.ledger.append(record))
         };
         order.remove(session, bytes);

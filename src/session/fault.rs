@@ -2,36 +2,38 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a turn is not trained. Its tokens are kept, as context for turns that continue it.
+/// Why a turn is not trained. Its tokens are kept as context for turns that continue it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The engine aborted it.
+    /// The engine aborted the generation. A later call may continue the turn.
     Aborted,
-    /// The client disconnected before the end. The tokens until then are kept.
+    /// The client disconnected before the end of the reply. The tokens until then are recorded. A later call may continue the turn.
     Disconnected,
-    /// The connection to the engine broke before the end.
+    /// The connection to the engine broke before the end of the reply. A later call may continue the turn.
     Broken,
-    /// The ids of the prompt are not known.
+    /// The token ids of the prompt are unknown. Send `input_ids`, or use an engine that echoes prompt ids.
     PromptUnknown,
-    /// The prompt does not have as many tokens as the engine counted.
+    /// The number of recorded prompt tokens differs from the engine's count. Report it, with the version of the engine.
     PromptMismatch,
-    /// The response does not have as many tokens as the engine counted.
+    /// The number of recorded response tokens differs from the engine's count. Report it, with the version of the engine.
     CompletionMismatch,
-    /// `output_ids` and the ids of the logprobs differ.
+    /// `output_ids` and the ids of the logprobs differ. Report it, with the version of the engine.
     IdsMismatch,
     /// The listed ids may not be the sampled ones: the engine is not known to be SGLang and sent no logprobs, or the
-    /// events of its stream contradict each other.
+    /// events of its stream contradict each other. Request logprobs, or start sglang-jax with `--skip-tokenizer-init`.
     IdsUnverified,
-    /// The number of logprobs is not the number of tokens.
+    /// The number of logprobs differs from the number of tokens. Report it, with the version of the engine.
     LogprobsMismatch,
-    /// The number of entropies is not the number of tokens.
+    /// The number of entropies differs from the number of tokens. Report it, with the version of the engine.
     EntropiesMismatch,
-    /// The reply could not be read to its end.
+    /// The reply could not be parsed to its end. Report it, with the version of the engine.
     Unreadable,
-    /// It is not in the log from which its session was restored.
+    /// The turn is missing in the log from which its session was restored: the log was damaged, degraded or over its limit.
+    /// See the persistence guide.
     Lost,
-    /// The engine's own chat endpoint rendered and sampled it. The engine reported its ids, without logprobs and entropies.
+    /// The engine's own chat endpoint rendered and sampled the turn. The engine reported its ids, without logprobs and entropies.
+    /// Make the tokenizer readable, so that tokentap serves the chat.
     Forwarded,
 }
 
@@ -73,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// Whether the recorded turn is inconsistent. The other faults mean that it was cut off, or
+    /// Whether the recorded turn is inconsistent. The other faults mean that the turn was cut off, or
     /// that the engine rendered it.
     #[must_use]
     pub fn is_quarantine(self) -> bool {

@@ -1,7 +1,8 @@
-//! The turns of one session and how they hang together.
+//! The turns of one session as a forest.
 //!
-//! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
-//! A turn is never refused, merged or moved. Turns are in the order of their commits, so a parent's number is below its children's.
+//! A call attaches to the deepest turn whose tokens, from its root on, are a prefix of the call's prompt. A prompt that departs from
+//! earlier turns begins a branch. A turn is never refused, merged or moved. Turns are in commit order, so a parent has a lower number
+//! than its children.
 
 mod branch;
 mod leaves;
@@ -20,36 +21,36 @@ use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
 pub struct Forest {
     turns: Vec<Arc<Turn>>,
     roots: Vec<Stem>,
-    /// By turn: what continues it.
+    /// By turn: the prompts that continue it.
     children: Vec<Vec<Stem>>,
     tokens: RadixTree,
-    /// By turn: where it ends in `tokens`; [`ROOT`] where its tokens are not known from its root on.
+    /// By turn: the node of `tokens` at which it ends; [`ROOT`] if its tokens are not known from its root on.
     ends: Vec<u32>,
-    /// By a parent, and where a prompt ends in `tokens`: the prompt's place among the stems of the parent.
+    /// By a parent and the node of `tokens` at which a prompt ends: the index of the prompt among the stems of the parent.
     prompts: HashMap<(Option<u32>, u32), u32>,
     conversations: ConversationIndex,
-    /// Turns that a later one replaces.
+    /// Turns that a later turn replaces.
     superseded: HashSet<u32>,
     counts: TurnCounts,
 }
 
-/// Turns that sampled the same prompt behind the same parent.
+/// Turns that sampled the same prompt after the same parent.
 #[derive(Debug)]
 struct Stem {
     prompt: Arc<[u32]>,
     turns: Vec<u32>,
-    /// One of them has a sampled token.
+    /// Whether one of them has a sampled token.
     is_sampled: bool,
 }
 
-/// Where a prompt belongs.
+/// The place of a prompt in the forest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The turn it continues.
     pub parent: Option<u32>,
-    /// Tokens of the prompt that are known from there.
+    /// Tokens of the prompt that end with that turn.
     pub known: usize,
-    /// What is new; shared with turns that sampled the same.
+    /// The new tokens of the prompt; shared with turns that sampled the same prompt.
     pub suffix: Arc<[u32]>,
     /// How it relates to the turns of the forest.
     pub cause: Cause,
@@ -62,13 +63,13 @@ impl Forest {
         &self.turns
     }
 
-    /// The turns that answer this conversation, in the order of their commits.
+    /// The turns that answer this conversation, in commit order.
     #[must_use]
     pub fn answers(&self, conversation: Digest) -> &[u32] {
         self.conversations.answers(conversation)
     }
 
-    /// What a call changed in the recorded conversations; `None` if they do not show it.
+    /// The change that a call made to the recorded conversations; `None` if they do not show one.
     #[must_use]
     pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
         self.conversations.departure(&self.turns, prefixes, call, edited)
@@ -80,7 +81,7 @@ impl Forest {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
-    /// Finds the place of a call with this prompt. `departure` is the change that its messages show, if it has messages.
+    /// Finds the place of a call with this prompt. `departure` is the change that its messages show, if any.
     #[must_use]
     pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Placement {
         let (parent, known) = self.tokens.deepest(&self.turns, prompt);
@@ -99,7 +100,7 @@ impl Forest {
         Placement { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
     }
 
-    /// The same prompt behind the same parent, where it was sampled before: one copy of it is enough.
+    /// The stored copy of this prompt after this parent, if it was sampled before.
     #[must_use]
     pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
@@ -135,14 +136,14 @@ impl Forest {
         stem.turns.push(turn.id);
         stem.is_sampled |= !turn.response.is_empty();
         let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
-        // a turn without a sampled token is not continued: it would add nothing
+        // a turn without a sampled token is never a parent: it would add nothing
         if !turn.response.is_empty() {
             self.tokens.end(&self.turns, end, turn.id);
         }
         end
     }
 
-    /// Where the tokens of a turn end in `tokens`.
+    /// The node of `tokens` at which a turn ends.
     fn end(&self, turn: Option<u32>) -> u32 {
         turn.map_or(ROOT, |turn| self.ends[turn as usize])
     }
@@ -151,7 +152,7 @@ impl Forest {
         parent.map_or(&self.roots, |parent| &self.children[parent as usize])
     }
 
-    /// The first continuation of a turn.
+    /// The cause of the first continuation of a turn.
     fn continues(&self, parent: u32, rest: &[u32]) -> Cause {
         let about = &self.turns[parent as usize].about;
         let length = about.finish.as_deref() == Some("length");
@@ -163,7 +164,7 @@ impl Forest {
     }
 }
 
-/// How many tokens two lists have in common at their beginning.
+/// The number of leading tokens that two lists have in common.
 fn shared(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -171,16 +172,16 @@ fn shared(a: &[u32], b: &[u32]) -> usize {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::session::{About, Fault};
+    use crate::session::{Fault, TurnMetadata};
 
     /// Commits a call as a store would.
     pub(crate) fn add(forest: &mut Forest, prompt: &[u32], response: &[u32], finish: &str) -> Cause {
         let place = forest.place(prompt, None);
-        let about = About {
+        let about = TurnMetadata {
             cause: place.cause,
             finish: Some(finish.into()),
             fault: (finish == "abort").then_some(Fault::Aborted),
-            ..About::default()
+            ..TurnMetadata::default()
         };
         forest.push(Arc::new(Turn {
             id: forest.next_id(),
@@ -195,7 +196,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_conversation_is_a_line() {
+    fn conversation_without_branches_is_one_path() {
         let mut forest = Forest::default();
         assert_eq!(add(&mut forest, &[1, 2], &[3, 4], "stop"), Cause::First);
         assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5], &[6], "stop"), Cause::Extends);
@@ -216,7 +217,7 @@ pub(super) mod tests {
         assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 99, 6]), Cause::StopReplaced);
         assert_eq!(cause(&[1, 2, 9, 9, 3, 77, 5, 6]), Cause::ResponseEdited);
         assert_eq!(cause(&[1, 2, 9, 9, 3]), Cause::RolledBack);
-        assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::NewConversation, "three tokens may be there by chance");
+        assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::NewConversation, "three equal tokens can be a coincidence");
         assert_eq!(cause(&[1, 55, 55, 55, 55, 55]), Cause::NewConversation);
         assert_eq!(cause(&[42]), Cause::NewConversation);
     }
@@ -239,7 +240,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_prompt_behind_a_turn_is_compared() {
+    fn every_prompt_after_a_turn_is_compared() {
         let mut forest = Forest::default();
         let long = [7, 8, 7, 8, 7, 8, 7, 8, 9];
         add(&mut forest, &[1, 2, 3, 4], &long, "stop");
@@ -256,7 +257,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_replaced_stop_token_is_found_where_samples_part() {
+    fn replaced_stop_token_is_found_where_samples_diverge() {
         let mut forest = Forest::default();
         // the tree has a node before each last token
         add(&mut forest, &[1], &[2, 3, 4], "stop");
@@ -265,14 +266,14 @@ pub(super) mod tests {
         let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
         assert_eq!(cause(&[1, 2, 3, 9]), Cause::StopReplaced);
         assert_eq!(cause(&[1, 9]), Cause::ResponseEdited, "nothing but a stop token was sampled");
-        // and where they part afterwards
+        // and where they diverge afterwards
         add(&mut forest, &[1, 2, 30], &[31], "stop");
         assert_eq!(forest.place(&[1, 2, 3, 9], None).cause, Cause::StopReplaced);
         assert_eq!(forest.place(&[1, 2, 9], None).cause, Cause::ResponseEdited);
     }
 
     #[test]
-    fn a_long_response_after_a_changed_prompt_shows_an_edited_history() {
+    fn long_response_after_a_changed_prompt_shows_an_edited_history() {
         let long = [7, 8, 7, 8, 7, 8, 7, 8, 9];
         let mut forest = Forest::default();
         add(&mut forest, &[1, 2], &long, "stop");
@@ -300,7 +301,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_equal_turns_the_trainable_and_then_the_latest_is_continued() {
+    fn among_equal_turns_a_trainable_then_the_latest_is_continued() {
         let mut forest = Forest::default();
         for finish in ["stop", "stop", "abort"] {
             add(&mut forest, &[1], &[2], finish);
@@ -311,7 +312,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn turn_without_tokens_is_no_parent() {
+    fn turn_without_tokens_is_never_a_parent() {
         let mut forest = Forest::default();
         add(&mut forest, &[1], &[], "abort");
         assert_eq!(add(&mut forest, &[1], &[2], "stop"), Cause::Sample);

@@ -1,7 +1,7 @@
-//! Where the records of sessions are kept beyond the memory of this process.
+//! Durable storage for the records of sessions.
 //!
-//! A store and the policy epochs write one [`Record`] for each change, in the order of the changes. A [`Ledger`] keeps them: today the
-//! local [`log`], which is read once, at the start of the process.
+//! A store and the policy epochs append one [`Record`] for each change, in the order of the changes. A [`Ledger`] stores them: currently
+//! the local [`log`], which is read once, at the start of the process.
 
 mod ack;
 pub mod log;
@@ -14,35 +14,35 @@ use std::time::SystemTime;
 pub use ack::{Ack, AppendError};
 pub use record::{Record, SessionKey};
 
-/// Keeps records in the order in which they are appended.
+/// Stores records in the order in which they are appended.
 pub trait Ledger: Debug + Send + Sync {
-    /// Appends a record after all others. Never blocks; the [`Ack`] resolves when the record is kept, or with the reason why it is not.
+    /// Appends a record. Never blocks. The [`Ack`] resolves when the record is stored, or with the reason why it is not.
     fn append(&self, record: Record) -> Ack;
 
-    /// Resolves when all records that were appended before have been kept, or have failed.
+    /// Resolves when all records that were appended before are stored or have failed.
     fn written(&self) -> Ack;
 
-    /// The id of the records: cursors into one ledger mean nothing in another. 16 hexadecimal digits that stay the same after a restart.
+    /// The id of the ledger: 16 hexadecimal digits that stay the same after a restart. Cursors are valid for one ledger only.
     fn id(&self) -> &str;
 
-    /// Whether records are kept.
+    /// Whether records are stored.
     fn health(&self) -> Health;
 
-    /// What it has done since it was opened.
+    /// Counts since it was opened.
     fn stats(&self) -> LedgerStats;
 }
 
-/// Whether records are kept.
+/// Whether records are stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Health {
-    /// They are.
+    /// Records are stored.
     #[default]
     Ok,
-    /// They are not; the ledger tries again about once a second.
+    /// Records are not stored. The ledger tries again about once a second.
     Degraded {
-        /// Since when.
+        /// The time of the first failure.
         since: SystemTime,
-        /// The error of the system.
+        /// The error message of the system.
         message: String,
     },
 }
@@ -50,16 +50,16 @@ pub enum Health {
 /// Counts of a ledger since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerStats {
-    /// Records that were kept.
+    /// Records that were stored.
     pub records: u64,
-    /// Records that were not kept: the medium failed, its bound was reached, or the queue was full.
+    /// Records that were not stored: the medium failed or was full, or the queue was full.
     pub lost: u64,
     /// Bytes on the medium now.
     pub bytes: u64,
 }
 
-/// The ledger of this process. A store is used before its ledger is open, because the ports open first; until then, and in a process
-/// without a ledger, records are dropped.
+/// The ledger of this process. The ports open before the ledger, so a store is used without one at first. Until the ledger is open, and
+/// in a process without one, records are dropped.
 #[derive(Debug, Clone, Default)]
 pub struct SharedLedger(Arc<OnceLock<Box<dyn Ledger>>>);
 
@@ -78,7 +78,7 @@ impl SharedLedger {
         self.0.get().map(|ledger| &**ledger)
     }
 
-    /// Appends a record; without a ledger there is nothing to wait for.
+    /// Appends a record. Without a ledger, the ack resolves at once.
     pub(super) fn append(&self, record: Record) -> Ack {
         self.get().map_or_else(Ack::done, |ledger| ledger.append(record))
     }
@@ -88,7 +88,7 @@ impl SharedLedger {
         drop(self.append(record));
     }
 
-    /// Resolves when all records that were appended before have been kept.
+    /// Resolves when all records that were appended before are stored.
     pub(super) fn written(&self) -> Ack {
         self.get().map_or_else(Ack::done, Ledger::written)
     }

@@ -1,6 +1,6 @@
-//! What paths add up to and which of their turns are new, without a list of turns for each path.
+//! Sums over paths, and which of their turns are new, without a list of turns for each path.
 //!
-//! A branched session has far fewer turns than its paths have steps together. Everything here costs time in turns, not in steps.
+//! A branched session has far fewer turns than all its paths have steps. The time here is linear in turns, not in steps.
 
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ pub(super) fn upwards(turns: &[Arc<Turn>], leaf: u32) -> impl Iterator<Item = &A
     std::iter::successors(turns.get(leaf as usize), |turn| turns.get(turn.parent? as usize))
 }
 
-/// The turns that earlier paths hold. Whatever holds a turn holds the turns before it, so what is new on a path is the end of it, and
-/// each turn is walked over once.
+/// The turns that earlier paths hold. A path that holds a turn also holds all turns before it, so the new turns of a path are its last
+/// ones, and each turn is visited once.
 #[derive(Debug, Default)]
 pub(super) struct Claims(Vec<bool>);
 
 impl Claims {
-    /// Takes the path that ends in `leaf`; returns its first turn that no earlier path holds, `u32::MAX` where all are held.
+    /// Claims the path that ends in `leaf`. Returns its first turn that no earlier path holds, or `u32::MAX` if it has none.
     pub(super) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> u32 {
         if self.0.len() < turns.len() {
             self.0.resize(turns.len(), false);

@@ -1,15 +1,15 @@
-//! Lists of what a store holds, copied in parts so that the lock of the order is held briefly.
+//! Lists of a store's sessions and paths, copied in parts so that the order is locked briefly.
 
 use std::sync::Arc;
 
 use super::state::Session;
 use super::store::Store;
 
-/// Entries that are copied from a list under one hold of the order's lock.
+/// Entries that are copied per lock of the order.
 const LISTED: usize = 512;
 
 impl Store {
-    /// Sessions in the order of their birth, from behind the one with the number `after`.
+    /// Sessions in the order of their creation, after the one with the number `after`.
     #[must_use]
     pub fn page(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let mut found = Vec::new();
@@ -22,8 +22,8 @@ impl Store {
         found
     }
 
-    /// The latest sessions first, from before the one with the number `before` on, whose names hold `part`. Names are compared without
-    /// a lock.
+    /// Sessions whose names contain `part`, the latest first, before the one with the number `before`. Names are compared without a
+    /// lock.
     #[must_use]
     pub fn page_back(&self, mut before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
         let mut found = Vec::new();
@@ -37,7 +37,7 @@ impl Store {
         found
     }
 
-    /// Finished paths behind `after`: their numbers and sessions, in order.
+    /// Finished paths after the number `after`: their numbers and sessions, in order.
     #[must_use]
     pub fn finished_after(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
         let mut found = Vec::new();

@@ -1,9 +1,9 @@
-//! The rule for names of sessions, which are used in paths, headers and file names.
+//! The rule for session names, which are used in paths, headers and file names.
 
 /// Characters of the longest name.
 pub const LONGEST_NAME: usize = 128;
 
-/// Whether a name can be a session's. Dots alone cannot: whatever reads a path with them resolves it.
+/// Whether a name is a valid session name. `.` and `..` are not: clients and file systems resolve them in paths.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     (1..=LONGEST_NAME).contains(&name.len())

@@ -1,4 +1,4 @@
-//! What a store reports while it changes, for metrics.
+//! The changes that a store reports to metrics.
 
 use std::fmt::Debug;
 

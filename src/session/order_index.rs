@@ -1,4 +1,4 @@
-//! In which order sessions came, were used, and finished.
+//! Sessions in the order of creation and of use, and finished paths by number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use super::Uid;
 use super::state::Session;
 
-/// Evicted sessions that are remembered by name.
+/// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
 
-/// Finished paths that can be asked for; a consumer that is further behind gets the number that it missed.
+/// Finished paths that can be listed. A consumer that is further behind gets the number of paths that it missed.
 const FINISHED: usize = 1 << 20;
 
-/// Bytes that a session costs besides its turns.
+/// Bytes that a session takes besides its turns.
 pub(super) const SESSION_OVERHEAD: u64 = 512;
 
 /// The tick of a session that has been evicted or deleted.
@@ -29,35 +29,35 @@ pub struct EvictedSession {
     pub session: Arc<str>,
     /// `bytes` or `ttl`.
     pub reason: &'static str,
-    /// When: milliseconds since 1970.
+    /// The time of the eviction: milliseconds since 1970.
     pub at_ms: u64,
 }
 
-/// The orders. Every session is in `born` and `used`.
+/// The index. Every session is in `born` and `used`.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     born: BTreeMap<u64, Arc<Session>>,
     used: BTreeMap<u64, (Instant, Arc<Session>)>,
-    /// Those of the used ones whose paths have not all been given out.
+    /// The sessions of `used` with unpublished paths.
     open: BTreeMap<u64, Arc<Session>>,
     ticks: u64,
-    /// The number of sessions that began in this process.
+    /// The number of sessions that were created in this process.
     begun: u64,
     numbers: u64,
-    /// Bytes of all sessions; below 0 for a moment where a turn's session goes before the turn is counted.
+    /// Bytes of all sessions. Below 0 for a moment if a session is removed before its last turn is counted.
     pub(super) bytes: i64,
-    pub(super) gone: VecDeque<EvictedSession>,
+    pub(super) evicted: VecDeque<EvictedSession>,
     pub(super) finished: VecDeque<(u64, Arc<str>)>,
 }
 
 impl Order {
-    /// A new session that was not used yet.
+    /// Creates a session that was not used yet.
     pub(super) fn begin(&mut self, id: Arc<str>, birth: Option<Uid>, now_ms: u64) -> Session {
         self.begun += 1;
         Session::new(id, self.begun, birth, now_ms)
     }
 
-    /// The session was used.
+    /// Marks a session as used now.
     pub(super) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
         if session.tick() == GONE {
             return;
@@ -73,8 +73,8 @@ impl Order {
         }
     }
 
-    /// All its paths have been given out.
-    pub(super) fn settled(&mut self, session: &Session) {
+    /// Marks all paths of a session as published.
+    pub(super) fn mark_published(&mut self, session: &Session) {
         self.open.remove(&session.tick());
     }
 
@@ -86,21 +86,21 @@ impl Order {
         self.bytes -= signed(bytes + own);
     }
 
-    /// A session has grown by this number of bytes.
+    /// Adds to the bytes of all sessions.
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += signed(bytes);
     }
 
-    /// The same, or less.
+    /// Changes the bytes of all sessions by a signed number.
     pub(super) fn change(&mut self, bytes: i64) {
         self.bytes += bytes;
     }
 
-    pub(super) fn remember(&mut self, gone: EvictedSession) {
-        if self.gone.len() == REMEMBERED {
-            self.gone.pop_front();
+    pub(super) fn remember(&mut self, evicted: EvictedSession) {
+        if self.evicted.len() == REMEMBERED {
+            self.evicted.pop_front();
         }
-        self.gone.push_back(gone);
+        self.evicted.push_back(evicted);
     }
 
     pub(super) fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
@@ -108,18 +108,18 @@ impl Order {
         self.born.range(from..).take(limit).map(|(number, session)| (*number, Arc::clone(session))).collect()
     }
 
-    /// The latest sessions first, from before the one with the number `before` on.
+    /// The latest sessions first, before the one with the number `before`.
     pub(super) fn page_back(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let older = self.born.range(..before).rev();
         older.take(limit).map(|(number, session)| (*number, Arc::clone(session))).collect()
     }
 
-    /// The session that was used least recently, from tick `from` on.
+    /// The least recently used session from tick `from` on.
     pub(super) fn oldest(&self, from: u64) -> Option<(u64, Instant, Arc<Session>)> {
         self.used.range(from..).next().map(|(tick, (used, session))| (*tick, *used, Arc::clone(session)))
     }
 
-    /// Sessions that have not been used for a time, and whose paths have not all been given out, from behind tick `after` on.
+    /// Sessions that were not used for `idle` and have unpublished paths, after tick `after`.
     pub(super) fn idle(&self, now: Instant, idle: Duration, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let is_idle = |tick: &u64| self.used.get(tick).is_some_and(|(used, _)| now.duration_since(*used) >= idle);
         let open = self.open.range(after + 1..).take_while(|(tick, _)| is_idle(tick)).take(limit);
@@ -143,7 +143,7 @@ impl Order {
         self.finished.range(from..).take(limit).cloned().collect()
     }
 
-    /// What was given out before a restart.
+    /// Restores a path that was published before a restart.
     pub(super) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
         self.numbers = self.numbers.max(number);
         while self.finished.len() >= FINISHED {

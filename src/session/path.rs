@@ -1,4 +1,4 @@
-//! A path through a session: the turns from a root to a leaf, and what of them is trained in this export.
+//! A path through a session: the turns from a root to a leaf, and which of them are trained in this export.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::Turn;
 pub struct Path {
     /// The session.
     pub session: Arc<str>,
-    /// Which version of the session.
+    /// The version of the session.
     pub version: u32,
     /// The turns, the root first; never empty.
     pub steps: Vec<Step>,
     /// The reward of this leaf, else of the session: a number or an object.
     pub reward: Option<Arc<serde_json::Value>>,
-    /// A generation of this session passed tokentap unseen.
+    /// A generation of this session was not recorded.
     pub incomplete: bool,
 }
 
@@ -24,24 +24,24 @@ pub struct Path {
 pub struct Step {
     /// The turn.
     pub turn: Arc<Turn>,
-    /// Its sampled tokens have loss mask 1 in this row: it is trainable, and no earlier row of the export holds it.
+    /// Whether its sampled tokens have loss mask 1 in this row: the turn is trainable, and no earlier row of the export holds it.
     pub trained: bool,
 }
 
-/// A run of tokens of one kind.
+/// Consecutive tokens of one kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment<'a> {
     /// The turn it belongs to.
     pub turn: &'a Turn,
-    /// Sampled tokens; otherwise a prompt's.
+    /// Whether they are sampled tokens or a prompt's.
     pub is_response: bool,
     /// The loss mask of all of them.
     pub trained: bool,
     /// The tokens; never empty.
     pub ids: &'a [u32],
-    /// Their logprobs, NaN for a missing one; empty for a prompt, and if all are missing.
+    /// Their logprobs, NaN for a missing one. Empty for a prompt, and if all are missing.
     pub logprobs: &'a [f32],
-    /// Their entropies in nats, as above.
+    /// Their entropies in nats, with the same rules.
     pub entropy: &'a [f32],
 }
 
@@ -72,13 +72,13 @@ impl Path {
         self.steps.iter().map(|step| step.turn.prompt.len() + step.turn.response.len()).sum()
     }
 
-    /// A path without tokens.
+    /// Whether the path has no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Tokens behind the first prompt, later prompts among them: what trainers call the response.
+    /// Tokens after the first prompt, including later prompts: what trainers call the response.
     #[must_use]
     pub fn response_len(&self) -> usize {
         self.len() - self.prompt_len()

@@ -1,16 +1,16 @@
-//! Calls that began before their session was there.
+//! Calls that began before their session existed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many there are, by the name of the session: one that comes into being meanwhile is in use.
+/// The number of such calls by the name of the session. A session that is created while they run counts as used.
 #[derive(Debug, Default)]
-pub(super) struct Early {
-    // the last lock that is taken, for one look
+pub(super) struct PendingCalls {
+    // locked for one access, and no other lock is taken while it is locked
     calls: Mutex<HashMap<Arc<str>, u32>>,
 }
 
-impl Early {
+impl PendingCalls {
     fn calls(&self) -> MutexGuard<'_, HashMap<Arc<str>, u32>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -19,7 +19,7 @@ impl Early {
         *self.calls().entry(Arc::clone(id)).or_default() += 1;
     }
 
-    /// One of them has found its session, or has ended without one.
+    /// Removes a call that has entered its session, or has ended without one.
     pub(super) fn remove(&self, id: &str) {
         let mut calls = self.calls();
         if let Some(count) = calls.get_mut(id) {

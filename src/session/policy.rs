@@ -1,7 +1,7 @@
-//! Which policy sampled which tokens.
+//! Determines which policy sampled which tokens.
 //!
-//! SGLang's `weight_version` changes only when a trainer sets it, and many trainers never do. So tokentap counts epochs: one more with
-//! every call that changes weights, with every change of the label that no such call explains, and when the trainer requests it.
+//! SGLang's `weight_version` changes only when a trainer sets it, and many trainers never do. So tokentap counts policy epochs. A new
+//! epoch begins with every call that changes weights, with every change of the label that no such call explains, and on request.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Ack, Record, SharedLedger};
 
-/// Epochs of which label and name are remembered: more than any request spans.
+/// Epochs whose label and name are remembered: more than any request spans.
 const REMEMBERED: usize = 1024;
 
 /// Tokens of one response that one policy sampled.
@@ -18,22 +18,22 @@ const REMEMBERED: usize = 1024;
 pub struct Span {
     /// The first token, counted from the start of the response.
     pub start: u32,
-    /// Behind the last one.
+    /// The position after the last token.
     pub end: u32,
-    /// tokentap's policy epoch. Where weights changed in between and the engine did not say at which token: the first that is possible.
+    /// tokentap's policy epoch. If the weights changed and the engine did not report at which token, the first possible epoch.
     pub epoch: u64,
-    /// The last epoch that is possible; equal to `epoch` where it is known.
+    /// The last possible epoch; equal to `epoch` if the epoch is certain.
     pub until: u64,
     /// The engine's `weight_version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_version: Option<Box<str>>,
-    /// What the trainer called the epoch (`POST /v1/policy`).
+    /// The trainer's name of the epoch (`POST /v1/policy`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Box<str>>,
 }
 
 impl Span {
-    /// Whether it is known which policy it was.
+    /// Whether exactly one policy is possible.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.epoch == self.until
@@ -42,21 +42,21 @@ impl Span {
 
 /// The weight versions that the engine reported for a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct ReportedVersions {
     /// `weight_version`.
     pub label: Option<Box<str>>,
-    /// `weight_versions`: label, first token, behind the last.
+    /// `weight_versions`: label, first token, position after the last token.
     pub spans: Vec<(Box<str>, u32, u32)>,
 }
 
-/// How far a response had come when an epoch was first and last seen while it ran.
+/// The number of tokens of a running response when an epoch was first and last observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct EpochMark {
     /// The epoch.
     pub epoch: u64,
-    /// Tokens that had come when it was first seen.
+    /// Tokens received when the epoch was first observed.
     pub first: u32,
-    /// Tokens that had come when it was last seen.
+    /// Tokens received when the epoch was last observed.
     pub last: u32,
 }
 
@@ -67,14 +67,14 @@ struct Epoch {
     version: Option<Box<str>>,
 }
 
-/// The policy of the upstream, as far as it is known.
+/// The policy epochs of the upstream.
 #[derive(Debug)]
 pub struct Policy {
-    // held for a look at the last epochs, never across an await
+    // locked for one access, never across an await
     epochs: Mutex<VecDeque<Epoch>>,
-    /// The label that `/model_info` showed last; held as shortly.
-    shown: Mutex<Option<Box<str>>>,
-    /// Keeps each new epoch.
+    /// The last label of `/model_info`; locked for one access as well.
+    model_info_label: Mutex<Option<Box<str>>>,
+    /// Records each new epoch.
     ledger: SharedLedger,
 }
 
@@ -83,20 +83,20 @@ impl Policy {
     #[must_use]
     pub fn new(ledger: SharedLedger) -> Self {
         let first = Epoch { number: 0, label: None, version: None };
-        Self { epochs: Mutex::new(VecDeque::from([first])), shown: Mutex::default(), ledger }
+        Self { epochs: Mutex::new(VecDeque::from([first])), model_info_label: Mutex::default(), ledger }
     }
 
     fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
         self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The epoch at this moment.
+    /// The current epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         last(&mut self.epochs()).number
     }
 
-    /// The label and the trainer's name of the epoch, where they are known.
+    /// The label and the trainer's name of the current epoch, if known.
     #[must_use]
     pub fn names(&self) -> (Option<Box<str>>, Option<Box<str>>) {
         let mut epochs = self.epochs();
@@ -105,13 +105,13 @@ impl Policy {
     }
 
     /// Begins an epoch: a call has changed the weights, or another engine answers, whose weights may differ.
-    pub fn changed(&self) -> (u64, Ack) {
+    pub fn begin_epoch(&self) -> (u64, Ack) {
         let epoch = next(&mut self.epochs(), None, None);
         (epoch, self.append(epoch, None))
     }
 
-    /// Begins an epoch that the trainer names; the name that the epoch has already begins none.
-    pub fn named(&self, version: &str) -> (u64, Ack) {
+    /// Begins an epoch with the trainer's name. If the current epoch has that name, no epoch begins.
+    pub fn begin_named_epoch(&self, version: &str) -> (u64, Ack) {
         let epoch = {
             let mut epochs = self.epochs();
             let epoch = last(&mut epochs);
@@ -128,7 +128,7 @@ impl Policy {
         self.ledger.append(Record::Policy { epoch, version })
     }
 
-    /// The epoch was at least this one, before a restart.
+    /// Raises the epoch to at least the one before a restart.
     pub fn restore(&self, epoch: u64, version: Option<Box<str>>) {
         let mut epochs = self.epochs();
         let known = last(&mut epochs);
@@ -137,7 +137,7 @@ impl Policy {
         }
     }
 
-    /// Takes over the epoch of a record, before the ledger is open.
+    /// Restores the epoch of a record, before the ledger is open.
     pub(super) fn restore_record(&self, record: &Record) {
         match record {
             Record::Turn { turn, .. } => {
@@ -151,15 +151,15 @@ impl Policy {
         }
     }
 
-    /// `/model_info` shows this label, asked in `epoch`. That is the label of the engine's front, which may stay behind what its
-    /// schedulers sample from (0.5.23, when new weights are in and the cache could not be flushed): it says something when it changes.
-    /// Returns the epoch where it moves.
-    pub fn shown(&self, epoch: u64, label: &str) -> Option<u64> {
-        let before = self.shown.lock().unwrap_or_else(PoisonError::into_inner).replace(label.into());
+    /// Observes the label of `/model_info`, which was requested in `epoch`. The engine's HTTP process reports it, and it may be older
+    /// than the weights of the schedulers (SGLang 0.5.23, if the cache could not be flushed). So only a change of it counts.
+    /// Returns the new epoch, if one began.
+    pub fn observe_model_info(&self, epoch: u64, label: &str) -> Option<u64> {
+        let before = self.model_info_label.lock().unwrap_or_else(PoisonError::into_inner).replace(label.into());
         (before.as_deref() != Some(label)).then(|| self.observe(epoch, label)).flatten()
     }
 
-    /// The engine's label was seen on what was asked in `epoch`. Where no call explains a change, the epoch moves, and is returned.
+    /// Observes the engine's label on the reply to a request of `epoch`. If no call explains a change, an epoch begins and is returned.
     pub fn observe(&self, epoch: u64, label: &str) -> Option<u64> {
         let moved = self.take_label(epoch, label)?;
         drop(self.append(moved, None));
@@ -184,9 +184,9 @@ impl Policy {
         None
     }
 
-    /// Who sampled the tokens of a response of `tokens` tokens that was asked for in the epoch `asked`. `seen` are moments on the way.
+    /// The policies that sampled a response of `tokens` tokens, which was requested in the epoch `asked`. `seen` was observed during it.
     #[must_use]
-    pub fn spans(&self, asked: u64, tokens: u32, reported: &Reported, seen: &[Mark]) -> Vec<Span> {
+    pub fn spans(&self, asked: u64, tokens: u32, reported: &ReportedVersions, seen: &[EpochMark]) -> Vec<Span> {
         if tokens == 0 {
             return Vec::new();
         }
@@ -197,7 +197,7 @@ impl Policy {
         let parts: Vec<_> = if covers { labelled.collect() } else { whole.to_vec() };
         let mut spans = Vec::new();
         for (label, start, end) in parts {
-            // without spans the engine's label is that of the last token, and does not tell which label a response began with
+            // without spans the engine's label is that of the last token, and the label of the first token is unknown
             cut(&epochs, (asked, covers), (label, start, end), seen, &mut spans);
         }
         spans
@@ -217,18 +217,18 @@ fn next(epochs: &mut VecDeque<Epoch>, label: Option<Box<str>>, version: Option<B
     number
 }
 
-/// Whether the engine's spans are those of this response, without a gap.
+/// Whether the engine's spans cover the response without a gap.
 fn covers(spans: &[(Box<str>, u32, u32)], tokens: u32) -> bool {
     let end = spans.iter().try_fold(0, |at, (_, start, end)| (*start == at && end >= start).then_some(*end));
     end.is_some_and(|end| end >= tokens) && !spans.is_empty()
 }
 
-/// The spans of tokens with one label: cut where they were seen to come from different epochs.
+/// Adds the spans of tokens with one label, split where different epochs were observed.
 fn cut(
     epochs: &VecDeque<Epoch>,
     (asked, exact): (u64, bool),
     (label, start, end): (Option<&str>, u32, u32),
-    seen: &[Mark],
+    seen: &[EpochMark],
     spans: &mut Vec<Span>,
 ) {
     let now = epochs.back().map_or(asked, |epoch| epoch.number);
@@ -236,7 +236,7 @@ fn cut(
     let mut possible = epochs.iter().filter(|epoch| (asked..=now).contains(&epoch.number)).filter(fits);
     let (first, until) = match possible.next().map(|epoch| epoch.number) {
         Some(first) => (first, possible.next_back().map_or(first, |epoch| epoch.number)),
-        // a label that was not observed elsewhere: only its time is known
+        // a label that was not observed elsewhere: only the time limits its epoch
         None => (asked, now.max(asked)),
     };
     let (first, until) = if exact { (first, until) } else { (asked, until.max(asked)) };
@@ -259,7 +259,7 @@ fn cut(
         if before == after {
             continue;
         }
-        // what had come before the change is of the old epoch at the latest; what came behind the first event after it is of the new
+        // tokens received before the change belong to the old epoch at the latest, tokens after its first event to the new one
         let (known, reached) = (old.last.clamp(at, end), new.first.clamp(at, end));
         push(at, known, from, before);
         push(known, reached, before, after);
@@ -278,9 +278,9 @@ mod tests {
         policy
     }
 
-    fn reported(label: &str, spans: &[(&str, u32, u32)]) -> Reported {
+    fn reported(label: &str, spans: &[(&str, u32, u32)]) -> ReportedVersions {
         let spans = spans.iter().map(|(label, start, end)| ((*label).into(), *start, *end)).collect();
-        Reported { label: Some(label.into()), spans }
+        ReportedVersions { label: Some(label.into()), spans }
     }
 
     fn short(spans: &[Span]) -> Vec<(u32, u32, u64, u64)> {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_policy_has_one_certain_span() {
+    fn unchanged_policy_has_one_certain_span() {
         let policy = at_epoch(5);
         policy.observe(5, "v1");
         let spans = policy.spans(5, 8, &reported("v1", &[("v1", 0, 8)]), &[]);
@@ -298,19 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_spans_are_laid_over_the_epochs() {
+    fn spans_of_the_engine_are_mapped_to_epochs() {
         let policy = at_epoch(1);
         policy.observe(1, "v4");
-        policy.changed();
+        policy.begin_epoch();
         policy.observe(1, "v5");
         let spans = policy.spans(1, 120, &reported("v5", &[("v4", 0, 79), ("v5", 79, 120)]), &[]);
         assert_eq!(short(&spans), [(0, 79, 1, 1), (79, 120, 2, 2)]);
         let queued = policy.spans(1, 6, &reported("v5", &[("v5", 0, 6)]), &[]);
-        assert_eq!(short(&queued), [(0, 6, 2, 2)], "asked before the change, sampled behind it");
+        assert_eq!(short(&queued), [(0, 6, 2, 2)], "requested before the change, sampled after it");
     }
 
     #[test]
-    fn a_label_that_changes_by_itself_moves_the_epoch_once() {
+    fn unexplained_label_change_begins_one_epoch() {
         let policy = at_epoch(1);
         policy.observe(1, "a");
         policy.observe(1, "b");
@@ -323,50 +323,54 @@ mod tests {
     }
 
     #[test]
-    fn a_front_that_stays_behind_moves_nothing() {
+    fn stale_model_info_label_begins_no_epoch() {
         let policy = at_epoch(1);
-        assert_eq!(policy.shown(1, "a"), None);
-        policy.changed();
-        assert_eq!(policy.shown(2, "a"), None, "the flush was refused: the front still says the old label");
+        assert_eq!(policy.observe_model_info(1, "a"), None);
+        policy.begin_epoch();
+        assert_eq!(
+            policy.observe_model_info(2, "a"),
+            None,
+            "the flush was refused: /model_info still has the old label"
+        );
         policy.observe(1, "b");
         let spans = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
         assert_eq!(short(&spans), [(0, 4, 1, 1), (4, 9, 2, 2)]);
-        assert_eq!((policy.shown(2, "a"), policy.observe(2, "b"), policy.epoch()), (None, None, 2));
-        assert_eq!(policy.shown(2, "c"), Some(3), "a change of what is shown is one");
+        assert_eq!((policy.observe_model_info(2, "a"), policy.observe(2, "b"), policy.epoch()), (None, None, 2));
+        assert_eq!(policy.observe_model_info(2, "c"), Some(3), "a change of the label in /model_info counts");
         assert_eq!((policy.observe(3, "c"), policy.epoch()), (None, 3));
     }
 
     #[test]
-    fn a_label_that_no_epoch_has_is_not_given_one() {
+    fn label_of_no_epoch_gets_a_range_of_epochs() {
         let policy = at_epoch(1);
         policy.observe(1, "a");
-        policy.changed();
+        policy.begin_epoch();
         policy.observe(2, "b");
         assert_eq!(short(&policy.spans(1, 5, &reported("x", &[]), &[])), [(0, 5, 1, 2)]);
     }
 
     #[test]
-    fn without_labels_the_epoch_is_a_range_unless_the_stream_was_watched() {
+    fn without_labels_the_epoch_is_a_range_unless_the_stream_was_observed() {
         let policy = at_epoch(1);
         policy.observe(1, "default");
-        policy.changed();
+        policy.begin_epoch();
         let whole = policy.spans(1, 10, &reported("default", &[]), &[]);
         assert_eq!(short(&whole), [(0, 10, 1, 2)]);
-        let marks = [Mark { epoch: 1, first: 1, last: 4 }, Mark { epoch: 2, first: 6, last: 10 }];
+        let marks = [EpochMark { epoch: 1, first: 1, last: 4 }, EpochMark { epoch: 2, first: 6, last: 10 }];
         let watched = policy.spans(1, 10, &reported("default", &[]), &marks);
         assert_eq!(short(&watched), [(0, 4, 1, 1), (4, 6, 1, 2), (6, 10, 2, 2)]);
     }
 
     #[test]
-    fn the_last_label_says_nothing_of_where_a_response_began() {
+    fn last_label_does_not_determine_the_first_epoch() {
         let policy = at_epoch(1);
         policy.observe(1, "a");
-        policy.changed();
+        policy.begin_epoch();
         policy.observe(1, "b");
         let whole = policy.spans(1, 150, &reported("b", &[]), &[]);
         assert_eq!(short(&whole), [(0, 150, 1, 2)]);
-        assert_eq!(whole[0].weight_version, None, "it may have been either");
-        let marks = [Mark { epoch: 1, first: 1, last: 100 }, Mark { epoch: 2, first: 101, last: 150 }];
+        assert_eq!(whole[0].weight_version, None, "either is possible");
+        let marks = [EpochMark { epoch: 1, first: 1, last: 100 }, EpochMark { epoch: 2, first: 101, last: 150 }];
         let watched = policy.spans(1, 150, &reported("b", &[]), &marks);
         assert_eq!(short(&watched), [(0, 100, 1, 1), (100, 101, 1, 2), (101, 150, 2, 2)]);
         let labels: Vec<_> = watched.iter().map(|span| span.weight_version.as_deref()).collect();
@@ -374,18 +378,18 @@ mod tests {
     }
 
     #[test]
-    fn the_trainer_names_epochs() {
+    fn trainer_names_begin_epochs() {
         let policy = at_epoch(0);
-        assert_eq!((policy.named("step-1").0, policy.named("step-1").0, policy.named("step-2").0), (1, 1, 2));
-        assert_eq!(policy.spans(2, 3, &Reported::default(), &[])[0].version.as_deref(), Some("step-2"));
-        policy.changed();
-        assert_eq!(policy.spans(2, 3, &Reported::default(), &[])[0].version, None, "which of two it was is not known");
+        assert_eq!(["step-1", "step-1", "step-2"].map(|name| policy.begin_named_epoch(name).0), [1, 1, 2]);
+        assert_eq!(policy.spans(2, 3, &ReportedVersions::default(), &[])[0].version.as_deref(), Some("step-2"));
+        policy.begin_epoch();
+        assert_eq!(policy.spans(2, 3, &ReportedVersions::default(), &[])[0].version, None, "two epochs are possible");
         policy.restore(9, Some("step-9".into()));
-        assert_eq!(policy.changed().0, 10);
+        assert_eq!(policy.begin_epoch().0, 10);
     }
 
     #[test]
-    fn spans_with_a_gap_are_not_believed() {
+    fn spans_with_a_gap_are_ignored() {
         let policy = at_epoch(0);
         let spans = policy.spans(0, 9, &reported("x", &[("x", 0, 3), ("y", 4, 9)]), &[]);
         assert_eq!(short(&spans), [(0, 9, 0, 0)]);

@@ -1,20 +1,20 @@
-//! The replies of a session by the digests of their messages: whether the text of an assistant was sampled here.
+//! An index of a session's replies by the digests of their messages. It shows whether assistant text was sampled in this session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Digest, Turn};
 
-/// Replies that have been read.
+/// The index.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     of: HashMap<Digest, u32>,
-    /// Turns that have been read, from the first.
+    /// The number of turns that are indexed, from the first on.
     read: usize,
 }
 
 impl Replies {
-    /// Reads the turns that were not read yet. `digest` reads the reply of a turn.
+    /// Indexes `turns`, which follow the indexed ones. `digest` computes the digest of a turn's reply.
     pub(super) fn read(&mut self, turns: &[Arc<Turn>], digest: impl Fn(&Turn) -> Option<Digest>) {
         self.read += turns.len();
         for turn in turns {
@@ -24,7 +24,7 @@ impl Replies {
         }
     }
 
-    /// How many turns have been read.
+    /// The number of indexed turns.
     pub(super) fn count(&self) -> usize {
         self.read
     }

@@ -1,10 +1,10 @@
-//! How far the restoration of a store from its log has come.
+//! The progress of restoring a store from its log.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-/// Bytes of the log that have been read, and all.
+/// The bytes of the log that were read, and all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestoreProgress {
     /// Bytes read.
@@ -13,7 +13,7 @@ pub struct RestoreProgress {
     pub total: u64,
 }
 
-/// The state of a restoration; one that was never begun has ended.
+/// The state of a restoration. Before it begins it counts as ended.
 #[derive(Debug, Default)]
 pub(super) struct Restoration {
     running: watch::Sender<bool>,
@@ -32,7 +32,7 @@ impl Restoration {
         self.read.store(read, Ordering::Relaxed);
     }
 
-    /// What was restored is complete for everyone who sees that it does not run any more.
+    /// Ends it. A reader that observes the end sees all restored sessions.
     pub(super) fn end(&self) {
         self.running.send_replace(false);
     }

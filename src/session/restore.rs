@@ -1,4 +1,4 @@
-//! Sessions as they were, from the records of the log.
+//! Restores sessions from the records of the log.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ledger::log::{Directory, OpenError, Replayed};
+use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Record, SessionKey};
 use super::state::{Reward, Session, State};
 use super::store::Store;
-use super::{About, Cause, Fault, Policy, RestoreProgress, Turn};
+use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata};
 
-/// Names of damaged sessions that are logged; more are counted.
+/// Names of damaged sessions that are logged. Others are only counted.
 const NAMED: usize = 20;
 
 /// Sessions that lack turns.
@@ -20,35 +20,35 @@ const NAMED: usize = 20;
 pub struct MissingTurns {
     /// The names of the first ones.
     pub names: Vec<Arc<str>>,
-    /// How many they are.
+    /// The number of such sessions.
     pub sessions: usize,
 }
 
 impl Store {
-    /// Announces a restoration from this many bytes; until it has ended, nothing may be recorded.
+    /// Announces a restoration from a log of this many bytes. Nothing may be recorded until it has ended.
     pub fn begin_restore(&self, bytes: u64) {
         self.restoration.begin(bytes);
     }
 
-    /// How far the restoration has come; `None` where none runs.
+    /// The progress of the restoration; `None` if none runs.
     #[must_use]
     pub fn restore_progress(&self) -> Option<RestoreProgress> {
         self.restoration.progress()
     }
 
-    /// Whether a restoration runs, and each change of that.
+    /// Watches whether a restoration runs.
     #[must_use]
     pub fn watch_restoring(&self) -> watch::Receiver<bool> {
         self.restoration.watch()
     }
 
-    /// Breaks the restoration off; the log stays as it is.
+    /// Cancels the restoration. The log stays unchanged.
     pub fn cancel_restore(&self) {
         self.restoration.cancel();
     }
 
-    /// Restores sessions and `policy` from the log in `directory`, and appends to it from then on. Blocks while it is read; calls
-    /// `progress` with the number of bytes that have been read. `None` where it was cancelled.
+    /// Restores sessions and `policy` from the log in `directory`, and then opens it for appending. Blocks while the log is read, and
+    /// calls `progress` with the number of bytes read so far. Returns `None` if it was cancelled.
     ///
     /// # Errors
     /// When the log cannot be opened for writing.
@@ -57,7 +57,7 @@ impl Store {
         directory: Directory,
         policy: &Policy,
         progress: impl Fn(u64),
-    ) -> Result<Option<Replayed>, OpenError> {
+    ) -> Result<Option<ReplaySummary>, OpenError> {
         let opened = directory.open(&mut |read, record| {
             if let Some(record) = record {
                 policy.restore_record(&record);
@@ -68,7 +68,7 @@ impl Store {
             if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let Some((log, replayed)) = opened else { return Ok(None) };
-        // the engine may have changed in between
+        // the engine may have changed while tokentap was down
         policy.restore(policy.epoch() + 1, None);
         self.ledger.set(log);
         self.sweep();
@@ -76,7 +76,7 @@ impl Store {
         Ok(Some(replayed))
     }
 
-    /// Sessions in which turns are missing: by damage, or because the log was at its bound or could not be written.
+    /// Sessions with missing turns: the log was damaged, could not be written, or was at its size limit.
     #[must_use]
     pub fn missing_turns(&self) -> MissingTurns {
         let lacks =
@@ -92,36 +92,37 @@ impl Store {
         missing
     }
 
-    /// Takes over one record. Records come in the order in which they were written; some may be missing.
+    /// Applies one record. Records come in the order in which they were written; some may be missing.
     pub fn restore(&self, record: Record) {
         match record {
             Record::Turn { session, turn } => {
-                // records without births
+                // records without births: a contradiction means another session
                 if self.session(&session.name).is_some_and(|known| known.state().contradicts(&turn)) {
                     self.restore_deleted(&session.name);
                 }
-                let bytes = self.restored(&session, |state| state.restore(turn));
-                self.held(bytes);
+                let bytes = self.restore_session(&session, |state| state.restore(turn));
+                self.add_bytes(bytes);
                 self.evict();
             }
             Record::Reward { session, leaf, reward, version } => {
-                let bytes = self.restored(&session, |state| state.reward(Reward { version, leaf, value: reward }));
+                let bytes =
+                    self.restore_session(&session, |state| state.reward(Reward { version, leaf, value: reward }));
                 self.order().change(bytes);
             }
             Record::Freeze { session, turns } => {
-                self.restored(&session, |state| {
+                self.restore_session(&session, |state| {
                     state.fill(turns);
-                    // two freezes at once may have come to the log in the other order
+                    // concurrent freezes may be in the log in the reverse order
                     let at = state.frozen.partition_point(|before| *before < turns);
                     state.frozen.insert(at, turns);
                 });
             }
             Record::Incomplete { session } => {
-                self.restored(&session, |state| state.incomplete = Some(state.open_version()));
+                self.restore_session(&session, |state| state.incomplete = Some(state.open_version()));
             }
             Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session.name),
             Record::Finished { session, leaf, turns, number } => {
-                self.restored(&session, |state| {
+                self.restore_session(&session, |state| {
                     state.fill(turns);
                     state.finish(number, leaf, turns);
                 });
@@ -132,8 +133,8 @@ impl Store {
         }
     }
 
-    fn restored<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> T {
-        // another session of this name, where the record of the earlier one's end is missing
+    fn restore_session<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> T {
+        // another session of this name: the record of the earlier one's end is missing
         let differs = |known: Arc<Session>| known.birth.zip(key.birth).is_some_and(|(known, birth)| known != birth);
         if self.session(&key.name).is_some_and(differs) {
             self.restore_deleted(&key.name);
@@ -150,11 +151,11 @@ impl Store {
 }
 
 impl State {
-    /// Puts a turn back in its place; returns the bytes it takes. Behind a turn that is missing nothing is whole: what continues it has
-    /// lost the beginning of its prompt.
+    /// Adds a turn under its old number and returns the bytes that it takes. A turn that continues a missing turn has lost the beginning of
+    /// its prompt, and is not trained.
     fn restore(&mut self, turn: Arc<Turn>) -> u64 {
         if turn.id < self.forest.next_id() {
-            return 0; // it was restored before
+            return 0; // restored before
         }
         let before = self.bytes;
         if self.forest.turns().is_empty() {
@@ -163,7 +164,8 @@ impl State {
         self.fill(turn.id);
         let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.lacks_beginning(parent));
         let turn = if lost {
-            let about = About { fault: Some(Fault::PromptUnknown), cause: Cause::Unplaced, ..turn.about.clone() };
+            let about =
+                TurnMetadata { fault: Some(Fault::PromptUnknown), cause: Cause::Unplaced, ..turn.about.clone() };
             Arc::new(Turn { parent: None, about, ..(*turn).clone() })
         } else if let Some(prompt) = self.forest.shared(turn.parent, &turn.prompt) {
             Arc::new(Turn { prompt, ..(*turn).clone() })
@@ -175,7 +177,7 @@ impl State {
         self.bytes - before
     }
 
-    /// Whether another turn replaces this one.
+    /// Whether the session already has another turn with this number.
     fn contradicts(&self, turn: &Turn) -> bool {
         let known = self.forest.turns().get(turn.id as usize).filter(|known| known.about.fault != Some(Fault::Lost));
         let same = |known: &Turn| {
@@ -186,19 +188,19 @@ impl State {
         known.is_some_and(|known| !same(known))
     }
 
-    /// Fills the places of turns that are missing, so that numbers stay what they were.
+    /// Adds a placeholder for each missing turn below `until`, so that the numbers of later turns stay the same.
     fn fill(&mut self, until: u32) {
         while self.forest.next_id() < until {
             let id = self.forest.next_id();
-            let about = About { fault: Some(Fault::Lost), cause: Cause::Unplaced, ..About::default() };
+            let about = TurnMetadata { fault: Some(Fault::Lost), cause: Cause::Unplaced, ..TurnMetadata::default() };
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
             self.forest.push(Arc::new(Turn { id, parent: None, prompt, response, logprobs, entropy, about }));
         }
     }
 
-    /// Whether what precedes this turn is unknown: the turn is missing, or it follows one that is. Every restored turn that lacks its
-    /// beginning is [`Cause::Unplaced`] itself, so its parent answers for all ancestors.
+    /// Whether the tokens up to this turn are unknown: it or an ancestor is missing. A restored turn without its beginning is
+    /// [`Cause::Unplaced`] itself, so checking one turn covers its ancestors.
     fn lacks_beginning(&self, id: u32) -> bool {
         self.forest.turns().get(id as usize).is_none_or(|turn| turn.about.cause == Cause::Unplaced)
     }
@@ -211,7 +213,7 @@ mod tests {
     use crate::session::Uid;
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
-        let about = About { finish: Some("stop".into()), started_ms, ..About::default() };
+        let about = TurnMetadata { finish: Some("stop".into()), started_ms, ..TurnMetadata::default() };
         let (logprobs, entropy) = (vec![-1.0; response.len()].into(), vec![0.5; response.len()].into());
         let turn = Turn { id, parent, prompt: prompt.into(), response: response.into(), logprobs, entropy, about };
         Record::Turn { session: "s".into(), turn: Arc::new(turn) }
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn freezes_in_any_order_are_versions_in_theirs() {
+    fn freezes_in_any_order_restore_sorted_versions() {
         let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
         let store = Store::new(limits);
         for turns in [5, 3] {

@@ -1,4 +1,4 @@
-//! A row of an export before its turns are listed.
+//! A row of an export, without a list of its turns.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::lineage::upwards;
 use super::{Path, Segment, Snapshot, Step, Turn};
 
-/// One path of a snapshot. Rows share the turns of their session; [`Row::path`] lists those of one row, for as long as it is written.
+/// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
 pub struct Row {
     snapshot: Arc<Snapshot>,
@@ -16,14 +16,14 @@ pub struct Row {
     trained_from: u32,
 }
 
-/// A leaf that is not exported, and why.
+/// A leaf that is not exported, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExcludedLeaf {
     /// Its session.
     pub session: Arc<str>,
     /// Its last turn.
     pub leaf: u32,
-    /// The name of a [`Fault`](crate::session::Fault), or of a member that the format needs and the row lacks.
+    /// The name of a [`Fault`](crate::session::Fault), or of a value that the format needs and the row lacks.
     pub reason: &'static str,
 }
 
@@ -82,7 +82,7 @@ impl Row {
         usize::try_from(self.snapshot.lineage(self.leaf).tokens).expect("tokens in memory can be counted")
     }
 
-    /// Tokens behind the first prompt.
+    /// Tokens after the first prompt.
     #[must_use]
     pub fn response_len(&self) -> usize {
         self.len() - self.prompt_len()
@@ -105,7 +105,7 @@ impl Row {
         own.filter(|turn| turn.is_trainable())
     }
 
-    /// The tokens in order, as of [`Path::segments`].
+    /// The tokens in order, like [`Path::segments`].
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
         let mut turns: Vec<&Arc<Turn>> = self.upwards().collect();
         turns.reverse();
@@ -113,7 +113,7 @@ impl Row {
         turns.into_iter().flat_map(move |turn| segments(turn)).filter(|segment| !segment.ids.is_empty())
     }
 
-    /// The segments behind the first prompt: what trainers call the response.
+    /// The segments after the first prompt: what trainers call the response.
     pub fn response(&self) -> impl Iterator<Item = Segment<'_>> {
         self.segments().skip(usize::from(self.prompt_len() > 0))
     }

@@ -1,4 +1,4 @@
-//! A session at one moment, to be looked at without holding it up.
+//! A session at one moment, to be read without locking it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,8 +10,8 @@ use super::row::ExcludedLeaf;
 use super::state::{Session, SessionError};
 use super::{Path, Row, Turn, View};
 
-/// Turns that are copied under one hold of a session's lock.
-const COPIED: usize = 4096;
+/// Turns that are copied per lock of a session.
+const PER_LOCK: usize = 4096;
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub struct Snapshot {
     pub session: Arc<str>,
     /// The version, from 1.
     pub version: u32,
-    /// Whether it will stay as it is.
+    /// Whether the version is frozen.
     pub is_frozen: bool,
-    /// A generation passed unseen.
+    /// A generation was not recorded.
     pub incomplete: bool,
     turns: Vec<Arc<Turn>>,
     /// The last reward of each leaf, and of the session.
@@ -30,33 +30,33 @@ pub struct Snapshot {
     lineages: OnceLock<Box<[Lineage]>>,
 }
 
-/// What a session looks like from afar.
+/// A summary of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// When it began: milliseconds since 1970.
+    /// The start of the session: milliseconds since 1970.
     pub created_ms: u64,
     /// Its turns.
     pub turns: usize,
     /// Sampled tokens of all turns.
     pub sampled_tokens: usize,
-    /// Turns that are not trained, by the name of what is wrong.
+    /// Turns that are not trained, by the name of their fault.
     pub faults: Vec<(&'static str, usize)>,
-    /// Turns by how they found their place.
+    /// Turns by the name of their cause.
     pub causes: Vec<(&'static str, usize)>,
     /// Frozen versions.
     pub frozen: usize,
     /// A call was marked as the last.
     pub done: bool,
-    /// A generation passed unseen.
+    /// A generation was not recorded.
     pub incomplete: bool,
     /// Calls that are running.
     pub running: u32,
-    /// Bytes held.
+    /// The bytes that the session takes.
     pub bytes: u64,
 }
 
 impl Session {
-    /// The state of one version: of the last frozen one, unless another is named; of the open one where none is frozen.
+    /// A snapshot of `version`. The default is the last frozen version, or the open one if none is frozen.
     ///
     /// # Errors
     /// [`SessionError::NoVersion`].
@@ -85,37 +85,37 @@ impl Session {
         Ok(Arc::new(snapshot))
     }
 
-    /// How many turns a frozen version has; 0 where there is no such version.
+    /// The number of turns of a frozen version; 0 if it does not exist.
     #[must_use]
     pub fn turns_of(&self, version: u32) -> u32 {
         let at = version.checked_sub(1).map_or(usize::MAX, |at| at as usize);
         self.state().frozen.get(at).copied().unwrap_or(0)
     }
 
-    /// The first `count` turns. Turns are only ever added, so they may be copied under several holds of the lock.
+    /// The first `count` turns. Turns are only ever added, so the lock may be released between the parts.
     pub(super) fn turns(&self, count: u32) -> Vec<Arc<Turn>> {
         let mut turns = Vec::with_capacity(count as usize);
         while turns.len() < count as usize {
-            let end = (turns.len() + COPIED).min(count as usize);
+            let end = (turns.len() + PER_LOCK).min(count as usize);
             turns.extend_from_slice(&self.state().forest.turns()[turns.len()..end]);
         }
         turns
     }
 
-    /// Whether an exported path ends in this turn at present.
+    /// Whether an exported path currently ends in this turn.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
         self.state().forest.ends_path(leaf)
     }
 
-    /// How many turns it has, and how many of them end a path.
+    /// The number of turns, and of turns that end a path.
     #[must_use]
     pub fn extent(&self) -> (usize, usize) {
         let state = self.state();
         (state.forest.turns().len(), state.forest.counts().leaves)
     }
 
-    /// What it looks like from afar.
+    /// A summary of the session.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let state = self.state();
@@ -151,7 +151,7 @@ impl Snapshot {
         self.rewards.get(&Some(leaf)).or_else(|| self.rewards.get(&None))
     }
 
-    /// The exported paths, and the leaves that are none. Without branches only the leaf with the most trainable tokens.
+    /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trainable tokens is exported.
     #[must_use]
     pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<ExcludedLeaf>) {
         let leaves = View::new(&self.turns).leaves();
@@ -167,13 +167,13 @@ impl Snapshot {
         (rows, refused.collect())
     }
 
-    /// Of these leaves the one with the most trainable tokens on its path; the earliest of several.
+    /// The leaf with the most trainable tokens on its path; the earliest of several.
     fn longest(&self, leaves: &[u32]) -> Option<u32> {
         let tokens = |leaf: u32| self.lineage(leaf).trainable;
         leaves.iter().copied().max_by_key(|leaf| (tokens(*leaf), std::cmp::Reverse(*leaf)))
     }
 
-    /// The path that ends in `leaf`, trained as in an export of the session with its branches; a leaf that is not exported has nothing
+    /// The path that ends in `leaf`, trained as in an export of the session with its branches. On the path of an excluded leaf nothing is
     /// trained.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl Snapshot {
         Ok(exported.unwrap_or_else(|| self.context(leaf)).path())
     }
 
-    /// The path of a leaf that is not exported: nothing on it is trained.
+    /// The path of an excluded leaf: nothing on it is trained.
     #[must_use]
     pub fn context(self: &Arc<Self>, leaf: u32) -> Row {
         Row::new(Arc::clone(self), leaf, u32::MAX)
@@ -201,7 +201,7 @@ impl Snapshot {
         Self::of_path(&path, turns.to_vec(), HashMap::new())
     }
 
-    /// A snapshot whose rows are of the session and version of `path`.
+    /// A snapshot of these turns with the session and version of `path`.
     pub(crate) fn of_path(path: &Path, turns: Vec<Arc<Turn>>, rewards: HashMap<Option<u32>, Arc<Value>>) -> Arc<Self> {
         Arc::new(Self {
             session: Arc::clone(&path.session),

@@ -1,4 +1,4 @@
-//! A session: a forest of turns with rewards, in versions that do not change.
+//! A session: a forest of turns with rewards, and its frozen versions.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
@@ -13,49 +13,49 @@ use super::rewards::Rewards;
 use super::turn::Draft;
 use super::{Cause, Digest, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid, View};
 
-/// A session. Turns are only ever added, so a version is how many of them it has.
+/// A session. Turns are only ever added, so a version is a number of turns.
 #[derive(Debug)]
 pub struct Session {
     /// Its name.
     pub id: Arc<str>,
-    /// Its place in the order of use; written by the store alone.
+    /// Its position in the order of use; written only by the store.
     pub(super) tick: AtomicU64,
-    /// Its number in the order in which sessions began in this process.
+    /// Its position in the order of creation in this process.
     pub(super) number: u64,
-    /// Tells it from other sessions of its name; `None` if it was restored from records without births.
+    /// Distinguishes it from other sessions of the same name; `None` if it was restored from records without births.
     pub birth: Option<Uid>,
-    // held for the length of a look or of one insertion, never across an await
+    // locked for one access or insertion, never across an await
     state: Mutex<State>,
-    // held while new replies are read, never across an await; taken before `state`
+    // locked while new replies are indexed, never across an await; locked before `state`
     pub(super) replies: Mutex<Replies>,
-    // held while paths are numbered, in the order in which they claim their turns; taken before the order's lock and the state's
+    // locked while paths claim their turns and get their numbers; locked before the order and the state
     finishing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) forest: Forest,
-    /// When it began: milliseconds since 1970.
+    /// The start of the session: milliseconds since 1970.
     pub(super) created_ms: u64,
-    /// How many turns each frozen version has.
+    /// The number of turns of each frozen version.
     pub(super) frozen: Vec<u32>,
     pub(super) rewards: Rewards,
-    /// The version that was open when a generation passed unseen.
+    /// The version that was open when a generation was not recorded.
     pub(super) incomplete: Option<u32>,
     /// A call was marked as the last.
     pub(super) done: bool,
     /// Evicted or deleted: nothing may be added any more.
-    pub(super) gone: bool,
+    pub(super) removed: bool,
     /// Calls that are running.
     pub(super) running: u32,
     pub(super) bytes: u64,
-    pub(super) finished: Vec<Finished>,
-    /// The leaves of these.
+    pub(super) finished: Vec<FinishedPath>,
+    /// The leaves of the finished paths.
     finished_leaves: HashSet<u32>,
-    /// Turns that they hold.
-    given: Claims,
-    /// How many turns there were when paths were last given out.
-    settled: u32,
+    /// The turns that finished paths hold.
+    published: Claims,
+    /// The number of turns when paths were last published.
+    published_turns: u32,
 }
 
 /// The reward of a session, or of one leaf.
@@ -70,26 +70,26 @@ pub struct Reward {
 }
 
 impl Reward {
-    /// Bytes it holds, by the length of its text.
+    /// The bytes that it takes: the length of its JSON text.
     fn bytes(&self) -> u64 {
         (size_of::<Self>() + 2 * self.value.to_string().len()) as u64
     }
 }
 
-/// A path that was given out as finished.
+/// A finished path that was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
-    /// Its place in the order of all finished paths.
+pub struct FinishedPath {
+    /// Its position in the order of all finished paths.
     pub number: u64,
     /// Its last turn.
     pub leaf: u32,
-    /// How many turns the session had.
+    /// The number of turns of the session at that time.
     pub turns: u32,
-    /// The first turn of it that no path given out before holds: from there on it is trained.
+    /// Its first turn that no earlier finished path holds. It is trained from this turn on.
     pub trained_from: u32,
 }
 
-/// What cannot be done with a session.
+/// Why a request for a session cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// There is no such version.
@@ -98,11 +98,11 @@ pub enum SessionError {
     /// There is no such turn.
     #[error("there is no such turn")]
     NoTurn,
-    /// The version is frozen and nothing came behind it.
+    /// The last version is frozen and nothing was added after it.
     #[error("the session is frozen; a reward belongs to a version that is still open")]
     Frozen,
     /// The session has been deleted or evicted in the meantime.
-    #[error("the session is gone")]
+    #[error("the session was evicted or deleted")]
     EvictedSession,
 }
 
@@ -112,7 +112,7 @@ impl State {
         u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1) + 1
     }
 
-    /// Replaces the reward of the same leaf and version; returns by how many bytes the session grows.
+    /// Sets the reward of a leaf and version. Returns the bytes by which the session grows.
     pub(super) fn reward(&mut self, reward: Reward) -> i64 {
         let new = reward.bytes();
         let before = self.rewards.set(reward).map_or(0, |before| before.bytes());
@@ -120,14 +120,14 @@ impl State {
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
-    /// Adds a path that was given out before a restart; numbers rise.
+    /// Restores a path that was published before a restart. The numbers of such paths rise.
     pub(super) fn finish(&mut self, number: u64, leaf: u32, turns: u32) {
-        let trained_from = self.given.claim(self.forest.turns(), leaf);
+        let trained_from = self.published.claim(self.forest.turns(), leaf);
         self.finished_leaves.insert(leaf);
-        self.finished.push(Finished { number, leaf, turns, trained_from });
+        self.finished.push(FinishedPath { number, leaf, turns, trained_from });
     }
 
-    /// Whether nothing came behind the last frozen version: no turn, and no generation that passed unseen.
+    /// Whether nothing was added after the last frozen version: no turn, and no mark of an unrecorded generation.
     fn is_frozen(&self) -> bool {
         self.frozen.last() == Some(&self.forest.next_id()) && self.incomplete != Some(self.open_version())
     }
@@ -140,7 +140,7 @@ impl Session {
         Self { id, number, birth, tick: AtomicU64::new(0), state, finishing, replies }
     }
 
-    /// The session in a record.
+    /// The key of the session in records.
     pub(super) fn key(&self) -> SessionKey {
         SessionKey { name: Arc::clone(&self.id), birth: self.birth }
     }
@@ -149,14 +149,14 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Freezes the open version; returns its number and what `record`, called with its turns where it is new and in the order of the
-    /// versions, said. Freezing again, with nothing new, changes nothing.
+    /// Freezes the open version and returns its number. For a new version it calls `record` with the number of turns, in the order of the
+    /// versions, and returns its result. Freezing again without changes has no effect.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].
     pub(super) fn freeze<T>(&self, record: impl FnOnce(u32) -> T) -> Result<(u32, Option<T>), SessionError> {
         let mut state = self.state();
-        if state.gone {
+        if state.removed {
             return Err(SessionError::EvictedSession);
         }
         let recorded = (!state.is_frozen()).then(|| {
@@ -168,8 +168,8 @@ impl Session {
         Ok((version, recorded))
     }
 
-    /// Sets a reward of the open version, replacing an earlier one; returns by how many bytes the session
-    /// grows and what `record`, called with the version, said.
+    /// Sets a reward of the open version, replacing an earlier one. Returns the bytes by which the session grows, and the result of
+    /// `record`, which is called with the version.
     ///
     /// # Errors
     /// When the session is frozen, or has no such turn.
@@ -180,7 +180,7 @@ impl Session {
         record: impl FnOnce(u32, Arc<Value>) -> T,
     ) -> Result<(i64, T), SessionError> {
         let mut state = self.state();
-        if state.gone {
+        if state.removed {
             return Err(SessionError::EvictedSession);
         }
         if state.is_frozen() {
@@ -194,7 +194,7 @@ impl Session {
         Ok((grown, record(version, value)))
     }
 
-    /// The latest turn that sampled each of these messages. `digest` reads the reply of a turn; each turn is read once.
+    /// The latest turn that sampled each of these messages. `digest` computes the digest of a turn's reply, once per turn.
     pub fn sampled(&self, messages: &[Digest], digest: impl Fn(&Turn) -> Option<Digest>) -> Vec<Option<u32>> {
         let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
         let new: Vec<Arc<Turn>> = self.state().forest.turns()[replies.count()..].to_vec();
@@ -202,7 +202,7 @@ impl Session {
         messages.iter().map(|message| replies.turn_of(message)).collect()
     }
 
-    /// How many turns [`Session::sampled`] would read first; `usize::MAX` while it reads on another thread.
+    /// The number of turns that [`Session::sampled`] would index first; `usize::MAX` while it runs on another thread.
     #[must_use]
     pub fn unread_replies(&self) -> usize {
         let read = match self.replies.try_lock() {
@@ -225,14 +225,14 @@ impl Session {
         self.state().forest.turns().iter().rev().take(count).map(Arc::clone).collect()
     }
 
-    /// What a call changed in the conversations of the session; see [`Prefix`].
+    /// The change that a call made to the conversations of the session; see [`Prefix`].
     #[must_use]
     pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
         self.state().forest.departure(prefixes, call, edited)
     }
 
-    /// The turns that answer this conversation, in the order of their commits. Those without a place are left out:
-    /// the tokens before them are not known.
+    /// The turns that answer this conversation, in commit order. Turns without a place are left out, because the tokens before them are
+    /// unknown.
     #[must_use]
     pub fn answers(&self, conversation: Digest) -> Vec<Arc<Turn>> {
         let state = self.state();
@@ -240,7 +240,7 @@ impl Session {
         turns.filter(|turn| turn.about.cause != Cause::Unplaced).map(Arc::clone).collect()
     }
 
-    /// Every token from the root to the end of this turn.
+    /// All tokens from the root to the end of this turn.
     #[must_use]
     pub fn tokens(&self, turn: u32) -> Vec<u32> {
         let path = View::new(self.state().forest.turns()).path(turn);
@@ -253,7 +253,7 @@ impl Session {
         tokens
     }
 
-    /// Which of [`Session::tokens`] were sampled.
+    /// For each of [`Session::tokens`], whether it was sampled.
     #[must_use]
     pub fn mask(&self, turn: u32) -> Vec<bool> {
         let path = View::new(self.state().forest.turns()).path(turn);
@@ -261,10 +261,10 @@ impl Session {
         path.into_iter().flat_map(flags).collect()
     }
 
-    /// Gives a turn its place and adds it; returns the bytes it takes and what `record`, called in the order of the turns, said.
+    /// Places a turn and adds it. Returns the bytes that it takes, and the result of `record`, which is called in the order of the turns.
     pub(super) fn commit<T>(&self, mut draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
         let mut state = self.state();
-        if state.gone {
+        if state.removed {
             return None;
         }
         let id = state.forest.next_id();
@@ -277,7 +277,7 @@ impl Session {
             None => (None, Cause::Unplaced, Arc::default()),
         };
         if cause == Cause::Unplaced {
-            // without its prompt nothing can be trained
+            // a turn without its prompt cannot be trained
             draft.about.fault.get_or_insert(Fault::PromptUnknown);
         }
         let turn = Arc::new(draft.place(id, parent, cause, prompt));
@@ -292,43 +292,43 @@ impl Session {
         self.finishing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many turns there are, where some came since paths were last given out.
-    pub(super) fn unsettled(&self) -> Option<u32> {
+    /// The number of turns, if turns were added since paths were last published. Marks them as published.
+    pub(super) fn unpublished(&self) -> Option<u32> {
         let mut state = self.state();
         let turns = state.forest.next_id();
-        let is_new = std::mem::replace(&mut state.settled, turns) != turns;
-        (is_new && !state.gone).then_some(turns)
+        let is_new = std::mem::replace(&mut state.published_turns, turns) != turns;
+        (is_new && !state.removed).then_some(turns)
     }
 
-    /// The first turn that each of these leaves trains, without those that have been given out. The caller holds `finishing`.
+    /// The unpublished ones of these leaves, each with the first turn that it trains. The caller holds `finishing`.
     pub(super) fn claim(&self, leaves: &[u32]) -> Vec<(u32, u32)> {
-        let State { forest, given, finished_leaves, .. } = &mut *self.state();
+        let State { forest, published, finished_leaves, .. } = &mut *self.state();
         let new = leaves.iter().filter(|leaf| !finished_leaves.contains(leaf));
-        new.map(|leaf| (*leaf, given.claim(forest.turns(), *leaf))).collect()
+        new.map(|leaf| (*leaf, published.claim(forest.turns(), *leaf))).collect()
     }
 
-    /// Gives out claimed paths of the first `turns` turns under the numbers that `number` returns.
-    pub(super) fn give_out(
+    /// Publishes claimed paths of the first `turns` turns under the numbers that `number` returns.
+    pub(super) fn publish(
         &self,
         turns: u32,
         claimed: &[(u32, u32)],
         mut number: impl FnMut() -> u64,
     ) -> Vec<(u64, u32)> {
         let mut state = self.state();
-        if state.gone {
+        if state.removed {
             return Vec::new();
         }
         let mut out = Vec::with_capacity(claimed.len());
         for (leaf, trained_from) in claimed.iter().copied() {
             let number = number();
             state.finished_leaves.insert(leaf);
-            state.finished.push(Finished { number, leaf, turns, trained_from });
+            state.finished.push(FinishedPath { number, leaf, turns, trained_from });
             out.push((number, leaf));
         }
         out
     }
 
-    /// The path that was given out under this number: its tokens are trained unless a path given out earlier holds them.
+    /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them.
     #[must_use]
     pub fn finished(&self, number: u64) -> Option<Path> {
         let state = self.state();
@@ -352,7 +352,7 @@ mod tests {
     use crate::session::tests::{BOUNDLESS, store, turn};
 
     #[tokio::test]
-    async fn replies_are_unread_until_they_are_asked_for_and_while_they_are_read() {
+    async fn replies_are_unread_before_and_during_sampled() {
         let store = store(BOUNDLESS);
         for id in 0..3 {
             turn(&store, "s", &[1, id], &[2]);

@@ -1,4 +1,4 @@
-//! All sessions, within bounds of bytes and time. Each change is one record of the ledger.
+//! All sessions, within limits of bytes and time. Each change is one record of the ledger.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,25 +8,25 @@ use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::change_feed::{ChangeFeed, Ended};
-use super::ledger::log::fresh_store;
+use super::change_feed::{ChangeFeed, CommittedTurn};
+use super::ledger::log::random_store_id;
 use super::ledger::{Ack, Ledger, Record, SharedLedger};
 use super::observer::{NoObserver, StoreObserver};
 use super::order_index::{EvictedSession, Order};
-use super::pending::Early;
+use super::pending::PendingCalls;
 use super::restoration::Restoration;
 use super::state::Session;
 use super::turn::Draft;
 use super::{Turn, Uid};
 
-/// Bounds of the store.
+/// Limits of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreLimits {
     /// Bytes of all sessions.
     pub bytes: u64,
-    /// How long an unused session stays.
+    /// A session that is unused for this long is evicted.
     pub ttl: Duration,
-    /// A session that is not used for so long has finished.
+    /// A session that is unused for this long has finished.
     pub idle: Duration,
 }
 
@@ -34,12 +34,12 @@ pub struct StoreLimits {
 #[derive(Debug)]
 pub struct Store {
     pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
-    // taken before a session's own lock, never behind it, and never across an await; held for a bounded number of entries
+    // locked before a session's own lock, never after it, and never across an await; each lock handles a bounded number of entries
     order: Mutex<Order>,
-    /// A blocking thread evicts, or is about to.
+    /// Whether a blocking thread evicts, or is about to.
     pub(super) evicting: AtomicBool,
-    pub(super) early: Early,
-    pub(super) news: ChangeFeed,
+    pub(super) pending: PendingCalls,
+    pub(super) feed: ChangeFeed,
     pub(super) limits: StoreLimits,
     pub(super) ledger: SharedLedger,
     pub(super) restoration: Restoration,
@@ -64,11 +64,11 @@ impl Store {
     /// An empty store that appends its records to `ledger` and reports to `observer`.
     #[must_use]
     pub fn with(limits: StoreLimits, ledger: SharedLedger, observer: Arc<dyn StoreObserver>) -> Self {
-        let name = fresh_store();
-        let (sessions, order, early, news) =
-            (DashMap::new(), Mutex::default(), Early::default(), ChangeFeed::default());
+        let name = random_store_id();
+        let (sessions, order, pending, feed) =
+            (DashMap::new(), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
-        Self { sessions, order, evicting, early, news, limits, ledger, restoration, name, observer }
+        Self { sessions, order, evicting, pending, feed, limits, ledger, restoration, name, observer }
     }
 
     /// The ledger, once it is open.
@@ -77,13 +77,13 @@ impl Store {
         self.ledger.get()
     }
 
-    /// The id that cursors depend on: another store numbers its finished paths anew.
+    /// The id of the store. Cursors contain it, because another store numbers its finished paths again from 1.
     #[must_use]
     pub fn name(&self) -> &str {
         self.ledger.get().map_or(&self.name, Ledger::id)
     }
 
-    pub(super) fn held(&self, bytes: u64) {
+    pub(super) fn add_bytes(&self, bytes: u64) {
         self.order().add(bytes);
     }
 
@@ -112,70 +112,70 @@ impl Store {
         self.sessions.get(id).map(|session| Arc::clone(session.value()))
     }
 
-    /// Sessions that were evicted, the latest last; older ones are only counted.
+    /// Evicted sessions, the latest last. Older ones are only counted.
     #[must_use]
     pub fn evicted(&self) -> Vec<EvictedSession> {
-        self.order().gone.iter().cloned().collect()
+        self.order().evicted.iter().cloned().collect()
     }
 
-    /// Why a session is no longer there, where that is remembered.
+    /// The eviction of a session, if it is remembered.
     #[must_use]
-    pub fn gone(&self, id: &str) -> Option<EvictedSession> {
-        self.order().gone.iter().rev().find(|gone| &*gone.session == id).cloned()
+    pub fn eviction_of(&self, id: &str) -> Option<EvictedSession> {
+        self.order().evicted.iter().rev().find(|evicted| &*evicted.session == id).cloned()
     }
 
-    /// Sessions and bytes.
+    /// The numbers of sessions and bytes.
     #[must_use]
     pub fn size(&self) -> (usize, u64) {
         (self.sessions.len(), u64::try_from(self.order().bytes).unwrap_or(0))
     }
 
-    /// The session, which is created if it does not exist. A running call is counted, so that the session stays.
+    /// The session, which is created if it does not exist. Counts a running call, so that the session is not evicted.
     pub(super) fn enter(&self, id: &Arc<str>) -> Arc<Session> {
         self.enter_as(id, Uid::unique)
     }
 
-    /// The same; a new session gets this birth.
+    /// Like [`Store::enter`]; a new session gets this birth.
     pub(super) fn enter_as<B: Into<Option<Uid>>>(&self, id: &Arc<str>, birth: impl Fn() -> B) -> Arc<Session> {
         loop {
             let session = self.session(id).unwrap_or_else(|| {
-                // the order's lock is never taken behind one of the map's
+                // the order is never locked while the map is
                 let fresh = Arc::new(self.order().begin(Arc::clone(id), birth().into(), now_ms()));
                 Arc::clone(self.sessions.entry(Arc::clone(id)).or_insert(fresh).value())
             });
             let mut state = session.state();
-            if !state.gone {
+            if !state.removed {
                 state.running += 1;
                 drop(state);
                 return session;
             }
-            // it is being evicted; in a moment its name is free
+            // the session is being removed; retry with a new one
             drop(state);
             self.sessions.remove_if(id, |_, found| Arc::ptr_eq(found, &session));
         }
     }
 
-    /// Enters a session only if it exists; otherwise the call is [early](Store::arrived).
+    /// Enters a session only if it exists. Otherwise the call is pending until [`Store::end_pending`].
     pub(super) fn enter_known(&self, id: &Arc<str>) -> Option<Arc<Session>> {
         let session = self.session(id).filter(|session| {
             let mut state = session.state();
-            state.running += u32::from(!state.gone);
-            !state.gone
+            state.running += u32::from(!state.removed);
+            !state.removed
         });
         if session.is_none() {
-            self.early.add(id);
+            self.pending.add(id);
         }
         session
     }
 
-    /// A call that began before its session has entered it, or has ended.
-    pub(super) fn arrived(&self, id: &str) {
-        self.early.remove(id);
+    /// Ends a pending call: it has entered its session, or has ended without one.
+    pub(super) fn end_pending(&self, id: &str) {
+        self.pending.remove(id);
     }
 
-    /// A call has ended; `done`: it was the session's last.
+    /// Ends a call. `done` is true if it was the last call of the session.
     pub(super) fn leave(self: &Arc<Self>, session: &Arc<Session>, done: bool) {
-        // marked as used before it may be evicted: a long call does not count as idle time
+        // marked as used before it can be evicted: the duration of a call is not idle time
         self.order().touch(session, Instant::now());
         {
             let mut state = session.state();
@@ -188,12 +188,12 @@ impl Store {
         self.evict_soon();
     }
 
-    /// Adds a turn; it is in the store when this returns, and in the log when the ack resolves.
+    /// Adds a turn. It is in the store when this returns, and in the log when the ack resolves.
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
         let record = |turn: &Arc<Turn>| {
             self.observer.turn_committed(turn);
             let ack = self.ledger.append(Record::Turn { session: session.key(), turn: Arc::clone(turn) });
-            self.news.turn(&session.id, turn);
+            self.feed.send_turn(&session.id, turn);
             (Some(turn.id), ack)
         };
         let Some((bytes, recorded)) = session.commit(draft, record) else {
@@ -204,8 +204,8 @@ impl Store {
         recorded
     }
 
-    /// A generation passed unseen.
-    pub fn incomplete(self: &Arc<Self>, id: &Arc<str>) {
+    /// Marks a session as incomplete: a generation was not recorded.
+    pub fn mark_incomplete(self: &Arc<Self>, id: &Arc<str>) {
         let session = self.enter(id);
         let new = {
             let mut state = session.state();
@@ -220,29 +220,29 @@ impl Store {
         self.leave(&session, false);
     }
 
-    /// Deletes a session; returns whether it existed.
+    /// Deletes a session. Returns `None` if it did not exist.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
         let record = Record::Deleted { session: session.key() };
         self.forget(&mut self.order(), &session, record, |_| true)
     }
 
-    /// Tells when everything so far is on disk.
+    /// Resolves when all records so far are on disk.
     #[must_use]
     pub fn written(&self) -> Ack {
         self.ledger.written()
     }
 
-    /// Each turn from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
+    /// Receives each turn from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
     #[must_use]
-    pub fn watch_turns(&self) -> broadcast::Receiver<Ended> {
-        self.news.watch_turns()
+    pub fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
+        self.feed.watch_turns()
     }
 
-    /// The number of the last finished path since tokentap began, and each later one.
+    /// Watches the number of the last finished path.
     #[must_use]
     pub fn watch_finished(&self) -> watch::Receiver<u64> {
-        self.news.watch_finished()
+        self.feed.watch_finished()
     }
 
     /// The number of the last finished path.
@@ -253,7 +253,7 @@ impl Store {
 }
 
 impl Session {
-    /// Whether it has more turns than that.
+    /// Whether the session has more than `turns` turns.
     pub(super) fn is_longer_than(&self, turns: u32) -> bool {
         self.state().forest.next_id() > turns
     }

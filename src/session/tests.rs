@@ -1,4 +1,4 @@
-//! The module through its own door: against a model that is too simple to be wrong, under a clock that tests move, and by many at once.
+//! Tests of the module through its public interface: against a simple model, under a paused clock, and from many threads.
 
 mod clock;
 mod growth;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::row::ExcludedLeaf;
-use super::{About, Call, Draft, Path, Row, Store, StoreLimits};
+use super::{Call, Draft, Path, Row, Store, StoreLimits, TurnMetadata};
 
-/// Nothing is evicted by itself, and an unused session is idle at once.
+/// Limits without eviction. An unused session is idle at once.
 pub(super) const BOUNDLESS: StoreLimits =
     StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 32), idle: Duration::ZERO };
 
@@ -30,17 +30,17 @@ fn call(store: &Arc<Store>, id: &str) -> Call {
 fn draft(prompt: &[u32], response: &[u32]) -> Draft {
     let logprobs = response.iter().map(|id| -(*id as f32) - 0.5).collect();
     let entropy = response.iter().map(|id| *id as f32).collect();
-    let about = About { finish: Some("stop".into()), ..About::default() };
+    let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };
     Draft { prompt: Some(prompt.into()), response: response.to_vec(), logprobs, entropy, about }
 }
 
-/// One call with one turn.
+/// Commits one call with one turn.
 pub(super) fn turn(store: &Arc<Store>, id: &str, prompt: &[u32], response: &[u32]) -> u32 {
-    call(store, id).commit(draft(prompt, response)).0.expect("nobody deletes it")
+    call(store, id).commit(draft(prompt, response)).0.expect("no other thread deletes it")
 }
 
 impl super::Snapshot {
-    /// The rows with their turns listed.
+    /// The rows as paths, with their turns listed.
     pub(crate) fn paths(self: &Arc<Self>, branches: bool) -> (Vec<Path>, Vec<ExcludedLeaf>) {
         let (rows, refused) = self.rows(branches);
         (rows.iter().map(Row::path).collect(), refused)
@@ -51,7 +51,7 @@ fn tokens(path: &Path) -> Vec<u32> {
     path.segments().flat_map(|segment| segment.ids.iter().copied()).collect()
 }
 
-/// What the sessions that are there hold, counted from outside.
+/// The bytes of all sessions, computed independently of the store's counter.
 fn bytes(store: &Store) -> u64 {
     let sessions = store.page(0, usize::MAX);
     sessions.iter().map(|(_, session)| session.summary().bytes + super::order_index::SESSION_OVERHEAD).sum()

@@ -1,4 +1,4 @@
-//! One call of a policy: what was new in its prompt, and what it sampled.
+//! One call of a policy: the new part of its prompt, and the tokens that it sampled.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,93 +8,93 @@ use serde::{Deserialize, Serialize};
 
 use super::{Chat, Fault, Span, Uid};
 
-/// Bytes by which a session finds a turn of a chat.
+/// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
 
-/// Bytes by which a session finds a turn by its tokens.
+/// Bytes that indexing a turn by its tokens takes.
 const PLACE: usize = 256;
 
-/// Turns that a session has at most: a number beyond in a log is a damaged or foreign one, and would fill the memory with missing turns.
+/// The most turns of a session. A larger number in a log comes from damage or another program; restoring it would exhaust the memory.
 pub const MOST_TURNS: u32 = 1 << 20;
 
 /// A finished turn. It never changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    /// Its place in the order of its session, from 0: its name in the API.
+    /// Its number in its session, from 0, which the API uses as well.
     pub id: u32,
     /// The turn it continues; `None` for a root.
     pub parent: Option<u32>,
-    /// The prompt's tokens behind those of the parent (loss mask 0). Samples of one prompt share them.
+    /// The prompt's tokens after those of the parent (loss mask 0). Samples of one prompt share them.
     pub prompt: Arc<[u32]>,
     /// The sampled tokens (loss mask 1, if the turn is trained).
     pub response: Box<[u32]>,
-    /// Logprobs of the sampled tokens under the sampling policy, natural logarithm, NaN where one is missing; empty where the engine was
-    /// not asked for any.
+    /// Logprobs of the sampled tokens under the sampling policy, natural logarithm, NaN for a missing one. Empty if none were requested
+    /// from the engine.
     pub logprobs: Box<[f32]>,
-    /// Entropies in nats, NaN where one is missing; empty where none were measured.
+    /// Entropies in nats, NaN for a missing one. Empty if none were measured.
     pub entropy: Box<[f32]>,
-    /// Everything else.
-    pub about: About,
+    /// Its metadata.
+    pub about: TurnMetadata,
 }
 
-/// What is known of a turn besides its tokens.
+/// The metadata of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct About {
-    /// Its id, which no other turn has in any process; `None` in records of versions before ids.
+pub struct TurnMetadata {
+    /// Its globally unique id; `None` in records of versions before ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<Uid>,
-    /// The URL of the engine that sampled it; `None` where a router chose the engine.
+    /// The URL of the engine that sampled it; `None` if a router chose the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Box<str>>,
     /// `meta_info.id`.
     pub rid: Option<Box<str>>,
-    /// Which of the sequences of its request.
+    /// Its index among the sequences of the request.
     pub index: u32,
-    /// How it found its place.
+    /// How it relates to earlier turns.
     pub cause: Cause,
-    /// `finish_reason.type`: `stop`, `length`, `abort`; `None` where none came.
+    /// `finish_reason.type`: `stop`, `length`, `abort`; `None` if none was received.
     pub finish: Option<Box<str>>,
-    /// Why it is not trained; `None` where it is.
+    /// Why it is not trained; `None` if it is.
     pub fault: Option<Fault>,
-    /// Turns with the same request whose reply did not reach the client: this one replaces them.
+    /// Turns of the same request that this one replaces, because their replies did not reach the client.
     pub supersedes: Vec<u32>,
-    /// The policy of each span of tokens; empty if it has no tokens.
+    /// The policy of each span of sampled tokens; empty without tokens.
     pub policy: Vec<Span>,
     /// How the entropies were obtained.
-    pub measured: Option<Measured>,
-    /// `sampling_params` as the client wrote them: the text of a JSON object.
+    pub measured: Option<EntropyMethod>,
+    /// The client's `sampling_params`: the unchanged text of a JSON object.
     pub sampling: Option<Box<str>>,
     /// The served model.
     pub model: Box<str>,
-    /// When the request came: milliseconds since 1970.
+    /// The arrival of the request: milliseconds since 1970.
     pub started_ms: u64,
-    /// From then to the first token, milliseconds; `None` for a reply that came whole.
+    /// From then to the first token, milliseconds; `None` for a reply that is not a stream.
     pub first_ms: Option<u64>,
     /// From then to the end, milliseconds.
     pub elapsed_ms: u64,
     /// `cached_tokens`, tokens of the prompt that the engine did not compute anew.
     pub cached_tokens: Option<u64>,
-    /// What it was asked, where it is a turn of a chat.
+    /// The chat data, if it answers a chat request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Box<Chat>>,
-    /// Members of `meta_info` that the client asked for, as JSON text by their names: routed experts, top-k rows, prompt logprobs.
+    /// Requested members of `meta_info` by name, as JSON text: routed experts, top-k rows, prompt logprobs.
     pub extras: BTreeMap<Box<str>, Box<str>>,
 }
 
 /// A turn that has no place yet.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draft {
-    /// The whole prompt; `None` where its ids are not known.
+    /// The whole prompt; `None` if its ids are unknown.
     pub prompt: Option<Arc<[u32]>>,
     /// The sampled tokens.
     pub response: Vec<u32>,
-    /// Their logprobs, or none at all.
+    /// Their logprobs, or an empty list.
     pub logprobs: Vec<f32>,
-    /// Their entropies, or none at all.
+    /// Their entropies, or an empty list.
     pub entropy: Vec<f32>,
-    /// Everything else but its cause.
-    pub about: About,
+    /// The metadata. Its cause is set when the turn is placed.
+    pub about: TurnMetadata,
 }
 
 impl Draft {
@@ -106,37 +106,37 @@ impl Draft {
             response: self.response.into(),
             logprobs: self.logprobs.into(),
             entropy: self.entropy.into(),
-            about: About { uid: Some(Uid::unique()), cause, ..self.about },
+            about: TurnMetadata { uid: Some(Uid::unique()), cause, ..self.about },
         }
     }
 }
 
 /// How the entropies of a turn were obtained; see `entropy_info`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct EntropyMethod {
     /// `exact`, `top_k` or `none`.
     pub source: Cow<'static, str>,
-    /// Which number is recorded.
+    /// The name of the recorded number: the estimator.
     pub estimator: Cow<'static, str>,
-    /// Of the distribution that the numbers describe.
+    /// The temperature of the distribution that the numbers describe.
     pub temperature: Option<f64>,
     /// Why entropies or the temperature are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
 }
 
-/// How a turn found its place in its session.
+/// How a turn relates to the earlier turns of its session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The first turn of its session.
     #[default]
     First,
-    /// It continues a turn that no other turn continued.
+    /// The turn continues a turn that no other turn continued.
     Extends,
-    /// It continues a turn that ended by length, with new tokens in between.
+    /// The turn continues one that ended by length, with new tokens in between.
     ExtendsLength,
-    /// It continues a turn, usually one that was cut off, with no token in between.
+    /// The turn continues one, usually one that was cut off, without a token in between.
     Resumes,
     /// A branch: another sample of a prompt that was sampled before.
     Sample,
@@ -151,18 +151,18 @@ pub enum Cause {
     ToolsChanged,
     /// A branch: a tool result of the history was emptied or shortened.
     ToolResultCleared,
-    /// A branch: a part of the history was changed, and a response that was sampled after it is still in the prompt.
+    /// A branch: a part of the history was changed, and a response that was sampled after that part is still in the prompt.
     #[serde(alias = "prompt_edited")]
     HistoryEdited,
-    /// A branch: other tokens are in the place of a sampled response.
+    /// A branch: the prompt has other tokens in place of a sampled response.
     ResponseEdited,
-    /// A branch: a sampled response whose last token, the stop token, the client replaced.
+    /// A branch: the client replaced the last token of a sampled response, the stop token.
     StopReplaced,
     /// A branch: the prompt ends inside an earlier turn.
     RolledBack,
     /// A branch: earlier messages were left out or replaced by a summary that was sampled here.
     Compacted,
-    /// The ids of its prompt are not known, so it has no place in the forest.
+    /// The token ids of the prompt are unknown, so the turn has no place in the forest. Its `fault` shows what to do.
     Unplaced,
 }
 
@@ -218,7 +218,7 @@ impl Turn {
         self.about.fault.is_none() && !self.response.is_empty()
     }
 
-    /// Bytes it holds.
+    /// The bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let about = &self.about;

@@ -1,4 +1,4 @@
-//! Ids that no other process gives.
+//! Ids that are unique among all processes.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -1,4 +1,4 @@
-//! The paths of a session as they are exported.
+//! The exported paths of a session.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ pub struct View<'a> {
     turns: &'a [Arc<Turn>],
 }
 
-/// Which turns end a path.
+/// The turns that end a path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Leaves {
-    /// Trainable turns behind which nothing is trained.
+    /// Trainable turns without a trained turn after them.
     pub exported: Vec<u32>,
     /// Turns that end a path and are not trained, each with the reason.
     pub refused: Vec<(u32, &'static str)>,
@@ -28,11 +28,11 @@ impl<'a> View<'a> {
         Self { turns }
     }
 
-    /// Where paths end. Every trainable turn is on the path of an exported leaf, unless another turn replaces it.
+    /// The leaves. Every trainable turn is on the path of an exported leaf, unless another turn replaces it.
     #[must_use]
     pub fn leaves(&self) -> Leaves {
         let count = self.turns.len();
-        let (mut continued, mut trained_behind) = (vec![false; count], vec![false; count]);
+        let (mut continued, mut trained_after) = (vec![false; count], vec![false; count]);
         for turn in self.turns {
             if let Some(parent) = turn.parent {
                 continued[parent as usize] = true;
@@ -48,8 +48,8 @@ impl<'a> View<'a> {
         for turn in self.turns.iter().rev() {
             let at = turn.id as usize;
             let trained = turn.is_trainable() && !superseded.contains(&turn.id);
-            if let (Some(parent), true) = (turn.parent, trained || trained_behind[at]) {
-                trained_behind[parent as usize] = true;
+            if let (Some(parent), true) = (turn.parent, trained || trained_after[at]) {
+                trained_after[parent as usize] = true;
             }
         }
         let mut leaves = Leaves::default();
@@ -57,7 +57,7 @@ impl<'a> View<'a> {
             let at = turn.id as usize;
             if superseded.contains(&turn.id) {
                 leaves.refused.push((turn.id, "superseded"));
-            } else if turn.is_trainable() && !trained_behind[at] {
+            } else if turn.is_trainable() && !trained_after[at] {
                 leaves.exported.push(turn.id);
             } else if !continued[at] && !turn.is_trainable() {
                 leaves.refused.push((turn.id, turn.about.fault.map_or("empty", super::Fault::name)));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_trained_in_the_earliest_row_that_holds_it() {
+    fn token_is_trained_in_the_earliest_row_that_holds_it() {
         let mut forest = Forest::default();
         add(&mut forest, &[1], &[2], "stop");
         add(&mut forest, &[1, 2, 3], &[4], "stop");

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokentap::session::ledger::log::{Fsync, Log, Options};
 use tokentap::session::ledger::{Ledger, Record};
-use tokentap::session::{About, Call, Draft, Store, Turn};
+use tokentap::session::{Call, Draft, Store, Turn, TurnMetadata};
 use tokio::task::LocalSet;
 
 use crate::support::binary::Binary;
@@ -27,7 +27,7 @@ const TURNS: u32 = if cfg!(debug_assertions) { 300 } else { 4000 };
 const HELD: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 12 });
 
 fn commit(store: &Arc<Store>, prompt: &[u32], response: u32) {
-    let about = About { finish: Some("stop".into()), model: "m".into(), ..About::default() };
+    let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
     let prompt = Some(prompt.into());
     let draft = Draft { prompt, response: vec![response], logprobs: vec![-0.5], entropy: vec![0.25], about };
     let (turn, _ack) = Call::new(Arc::clone(store), "branched".into()).commit(draft);
@@ -177,7 +177,7 @@ async fn many_sessions_leave_the_runtime_free() {
     let store = Arc::clone(&proxy.parts.sessions);
     let mut finished = store.watch_finished();
     let filled = tokio::task::spawn_blocking(move || {
-        let about = About { finish: Some("stop".into()), model: "m".into(), ..About::default() };
+        let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
         let draft = Draft { prompt: Some([1].into()), response: vec![2], about, ..Draft::default() };
         for session in 0..SESSIONS {
             let (turn, _ack) = Call::new(Arc::clone(&store), format!("s{session}").into()).commit(draft.clone());
@@ -199,7 +199,7 @@ async fn log(dir: &Path, turns: u32) {
     let (log, _) = Log::open(&Options { fsync: Fsync::Never, ..Options::new(dir) }, |_| ()).unwrap();
     let mut last = None;
     for id in 0..2 * turns {
-        let about = About { finish: Some("stop".into()), model: "m".into(), ..About::default() };
+        let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
         let turn = Turn {
             id,
             parent: id.checked_sub(1).map(|before| before.min(turns - 1)),

@@ -93,7 +93,7 @@ async fn removed_log_directory_sets_log_degraded_until_it_exists_again() {
     let line =
         binary.logged("a file of the log was removed or renamed: its records are lost, the next file begins").await;
     assert_eq!(line["records"], 1, "{line}");
-    binary.logged("the log cannot be written: until it can, a crash loses what comes now").await;
+    binary.logged("the log cannot be written: a crash loses the records from now on until it can").await;
     assert_eq!(get(control, "/v1/sessions/before").await.json()["turns"], 1, "the session is in memory");
 
     std::fs::create_dir(&data).unwrap();

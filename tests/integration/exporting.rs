@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 use tokentap::session::ledger::log::{Log, Options};
 use tokentap::session::ledger::{Ledger, Record};
-use tokentap::session::{About, Cause, Span, Turn};
+use tokentap::session::{Cause, Span, Turn, TurnMetadata};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -20,7 +20,7 @@ use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream, json_message};
 
 fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
-    let about = About {
+    let about = TurnMetadata {
         cause: if id == 0 { Cause::First } else { Cause::Extends },
         finish: Some("stop".into()),
         model: "m".into(),
@@ -32,7 +32,7 @@ fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
             weight_version: None,
             version: None,
         }],
-        ..About::default()
+        ..TurnMetadata::default()
     };
     let turn = Turn {
         id,

@@ -107,7 +107,7 @@ async fn unusable_data_dir_is_one_error_line() {
     for path in [file.clone(), file.join("below"), PathBuf::from("/proc/tokentap")] {
         let path = path.to_str().unwrap();
         let line = refused(alone.addr, path).await;
-        assert!(line.contains(&format!("cannot make {path}")), "{line}");
+        assert!(line.contains(&format!("cannot create {path}")), "{line}");
     }
 }
 

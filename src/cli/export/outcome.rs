@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::export::Tally;
+use crate::export::RowCounts;
 
 /// Rows that left and leaves that did not.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn of(sessions: usize, tally: &Tally) -> Self {
+    pub(super) fn of(sessions: usize, tally: &RowCounts) -> Self {
         let refused = tally.refused.iter().map(|(reason, count)| ((*reason).to_owned(), *count));
         Self { sessions, rows: Some(tally.rows), refused: refused.collect() }
     }
@@ -43,9 +43,9 @@ mod tests {
 
     #[test]
     fn only_known_counts_are_printed() {
-        let tally = Tally { rows: 3, refused: [("missing_logprobs", 2), ("aborted", 1)].into() };
+        let tally = RowCounts { rows: 3, refused: [("missing_logprobs", 2), ("aborted", 1)].into() };
         assert_eq!(Outcome::of(1, &tally).to_string(), "3 rows of 1 session, refused: 1 aborted, 2 missing_logprobs");
         assert_eq!(Outcome { sessions: 2, ..Outcome::default() }.to_string(), "2 sessions");
-        assert_eq!(Outcome::of(0, &Tally { rows: 1, ..Tally::default() }).to_string(), "1 row of 0 sessions");
+        assert_eq!(Outcome::of(0, &RowCounts { rows: 1, ..RowCounts::default() }).to_string(), "1 row of 0 sessions");
     }
 }

@@ -104,14 +104,14 @@ fn chosen(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{About, Turn};
+    use crate::session::{Turn, TurnMetadata};
 
     #[test]
     fn a_session_that_was_evicted_is_exported_beside_its_successor() {
         let turn = |id| {
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
-            let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about: About::default() };
+            let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about: TurnMetadata::default() };
             Record::Turn { session: "s".into(), turn: Arc::new(turn) }
         };
         let mut names = Names::default();

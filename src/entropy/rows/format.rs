@@ -1,13 +1,13 @@
-//! The storage types, each as the way from its bytes to 32-bit floats.
+//! Conversion of each storage type to 32-bit floats.
 
 use super::kernel::Machine;
 
 /// Values of one storage type.
 pub(crate) trait ValueFormat {
-    /// Bytes a value.
+    /// Bytes per value.
     const BYTES: usize;
 
-    /// Writes the values that `bytes` holds, one for each of `values`.
+    /// Converts the values in `bytes` into `values`.
     fn widen<M: Machine>(machine: M, bytes: &[u8], values: &mut [f32]);
 }
 

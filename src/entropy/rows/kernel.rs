@@ -1,8 +1,8 @@
-//! Rows in, statistics out: the whole computation, written once for every instruction set.
+//! Computes statistics from whole rows of logits. The code is the same for every instruction set.
 //!
-//! A row is taken in blocks that stay in the first-level cache: widened to 32 bits, then added to the sums.
-//! Everything is plain loops over plain arrays, and inlined, because the shells in `cpu` lend their instruction
-//! set only to what is inlined into them. For the same reason the arithmetic is not in a closure.
+//! A row is processed in blocks that fit into the first-level cache: widened to 32 bits, then added to the sums.
+//! All of it is plain loops over arrays, and inlined, because the functions in `cpu` enable their instruction
+//! set only for code inlined into them. The arithmetic is not in closures for the same reason.
 
 use super::format::{Bfloat16, Half, Single, ValueFormat};
 use super::sums::{LANES, RUN, Sums};
@@ -11,21 +11,21 @@ use super::{Dtype, Flags, Logits, RowStats, finish, scale};
 /// Values widened at a time.
 const BLOCK: usize = 8 * RUN;
 
-/// What an instruction set has that arithmetic on arrays does not say.
+/// Operations of an instruction set that plain arithmetic cannot express.
 pub(crate) trait Machine: Copy {
-    /// Whether it multiplies and adds in one instruction; asking for that elsewhere would be a call into a slow
+    /// Whether it has a fused multiply-add instruction. On other targets `mul_add` would call a slow
     /// emulation.
     const FMA: bool;
 
-    /// Writes the half-precision values that `bytes` holds, one for each of `values`.
+    /// Converts the half-precision values in `bytes` into `values`.
     fn widen_half(self, bytes: &[u8], values: &mut [f32]);
 
-    /// Says that these bytes will be read soon. The sums of a block take longer than its way from memory, so
-    /// that together they take only as long as the sums.
+    /// Prefetches bytes that will be read soon. The sums of a block take longer than the transfer of the next
+    /// one from memory, so the transfer takes no extra time.
     fn fetch(self, bytes: &[u8]);
 }
 
-/// Any machine: plain arithmetic, and memory when it comes.
+/// Any machine: plain arithmetic, no prefetch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plain<const FMA: bool>;
 
@@ -62,11 +62,11 @@ fn rows<F: ValueFormat, M: Machine>(machine: M, logits: &Logits<'_>, out: &mut V
     }
 }
 
-/// Adds the first `count` values of a block; `ahead` is what will be read after it.
+/// Adds the first `count` values of a block. `ahead` are the bytes that are read after it.
 #[inline(always)]
 fn add<F: ValueFormat, M: Machine>(machine: M, sums: &mut Sums, block: &mut [f32; BLOCK], count: usize, ahead: &[u8]) {
     let values = &mut block[..count.next_multiple_of(LANES)];
-    let plain = sums.meet(values, count);
+    let plain = sums.prepare(values, count);
     let mut ahead = ahead.chunks(RUN * F::BYTES);
     let mut end = 0;
     for run in values.chunks(RUN) {

@@ -1,4 +1,4 @@
-//! The three sums over a row, relative to the greatest logit met so far.
+//! The three sums over a row, relative to the greatest logit so far.
 
 use super::kernel::Machine;
 use super::{MASKED, Raw};
@@ -6,28 +6,28 @@ use super::{MASKED, Raw};
 /// Independent partial sums.
 pub(crate) const LANES: usize = 32;
 
-/// Values summed in 32 bits before the lanes go to 64. Equal terms all round alike, so over a longer run they
-/// would lean to one side by more than the terms themselves are wrong.
+/// Values that are summed in 32 bits before the lanes are added in 64. Equal terms round alike, so over a longer
+/// run the bias would exceed the error of the terms themselves.
 pub(crate) const RUN: usize = 8 * LANES;
 
-/// Terms below 2^-125 count as nothing: that is next to the least normal number, and the greatest term is 1.
+/// Terms below 2^-125 are ignored: that is near the least normal number, and the greatest term is 1.
 const FLOOR: f32 = -125.0;
 
 /// Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
 /// `2^f = 1 + f (c_1 + f (c_2 + ..))` for `|f| <= 1/2`, highest power first: the least relative error (2e-9, before
-/// rounding) with the 1 held, so that the greatest value counts exactly 1.
+/// rounding) with a fixed 1, so that the term of the greatest value is exactly 1.
 const EXP2: [f32; 6] = [1.535_336_3e-4, 1.339_887_5e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1];
 
 /// How differences of logits become powers of two.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
-    /// What a difference is multiplied by, `log2(e) / T`.
+    /// The factor of a difference, `log2(e) / T`.
     by: f32,
     /// Its reciprocal in two parts, the first with so few bits that its product with any exponent is exact.
     step: [f32; 2],
-    /// The difference at which a term counts as nothing.
+    /// The difference at which a term is ignored.
     floor: f32,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The sums over nothing, for differences that are multiplied by `scale`.
+    /// Empty sums, for differences that are multiplied by `scale`.
     #[inline(always)]
     pub(crate) fn new(scale: f32) -> Sums {
         let step = 1.0 / f64::from(scale);
@@ -53,11 +53,11 @@ impl Sums {
         Sums { scale, top: MASKED, z: zero, s: zero, q: zero }
     }
 
-    /// Prepares for a block of `count` values in whole lanes, fills the last of them up, and returns how many of
-    /// the first can be added without care.
+    /// Prepares for a block of `count` values: pads it to whole lanes, and returns how many of the first values
+    /// can be added without `CAREFUL`.
     #[inline(always)]
-    pub(crate) fn meet(&mut self, values: &mut [f32], count: usize) -> usize {
-        // NaN is passed over: by the filling on purpose, in the row because it will make the sums NaN.
+    pub(crate) fn prepare(&mut self, values: &mut [f32], count: usize) -> usize {
+        // NaN is skipped here: it is used as padding, and a NaN of the row makes the sums NaN later.
         values[count..].fill(f32::NAN);
         let (least, greatest) = extremes(values, self.top);
         values[count..].fill(f32::NEG_INFINITY);
@@ -68,8 +68,8 @@ impl Sums {
         if plain { count / LANES * LANES } else { 0 }
     }
 
-    /// Adds the terms of at most a run of values in whole lanes. Without `CAREFUL` none of them may be masked, or
-    /// so far below the greatest that it counts as nothing.
+    /// Adds the terms of at most a run of values in whole lanes. Without `CAREFUL`, none of them may be masked or
+    /// so far below the greatest that it is ignored.
     #[inline(always)]
     pub(crate) fn add<M: Machine, const CAREFUL: bool>(&mut self, run: &[f32]) {
         let Sums { scale, top, .. } = *self;
@@ -78,7 +78,7 @@ impl Sums {
             for lane in 0..LANES {
                 let x = chunk[lane];
                 let mut t = x - top;
-                // Asked this way round NaN counts, and makes its sums NaN.
+                // With this form of the condition NaN is added, and makes the sums NaN.
                 let counts = !(CAREFUL && ((x <= MASKED) | (t < scale.floor)));
                 t = if counts { t } else { 0.0 };
                 let d = t * scale.by;
@@ -125,7 +125,7 @@ fn extremes(values: &[f32], top: f32) -> (f32, f32) {
             greatest[lane] = greater(chunk[lane], greatest[lane]);
         }
     }
-    // Halved rather than walked: 32 comparisons, each of which waits for the last, take as long as half a block.
+    // Halved and not folded one by one: 32 dependent comparisons would take as long as half a block.
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -137,25 +137,25 @@ fn extremes(values: &[f32], top: f32) -> (f32, f32) {
     (least[0], greatest[0])
 }
 
-/// The lesser of two values, the second where the first is NaN. (`f32::min` passes over any NaN, which takes more
-/// than one instruction.)
+/// The lesser of two values, the second if the first is NaN. (`f32::min` ignores a NaN on either side, which takes
+/// more than one instruction.)
 #[inline(always)]
 fn lesser(value: f32, other: f32) -> f32 {
     if value < other { value } else { other }
 }
 
-/// The greater of two values, the second where the first is NaN.
+/// The greater of two values, the second if the first is NaN.
 #[inline(always)]
 fn greater(value: f32, other: f32) -> f32 {
     if value > other { value } else { other }
 }
 
-/// `2^d` for `d`, from -125 to 0, which is the difference `t` scaled; relative error below 1e-7, garbage for NaN.
+/// `2^d` for `d` from -125 to 0, where `d` is `t` scaled. Relative error below 1e-7; undefined for NaN.
 #[inline(always)]
 fn exp2<M: Machine>(t: f32, d: f32, scale: &Scale) -> f32 {
     let shifted = d + ROUND;
     let exponent = shifted - ROUND;
-    // From `t`, because the rounding of `d` would show in values far below the greatest.
+    // Computed from `t`, because the rounding error of `d` would be visible in values far below the greatest.
     let rest = if M::FMA {
         t.mul_add(scale.by, -exponent)
     } else {

@@ -10,7 +10,7 @@ use serde_json::{Value, json as value};
 
 use crate::export::fixture::{batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
-use crate::session::{Cause, Measured};
+use crate::session::{Cause, EntropyMethod};
 
 /// The two rows of the conversation, and a leaf that was refused before.
 pub(crate) fn rich() -> Batch {
@@ -20,7 +20,7 @@ pub(crate) fn rich() -> Batch {
     let about = &mut turns[1].about;
     about.rid = Some("r".into());
     about.cause = Cause::ExtendsLength;
-    about.measured = Some(Measured {
+    about.measured = Some(EntropyMethod {
         source: "exact".into(),
         estimator: "exact".into(),
         temperature: Some(0.7),
@@ -39,7 +39,7 @@ pub(crate) fn rich() -> Batch {
     batch
 }
 
-/// What is to be read of it.
+/// The expected rows of that batch.
 pub(crate) const ROWS: &str = r#"[
   {
     "schema_version": 2, "row_key": "8c6c1d2c8c6356b22bbf4a5a1365082a", "session": "s", "version": 0, "leaf": 1, "labels": null,

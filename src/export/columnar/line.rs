@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Fields};
 
 use crate::export::text::Text;
 
-/// The lines of these rows. Each has all members of the schema in its order, null where there is no value, so that every member has the
+/// The lines of these rows. Each has all members of the schema in its order, with null for a missing value, so that every member has the
 /// same type in every line.
 pub(super) fn lines(record: RecordBatch) -> impl Iterator<Item = Vec<u8>> + Send {
     (0..record.num_rows()).map(move |at| {
@@ -44,7 +44,7 @@ fn value(array: &dyn Array, at: usize, text: &mut Text) {
     }
 }
 
-/// The lists with an item for each token are determined once, not at each item.
+/// Writes a list. The type of the items is determined once, not for each item.
 fn items(array: &dyn Array, text: &mut Text) {
     text.array(|list| match array.data_type() {
         DataType::Int8 => integers(array.as_primitive::<Int8Type>(), list),

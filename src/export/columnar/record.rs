@@ -1,8 +1,9 @@
-//! The schema of `jsonl`, `arrow` and `parquet`: some rows as one record batch.
+//! The schema of `jsonl`, `arrow` and `parquet`, and rows as a record batch.
 //!
-//! A column and its field are written together, so the schema is that of no rows; `docs/reference/export-schema.md` explains each column, and a test
-//! compares. All positions count tokens of the whole path; `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of
-//! them. Integers are int64 but for the two long lists, which are as narrow as Hugging Face's tokenizers write them.
+//! Each column is defined together with its field, so the schema is that of a batch without rows. `docs/reference/export-schema.md`
+//! explains each column, and a test compares. All positions count tokens of the whole path; `token_ids`, `loss_mask`, `logprobs` and
+//! `entropy` have one item per token. Integers are int64, except in the two long lists, which have the types of Hugging Face's
+//! tokenizers.
 
 use std::sync::Arc;
 
@@ -18,18 +19,18 @@ use crate::export::column::{self, Column, numbers};
 use crate::export::row_key::row_key;
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, entry, facts};
-use crate::session::{About, Fault, Path, Segment, Span, Step};
+use crate::session::{Fault, Path, Segment, Span, Step, TurnMetadata};
 
-/// Bytes of the extras of a row as strings of JSON. A step of an export holds a row about five times. Routed experts, the largest extras
-/// that trainers use, have 2 KB a token and as many for each token of a prompt.
+/// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
+/// largest extras that trainers use, take 2 KB per sampled token and per prompt token.
 const MAX_EXTRAS: u64 = 256 << 20;
 
-/// Bytes of the sampling parameters of a row as strings of JSON.
+/// The limit of a row's sampling parameters, in bytes of JSON strings.
 const MAX_SAMPLING: u64 = 64 << 20;
 
 type Named = (Field, ArrayRef);
 
-/// These rows, one a trajectory.
+/// The record batch of these rows.
 pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
     let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
     let texts: Vec<RowText> = rows.iter().map(|row| RowText::of(row, computed.decoder.as_ref())).collect();
@@ -43,7 +44,7 @@ pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
     RecordBatch::from(structs(columns))
 }
 
-/// The columns that name a row.
+/// The columns that identify a row.
 fn whole(rows: &[Path]) -> Vec<Named> {
     vec![
         required("schema_version", rows.iter().map(|_| Some(SCHEMA_VERSION)).collect::<Int64Array>()),
@@ -56,7 +57,7 @@ fn whole(rows: &[Path]) -> Vec<Named> {
     ]
 }
 
-/// The columns with an item for each token, and the lengths.
+/// The columns with one item per token, and the lengths.
 fn tokens(rows: &[Path]) -> [Named; 6] {
     let count = rows.iter().map(Path::len).sum();
     let (mut ids, mut mask) = (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -78,7 +79,7 @@ fn tokens(rows: &[Path]) -> [Named; 6] {
     ]
 }
 
-/// Null where a number is missing or not finite.
+/// A column of numbers; null for a missing number and one that is not finite.
 fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
     let mut items = Float32Builder::with_capacity(count);
     for segment in rows.iter().flat_map(Path::segments) {
@@ -103,7 +104,7 @@ fn segments(rows: &[Path]) -> ListArray {
     list(rows.iter().map(|row| row.segments().count()), items, false)
 }
 
-/// The spans of a row, each with the position of the response that it is of.
+/// The spans of a row, each with the position of its response.
 fn spans(row: &Path) -> impl Iterator<Item = (i64, &Span)> {
     let responses = entry::placed(row).filter(|(_, segment)| segment.is_response);
     responses.flat_map(|(start, segment)| segment.turn.about.policy.iter().map(move |span| (position(start), span)))
@@ -124,7 +125,7 @@ fn policy(rows: &[Path]) -> ListArray {
     list(rows.iter().map(|row| spans(row).count()), items, false)
 }
 
-/// How a row ended, and its facts as a whole.
+/// The columns about the end of a row and the row as a whole.
 fn ends(rows: &[Path], chosen: &[ClientJson], texts: &[RowText]) -> Vec<Named> {
     let omitted = chosen.iter().zip(texts).map(|(chosen, text)| chosen.flags().chain(text.flag()));
     let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
@@ -146,7 +147,7 @@ fn ends(rows: &[Path], chosen: &[ClientJson], texts: &[RowText]) -> Vec<Named> {
     ]
 }
 
-/// The columns that the caller computes, null where it does not.
+/// The columns that the caller computes; null without its function.
 fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 4] {
     let thinking: Vec<_> =
         rows.iter().map(|row| computed.annotate.as_ref().map(|annotate| annotate(row)).unwrap_or_default()).collect();
@@ -164,7 +165,7 @@ fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 4] {
 
 /// The text of a row.
 enum RowText {
-    /// The export has no text.
+    /// The export has no text columns.
     NotRequested,
     /// The tokenizer is that of another model, or fails.
     Unavailable,
@@ -203,12 +204,12 @@ fn text_columns(rows: &[RowText]) -> [Named; 2] {
     [texts("prompt_text", prompts), texts("response_text", responses)]
 }
 
-/// The JSON that clients chose, of the turns of a row.
+/// The JSON of clients in the turns of a row.
 struct ClientJson {
     extras: Vec<Option<String>>,
-    /// The extras are too large to be written.
+    /// Whether the extras are too large to be written.
     omits_extras: bool,
-    /// The sampling parameters are.
+    /// Whether the sampling parameters are too large to be written.
     omits_sampling: bool,
 }
 
@@ -222,7 +223,7 @@ impl ClientJson {
         let extras = abouts().flat_map(|about| &about.extras).map(|(name, value)| string_len(name) + string_len(value));
         let sampling = abouts().filter_map(|about| about.sampling.as_deref()).map(string_len);
         let (omits_extras, omits_sampling) = (extras.sum::<u64>() > max_extras, sampling.sum::<u64>() > max_sampling);
-        let text = |about: &About| {
+        let text = |about: &TurnMetadata| {
             let mut text = Text::default();
             entry::write_extras(about, &mut text);
             String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
@@ -291,7 +292,7 @@ fn integers(numbers: impl Iterator<Item = impl Into<i64>>) -> Int64Array {
     Int64Array::from_iter_values(numbers.map(Into::into))
 }
 
-/// Counters are 64 bits without a sign where they come from; none gets near the end of an int64.
+/// A column of counters. They are unsigned 64-bit numbers, and none exceeds an int64 in practice.
 fn counts(numbers: impl Iterator<Item = u64>) -> Int64Array {
     Int64Array::from_iter_values(numbers.map(signed))
 }

@@ -9,7 +9,7 @@ use crate::engine::response::Chunk;
 use crate::generation::forcing::ItemPlan;
 use crate::generation::measure::ListContent;
 use crate::generation::sequence::Anomaly;
-use crate::session::{Fault, Mark};
+use crate::session::{EpochMark, Fault};
 
 /// Collects the tokens and members of one sequence.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct TurnBuilder {
     /// How many leading ids of `unread` are repeated: an abort that is merged with the previous event lists that event's tokens before all
     /// tokens.
     pub(super) repeated_ids: usize,
-    pub(super) marks: Vec<Mark>,
+    pub(super) marks: Vec<EpochMark>,
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,
@@ -78,7 +78,7 @@ impl TurnBuilder {
         let tokens = self.tokens_before().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
         match self.marks.last_mut() {
             Some(mark) if mark.epoch == epoch => mark.last = tokens,
-            _ => self.marks.push(Mark { epoch, first: tokens, last: tokens }),
+            _ => self.marks.push(EpochMark { epoch, first: tokens, last: tokens }),
         }
     }
 

@@ -246,7 +246,7 @@ fn ok(body: &Value) -> Response<Body> {
 /// 404 for an unknown name, 410 for a session that was evicted.
 pub(crate) fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
     let gone = || {
-        state.sessions.gone(id).map(|gone| {
+        state.sessions.eviction_of(id).map(|gone| {
             let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
             let message = format!("session {id:?} was evicted ({}); see {hint} and --data-dir", gone.reason);
             Problem::new(StatusCode::GONE, "evicted", message)

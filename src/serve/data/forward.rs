@@ -130,7 +130,7 @@ impl Drop for UncapturedGeneration {
         }
         let Self { state, route, .. } = self;
         if let Some(session) = &self.session {
-            state.sessions.incomplete(session);
+            state.sessions.mark_incomplete(session);
         }
         state.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
         let first = state.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);

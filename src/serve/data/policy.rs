@@ -39,7 +39,7 @@ impl<'a> WeightUpdate<'a> {
 impl Drop for WeightUpdate<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            drop(self.state.generator.policy.changed());
+            drop(self.state.generator.policy.begin_epoch());
         }
     }
 }
@@ -79,7 +79,7 @@ pub(crate) async fn observe(state: &ProxyState, reply: Reply) -> Result<Response
 
 /// Advances the epoch and waits until it is on disk, so that it is not used again after a crash. Then the trainer gets its reply.
 async fn advance_epoch(state: &ProxyState) {
-    state.generator.context.log_wait.wait(vec![state.generator.policy.changed().1]).await;
+    state.generator.context.log_wait.wait(vec![state.generator.policy.begin_epoch().1]).await;
 }
 
 /// Whether an error reply means that the weights changed nevertheless.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pb;
-use crate::session::{About, EvictedSession, Fault, Measured, Session, Snapshot, Span, Turn};
+use crate::session::{EntropyMethod, EvictedSession, Fault, Session, Snapshot, Span, Turn, TurnMetadata};
 
 /// Converts to the integer type of the messages.
 pub(super) fn wide(number: usize) -> u64 {
@@ -53,7 +53,7 @@ pub(super) fn session(session: &Session, snapshot: &Snapshot) -> pb::Session {
 /// Converts a turn. Its policy spans count from its first sampled token.
 pub(super) fn turn(turn: &Turn) -> pb::Turn {
     let Turn { id, parent, prompt, response, about, .. } = turn;
-    let About { rid, index, cause, finish, fault, supersedes, policy, measured: how, sampling, .. } = about;
+    let TurnMetadata { rid, index, cause, finish, fault, supersedes, policy, measured: how, sampling, .. } = about;
     pb::Turn {
         id: *id,
         parent: *parent,
@@ -105,7 +105,7 @@ pub(super) fn policy_span(span: &Span, start: usize) -> pb::PolicySpan {
     }
 }
 
-fn measured(how: &Measured) -> pb::Measured {
+fn measured(how: &EntropyMethod) -> pb::Measured {
     pb::Measured {
         source: how.source.to_string(),
         estimator: how.estimator.to_string(),

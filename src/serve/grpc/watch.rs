@@ -16,7 +16,7 @@ use crate::export::Annotate;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1::{self, Problem};
 use crate::serve::offload::offload_export;
-use crate::session::{Ended, Store};
+use crate::session::{CommittedTurn, Store};
 
 /// The number of finished paths that are looked up at a time.
 const BATCH: usize = 64;
@@ -126,7 +126,7 @@ pub(super) fn finished(state: &Arc<TrainerState>, since: &str) -> Result<ReplySt
 /// Streams each turn from now on: of one session, or of all if `session` is empty.
 pub(super) fn turns(state: &TrainerState, session: String) -> ReplyStream<WatchReply> {
     let turns = state.sessions.watch_turns();
-    let next = |(mut turns, session): (broadcast::Receiver<Ended>, String)| async move {
+    let next = |(mut turns, session): (broadcast::Receiver<CommittedTurn>, String)| async move {
         loop {
             let what = match turns.recv().await {
                 Ok((of, turn)) if session.is_empty() || *session == *of => match turn.upgrade() {

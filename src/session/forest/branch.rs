@@ -1,16 +1,16 @@
-//! What a prompt changed that begins a branch.
+//! Finds the change to earlier turns with which a prompt begins a branch.
 
 use super::radix::Departure;
 use super::{Forest, Stem};
 use crate::session::Cause;
 
-/// Tokens of the shortest response that shows by itself that a prompt holds an edited history; shorter ones occur by chance.
+/// Tokens of the shortest response that proves by itself that a prompt holds an edited history. Shorter ones occur by chance.
 const EVIDENCE: usize = 8;
 
-/// How a prompt leaves the turns that are there.
+/// Where a prompt diverges from the recorded turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Parting {
-    /// Within a prompt, of this turn if it shares a token with any.
+enum Divergence {
+    /// Inside a prompt; `turn` has that prompt, if the two share a token.
     InPrompt {
         shared: usize,
         turn: Option<u32>,
@@ -22,17 +22,17 @@ enum Parting {
 }
 
 impl Forest {
-    /// What a branch changed. Messages show more than tokens, except for a response, which only tokens show exactly.
+    /// The change that begins a branch. Messages show it better than tokens do, except for a response, which only tokens show exactly.
     pub(super) fn branches(&self, parent: Option<u32>, rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
-        match (departure, self.parting(parent, rest)) {
-            (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Parting::Ends) => {
+        match (departure, self.divergence(parent, rest)) {
+            (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Divergence::Ends) => {
                 Some(Cause::RolledBack)
             }
-            (Some(Cause::HistoryEdited | Cause::Forks) | None, Parting::InResponse { but_stop }) => {
+            (Some(Cause::HistoryEdited | Cause::Forks) | None, Divergence::InResponse { but_stop }) => {
                 Some(if but_stop { Cause::StopReplaced } else { Cause::ResponseEdited })
             }
             (Some(departure), _) => Some(departure),
-            (None, Parting::InPrompt { shared, turn }) => {
+            (None, Divergence::InPrompt { shared, turn }) => {
                 let stem = turn.and_then(|turn| self.stem(parent, turn)).or(self.stems(parent).first())?;
                 let latest = &self.turns[*stem.turns.last()? as usize].response;
                 (latest.len() >= EVIDENCE && contains(&rest[shared..], latest)).then_some(Cause::HistoryEdited)
@@ -40,8 +40,8 @@ impl Forest {
         }
     }
 
-    /// Compares a prompt with all prompts behind a turn and their samples.
-    fn parting(&self, parent: Option<u32>, rest: &[u32]) -> Parting {
+    /// Compares a prompt with all prompts after a turn and their samples.
+    fn divergence(&self, parent: Option<u32>, rest: &[u32]) -> Divergence {
         let stems = self.stems(parent);
         let mut is_past_prompt = false;
         let mut visit = |node: u32| {
@@ -49,17 +49,17 @@ impl Forest {
             is_past_prompt |= stem.is_some_and(|stem| stem.is_sampled);
         };
         let from = self.end(parent);
-        // a prompt without a new token
+        // earlier prompts without a new token end here
         visit(from);
         let Departure { known, turn, but_stop, is_inside } = self.tokens.departure(&self.turns, from, rest, &mut visit);
         match (is_inside, is_past_prompt) {
-            (true, _) => Parting::Ends,
-            (false, true) => Parting::InResponse { but_stop },
-            (false, false) => Parting::InPrompt { shared: known, turn },
+            (true, _) => Divergence::Ends,
+            (false, true) => Divergence::InResponse { but_stop },
+            (false, false) => Divergence::InPrompt { shared: known, turn },
         }
     }
 
-    /// The prompt of a turn behind its parent.
+    /// The stem that holds a turn with this parent.
     fn stem(&self, parent: Option<u32>, turn: u32) -> Option<&Stem> {
         let prompt = &self.turns[turn as usize].prompt;
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
@@ -67,7 +67,7 @@ impl Forest {
     }
 }
 
-/// Whether a list holds another one in a row: Knuth, Morris and Pratt, because prompts may repeat themselves.
+/// Whether `part` occurs in `list`. Uses Knuth-Morris-Pratt, because prompts may repeat themselves.
 fn contains(list: &[u32], part: &[u32]) -> bool {
     let mut borders = vec![0; part.len()];
     let advance = |borders: &[usize], mut matched: usize, token: u32| {

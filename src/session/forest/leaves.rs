@@ -1,4 +1,4 @@
-//! Which turns of a forest end a path.
+//! Finds the turns of a forest that end a path.
 
 use super::Forest;
 use crate::session::{Turn, TurnCounts};
@@ -11,13 +11,13 @@ impl Forest {
         self.superseded.extend(&turn.about.supersedes);
     }
 
-    /// How many turns of which kind there are.
+    /// The counts of turns by kind.
     #[must_use]
     pub fn counts(&self) -> &TurnCounts {
         &self.counts
     }
 
-    /// Whether an exported path ends in this turn: it is trainable, its reply reached the client, and nothing behind it is trained.
+    /// Whether an exported path ends in this turn: it is trainable, its reply reached the client, and no turn after it is trained.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
         let trained = |turn: u32| {

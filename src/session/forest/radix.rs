@@ -1,5 +1,5 @@
-//! A radix tree over the token sequences of turns, each from its root on: it finds the deepest turn that begins a prompt in time that is
-//! linear in the prompt, however many turns share its beginning.
+//! A radix tree over the token sequences of turns, each from its root on. It finds the deepest turn that is a prefix of a prompt in time
+//! linear in the prompt, however many turns share that prefix.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,33 +10,33 @@ use crate::session::Turn;
 /// The node at which all roots begin.
 pub(super) const ROOT: u32 = 0;
 
-/// Which tokens of a turn an edge holds.
+/// The part of a turn whose tokens an edge holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Prompt,
     Response,
 }
 
-/// The tree. Edges name tokens of turns instead of copying them.
+/// The tree. Edges refer to tokens of turns instead of copying them.
 #[derive(Debug)]
 pub(super) struct RadixTree {
     nodes: Vec<Node>,
-    /// By a node and the first token of an edge: the node at the end of the edge.
+    /// By node and first token of an edge: the node at the end of the edge.
     edges: HashMap<(u32, u32), u32>,
 }
 
 #[derive(Debug)]
 struct Node {
-    /// The tokens between the node above and this one.
+    /// The tokens between the parent node and this one.
     label: Label,
-    /// The turn that ends here and is continued first.
+    /// The turn that ends here. If several do, the one that prompts continue.
     turn: Option<u32>,
     above: u32,
-    /// A turn of several sampled tokens ends here by its stop token.
+    /// Whether a turn of several sampled tokens ends here with its stop token.
     stops: bool,
-    /// Such a turn ends one token below.
+    /// Whether such a turn ends one token below.
     stops_below: bool,
-    /// There are nodes below.
+    /// Whether it has child nodes.
     is_inner: bool,
 }
 
@@ -47,26 +47,26 @@ struct Label {
     range: Range<u32>,
 }
 
-/// Where a sequence leaves the tree behind a node.
+/// Where a sequence departs from the tree below a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Departure {
     /// Tokens of the sequence that are in the tree.
     pub(super) known: usize,
-    /// A turn that has all of these tokens; `None` if `tokens` is empty.
+    /// A turn that holds all of these tokens; `None` if the list is empty.
     pub(super) turn: Option<u32>,
-    /// All of a response but its stop token is among these tokens.
+    /// Whether these tokens end with a whole response except its stop token.
     pub(super) but_stop: bool,
-    /// The tree has all tokens of the sequence, and more behind them.
+    /// Whether the tree holds the whole sequence and continues after it.
     pub(super) is_inside: bool,
 }
 
-/// How far a sequence leads into the tree.
+/// The result of following a sequence from a node.
 struct Walk {
-    /// The last node that the sequence reaches.
+    /// The last node that was reached.
     node: u32,
-    /// Tokens of the sequence up to there.
+    /// Tokens of the sequence up to that node.
     known: usize,
-    /// The edge on which the sequence leaves the tree or ends, and how many of its tokens match.
+    /// The edge on which the sequence departs or ends, and the number of its tokens that match.
     within: Option<(u32, u32)>,
 }
 
@@ -95,7 +95,7 @@ impl Label {
 }
 
 impl RadixTree {
-    /// The deepest turn whose tokens begin `tokens`, and how many tokens it covers.
+    /// The deepest turn whose tokens are a prefix of `tokens`, and the length of that prefix.
     pub(super) fn deepest(&self, turns: &[Arc<Turn>], tokens: &[u32]) -> (Option<u32>, usize) {
         let mut best = (None, 0);
         self.walk(turns, ROOT, tokens, |node, known| {
@@ -106,13 +106,13 @@ impl RadixTree {
         best
     }
 
-    /// The node at which `tokens` end behind the node `from`; `None` where no turn has a part that ends there.
+    /// The node at which `tokens` end below the node `from`; `None` if no part of a turn ends there.
     pub(super) fn find(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32]) -> Option<u32> {
         let walk = self.walk(turns, from, tokens, |_, _| ());
         (walk.known == tokens.len()).then_some(walk.node)
     }
 
-    /// Where `tokens` leave the tree behind the node `from`. Each node on the way is handed over.
+    /// Where `tokens` depart from the tree below the node `from`. Calls `visit` with each node on the way.
     pub(super) fn departure(
         &self,
         turns: &[Arc<Turn>],
@@ -134,7 +134,7 @@ impl RadixTree {
         }
     }
 
-    /// Adds the tokens of one part of a turn behind the node `from`; returns the node at which they end.
+    /// Adds the tokens of one part of a turn below the node `from`. Returns the node at which they end.
     pub(super) fn insert(&mut self, turns: &[Arc<Turn>], from: u32, (turn, part): (u32, Part)) -> u32 {
         let whole = match part {
             Part::Prompt => turns[turn as usize].prompt.len(),
@@ -155,7 +155,7 @@ impl RadixTree {
         node
     }
 
-    /// Says that a turn ends at a node. A trainable one is continued rather than another, then the latest.
+    /// Records that a turn ends at a node. Prompts continue a trainable turn rather than another, then the latest.
     pub(super) fn end(&mut self, turns: &[Arc<Turn>], node: u32, turn: u32) {
         let rank = |turn: &u32| (turns[*turn as usize].is_trainable(), *turn);
         let end = &mut self.nodes[node as usize];
@@ -168,7 +168,7 @@ impl RadixTree {
         }
     }
 
-    /// Follows `tokens` from a node on, and hands over each node on the way with the tokens up to it.
+    /// Follows `tokens` from a node. Calls `visit` with each node on the way and the number of tokens up to it.
     fn walk(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32], mut visit: impl FnMut(u32, usize)) -> Walk {
         let mut walk = Walk { node: from, known: 0, within: None };
         while let Some(first) = tokens.get(walk.known) {
@@ -186,7 +186,7 @@ impl RadixTree {
         walk
     }
 
-    /// Puts a node on an edge, `at` tokens below `above`.
+    /// Splits an edge by a new node, `at` tokens below `above`.
     fn split(&mut self, turns: &[Arc<Turn>], above: u32, edge: u32, at: u32) -> u32 {
         let label = self.nodes[edge as usize].label.clone();
         let tokens = label.tokens(turns);

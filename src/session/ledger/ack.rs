@@ -1,4 +1,4 @@
-//! The answer to an append: whether the record is in the log.
+//! The acknowledgement of an append: whether the record is in the log.
 
 use std::io;
 use std::pin::Pin;
@@ -16,10 +16,10 @@ pub enum AppendError {
     /// The log failed a moment ago and is not tried again yet.
     #[error("the log has failed and is tried again soon")]
     Degraded,
-    /// The record has no form that the log takes.
+    /// The record cannot be encoded.
     #[error("the record cannot be encoded: {0}")]
     Encode(#[source] Arc<io::Error>),
-    /// The disk refused it.
+    /// Writing to the disk failed.
     #[error("the log cannot be written: {0}")]
     Write(#[source] Arc<io::Error>),
     /// The log is closed.
@@ -27,31 +27,31 @@ pub enum AppendError {
     Closed,
 }
 
-/// Resolves when the record is written, and synced where every record is; dropping it changes nothing.
+/// Resolves when the record is written, and synced if the log syncs every record. Dropping it has no effect.
 #[derive(Debug)]
 pub struct Ack(State);
 
 #[derive(Debug)]
 enum State {
-    Known(Result<(), AppendError>),
+    Resolved(Result<(), AppendError>),
     Awaited(oneshot::Receiver<Result<(), AppendError>>),
 }
 
 impl Ack {
-    /// That of a tokentap without a log.
+    /// The ack of a process without a log.
     #[must_use]
     pub fn done() -> Self {
-        Self(State::Known(Ok(())))
+        Self(State::Resolved(Ok(())))
     }
 
     /// Whether there is nothing to wait for and nothing to report.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        matches!(self.0, State::Known(Ok(())))
+        matches!(self.0, State::Resolved(Ok(())))
     }
 
     pub(super) fn failed(error: AppendError) -> Self {
-        Self(State::Known(Err(error)))
+        Self(State::Resolved(Err(error)))
     }
 
     pub(super) fn awaited(answer: oneshot::Receiver<Result<(), AppendError>>) -> Self {
@@ -64,8 +64,8 @@ impl Future for Ack {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Known(known) => Poll::Ready(known.clone()),
-            // the writer always answers, unless it is gone
+            State::Resolved(result) => Poll::Ready(result.clone()),
+            // the writer always answers, unless it has ended
             State::Awaited(answer) => {
                 Pin::new(answer).poll(context).map(|answer| answer.unwrap_or(Err(AppendError::Closed)))
             }

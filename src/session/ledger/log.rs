@@ -1,8 +1,8 @@
-//! The append-only log that lets sessions survive a crash.
+//! The append-only log from which sessions are restored after a restart or crash.
 //!
-//! Records go into numbered files of one directory, each record with its own checksum. A process never writes to a file of an
-//! earlier one, so that what a crash has torn stays at the end of a file, where reading stops. Old files are removed as wholes when the
-//! log is at its bound: what is read back may begin in the middle of a session, and lacks what was lost while the log was degraded.
+//! Records are written to numbered files of one directory, each record with its own checksum. A process never appends to a file of an
+//! earlier process, so that a record that a crash has torn is the last one of its file. When the log is at its size limit, its oldest
+//! files are removed. So a log may begin in the middle of a session, and it lacks the records that were lost while it was degraded.
 
 mod directory;
 mod disk;
@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 
 pub use directory::Directory;
 pub use health::LogStats;
-pub use replay::{Damaged, Replayed, TornFile, read};
+pub use replay::{DamagedFile, ReplaySummary, TornFile, read};
 
 use super::{Ack, AppendError, Health, Ledger, LedgerStats, Record};
 use disk::Create;
@@ -40,71 +40,71 @@ use segment::{Header, StoreId};
 use tail::Tail;
 use writer::{Job, Writer};
 
-/// How long a log that has failed is left alone.
+/// The delay before the next write after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where a log is, and its bounds.
+/// The directory and the limits of a log.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Its directory; created if it does not exist.
+    /// The directory, which is created if it does not exist.
     pub dir: PathBuf,
-    /// A file that has this many bytes is followed by another.
+    /// The size in bytes at which a new file begins.
     pub segment_bytes: u64,
-    /// Bytes of all files; the oldest are removed above it.
+    /// The largest size of all files in bytes. The oldest files are removed above it.
     pub total_bytes: u64,
-    /// When what was written is made to last.
+    /// When written records are synced to disk.
     pub fsync: Fsync,
-    /// Records that may wait to be written.
+    /// The most records that wait to be written.
     pub queue_records: usize,
-    /// Their bytes.
+    /// The most bytes that wait to be written.
     pub queue_bytes: u64,
 }
 
-/// When what was written is made to survive the machine's crash; that of the process it survives always.
+/// When written records are synced, so that they survive a crash of the machine. A crash of the process never loses written records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fsync {
-    /// When the system likes.
+    /// Never; the operating system decides.
     Never,
-    /// At most this long after it was written.
+    /// At most this long after the write.
     Interval(Duration),
-    /// Before it is acknowledged.
+    /// Before each acknowledgement.
     Always,
 }
 
 /// Why a log cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// One directory, one process.
+    /// Another process uses the directory.
     #[error("{} is in use by another tokentap: give each its own directory", .0.display())]
     Locked(PathBuf),
-    /// The system refuses.
+    /// A file operation failed.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
-        /// A verb.
+        /// The operation, a verb.
         action: &'static str,
-        /// Where.
+        /// The file or directory.
         path: PathBuf,
-        /// The error message.
+        /// The error of the system.
         #[source]
         cause: io::Error,
     },
 }
 
-/// A log that is written. Dropping it writes what waits, syncs unless that is never done, and releases the directory.
+/// A log that is open for appending. Dropping it writes the waiting records, syncs unless syncing is off, and unlocks the directory.
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
     store: StoreId,
     queue_bytes: u64,
-    /// `None` while it is being dropped: the writer ends when all senders are dropped.
+    /// `None` during the drop: the writer ends when all senders are dropped.
     queue: Option<SyncSender<Job>>,
     writer: Option<JoinHandle<()>>,
-    /// Released when it is closed, which is after the writer has ended.
+    /// The locked file. Closing it, after the writer has ended, releases the lock.
     _lock: File,
 }
 
 impl Options {
-    /// The log in `dir` with bounds that suit most.
+    /// A log in `dir` with default limits.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -124,23 +124,23 @@ impl OpenError {
     }
 }
 
-/// The id of a store that has no log, as one with a log would get it.
-pub(crate) fn fresh_store() -> Box<str> {
-    StoreId::fresh().0
+/// A random id for a store without a log.
+pub(crate) fn random_store_id() -> Box<str> {
+    StoreId::random().0
 }
 
 impl Log {
-    /// Hands every record of the log to `each`, in the order they were written, then opens it for more. Blocks; a directory that is
-    /// there but full gives a log that is [degraded](Health::Degraded).
+    /// Calls `each` with every record of the log, in the order they were written, then opens it for appending. Blocks. If the disk is
+    /// full, the log is [degraded](Health::Degraded).
     ///
     /// # Errors
-    /// When another process has the directory, or it cannot be made, locked or listed.
-    pub fn open(options: &Options, mut each: impl FnMut(Record)) -> Result<(Self, Replayed), OpenError> {
+    /// When another process uses the directory, or it cannot be created, locked or listed.
+    pub fn open(options: &Options, mut each: impl FnMut(Record)) -> Result<(Self, ReplaySummary), OpenError> {
         let opened = Directory::lock(options)?.open(&mut |_, record| {
             record.into_iter().for_each(&mut each);
             ControlFlow::Continue(())
         })?;
-        Ok(opened.expect("nothing broke it off"))
+        Ok(opened.expect("the visitor never breaks"))
     }
 
     fn start(
@@ -150,7 +150,7 @@ impl Log {
         retry: Duration,
     ) -> Result<Self, OpenError> {
         let Directory { options, lock, segments, encoder, .. } = directory;
-        let store = store.map_or_else(StoreId::fresh, StoreId);
+        let store = store.map_or_else(StoreId::random, StoreId);
         let header = Header { store: store.clone(), framing: Framing::Marked(encoder.marker()) };
         let shared = Arc::<Shared>::default();
         let (queue, jobs) = sync_channel(options.queue_records.max(1));
@@ -171,7 +171,7 @@ impl Log {
         Ok(Self { shared, store, queue_bytes: options.queue_bytes, queue: Some(queue), writer, _lock: lock })
     }
 
-    fn lost(&self, bytes: u64, error: AppendError) -> Ack {
+    fn reject(&self, bytes: u64, error: AppendError) -> Ack {
         self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
         if matches!(error, AppendError::QueueFull) {
             add(&self.shared.stats.dropped_queue_full, 1);
@@ -192,27 +192,27 @@ impl Log {
 }
 
 impl Ledger for Log {
-    /// Where too many bytes wait already, the record is lost and the answer is known at once.
+    /// Rejects the record at once if the queue is full.
     fn append(&self, record: Record) -> Ack {
         let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
         let bytes = record.bytes();
         let before = self.shared.waiting.fetch_add(bytes, Ordering::Relaxed);
-        // a record above the whole bound passes when it is alone, or it never would
+        // a record larger than the limit is accepted if the queue is empty, or it could never be written
         if before > 0 && before + bytes > self.queue_bytes {
-            return self.lost(bytes, AppendError::QueueFull);
+            return self.reject(bytes, AppendError::QueueFull);
         }
         let (answer, awaited) = oneshot::channel();
         match queue.try_send(Job { record: Some(record), bytes, answer }) {
             Ok(()) => Ack::awaited(awaited),
-            Err(TrySendError::Full(_)) => self.lost(bytes, AppendError::QueueFull),
-            Err(TrySendError::Disconnected(_)) => self.lost(bytes, AppendError::Closed),
+            Err(TrySendError::Full(_)) => self.reject(bytes, AppendError::QueueFull),
+            Err(TrySendError::Disconnected(_)) => self.reject(bytes, AppendError::Closed),
         }
     }
 
     fn written(&self) -> Ack {
         let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
         let (answer, awaited) = oneshot::channel();
-        // no record: where there is no room for it nothing is lost
+        // a barrier carries no record, so nothing is lost if the queue is full
         match queue.try_send(Job { record: None, bytes: 0, answer }) {
             Ok(()) => Ack::awaited(awaited),
             Err(_) => Ack::failed(AppendError::QueueFull),
@@ -238,7 +238,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take() {
-            // its panic was reported when it happened
+            // a panic of the writer was reported when it happened
             _ = writer.join();
         }
     }
@@ -256,13 +256,13 @@ mod tests {
     use super::*;
     use crate::session::Turn;
 
-    const NEVER_AGAIN: Duration = Duration::from_secs(3600);
+    const NO_RETRY: Duration = Duration::from_secs(3600);
 
     fn options(dir: &TempDir) -> Options {
         Options { fsync: Fsync::Never, ..Options::new(dir.path()) }
     }
 
-    fn open(options: &Options) -> (Log, Replayed, Vec<Record>) {
+    fn open(options: &Options) -> (Log, ReplaySummary, Vec<Record>) {
         let mut records = Vec::new();
         let (log, replayed) = Log::open(options, |record| records.push(record)).unwrap();
         (log, replayed, records)
@@ -272,7 +272,7 @@ mod tests {
         Log::start(Directory::lock(options).unwrap(), None, disk.create(), retry).unwrap()
     }
 
-    fn contents(dir: &TempDir) -> (Vec<Record>, Replayed) {
+    fn contents(dir: &TempDir) -> (Vec<Record>, ReplaySummary) {
         let mut records = Vec::new();
         let replayed = read(dir.path(), |record| records.push(record)).unwrap();
         (records, replayed)
@@ -282,7 +282,7 @@ mod tests {
         segment::Segment::list(dir.path()).unwrap().into_iter().map(|segment| segment.path).collect()
     }
 
-    fn is_known(ack: &mut Ack) -> bool {
+    fn is_resolved(ack: &mut Ack) -> bool {
         matches!(pin!(ack).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
     }
 
@@ -296,12 +296,12 @@ mod tests {
         let written = [turn("a", 0, 5), turn("b", 0, 900), finished(0)];
         let (log, replayed, before) = open(&options(&dir));
         assert!(before.is_empty());
-        assert_eq!(replayed, Replayed::default());
+        assert_eq!(replayed, ReplaySummary::default());
         let store = log.id().to_owned();
         for record in &written {
             log.append(record.clone()).await.unwrap();
         }
-        // no drop: the process has crashed, and another one reads
+        // the log is not dropped, like in a crash, and another process reads it
         assert_eq!(contents(&dir).0, written);
         assert_eq!(count(&log.counters().records), 3);
         let bytes = count(&log.counters().bytes_on_disk);
@@ -324,7 +324,7 @@ mod tests {
         log.written().await.unwrap();
         assert_eq!(contents(&dir).0.len(), 200);
         log.written().await.unwrap();
-        assert_eq!(count(&log.counters().records), 200, "a mark is no record");
+        assert_eq!(count(&log.counters().records), 200, "a barrier is not a record");
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_one_writer_and_any_readers() {
+    fn directory_has_one_writer_and_any_number_of_readers() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
         let error = Log::open(&options(&dir), |_| ()).unwrap_err();
@@ -351,17 +351,17 @@ mod tests {
     }
 
     #[test]
-    fn path_that_is_no_directory_is_refused() {
+    fn path_that_is_not_a_directory_is_refused() {
         let dir = tempdir().unwrap();
         let missing = dir.path().join("missing");
         assert!(read(&missing, |_| ()).unwrap_err().to_string().starts_with("cannot read "));
-        assert!(!missing.exists(), "a reader makes nothing");
+        assert!(!missing.exists(), "a reader creates nothing");
         std::fs::write(&missing, "").unwrap();
-        assert!(Log::open(&Options::new(&missing), |_| ()).unwrap_err().to_string().starts_with("cannot make "));
+        assert!(Log::open(&Options::new(&missing), |_| ()).unwrap_err().to_string().starts_with("cannot create "));
     }
 
     #[test]
-    fn restarts_do_not_heap_up_empty_files_and_keep_the_store() {
+    fn restarts_remove_empty_files_and_keep_the_store_id() {
         let dir = tempdir().unwrap();
         let store = open(&options(&dir)).0.id().to_owned();
         for _ in 0..3 {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_torn_file_is_left_as_it_is_and_the_next_one_goes_on() {
+    async fn torn_file_stays_unchanged_and_the_next_file_continues() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
         for number in 0..3 {
@@ -406,14 +406,14 @@ mod tests {
         let zeros_from = |at: usize| [&bytes[..at], &vec![0; bytes.len() - at][..]].concat();
         let first_line = segment::FIRST_LINE as usize;
         let cut_in_line = (0..first_line).map(|at| bytes[..at].to_vec());
-        let zeros_behind = [bytes.clone(), vec![0; 5000]].concat();
+        let zeros_after = [bytes.clone(), vec![0; 5000]].concat();
         let blocks = (0..bytes.len()).step_by(512).map(zeros_from);
-        for left in cut_in_line.chain(blocks).chain([zeros_behind]) {
-            std::fs::write(&file, &left).unwrap();
+        for content in cut_in_line.chain(blocks).chain([zeros_after]) {
+            std::fs::write(&file, &content).unwrap();
             let (_, replayed) = contents(&dir);
             assert_eq!(replayed.damaged_regions(), 0, "{:?}", replayed.torn);
         }
-        // a bit that has changed is damage, and so are zeros within a sector
+        // a flipped bit is damage, and so are zeros inside a sector
         for at in [first_line + 20, bytes.len() - 1] {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_of_sessions_and_turns_that_cannot_be_are_passed_over() {
+    async fn records_with_invalid_sessions_and_turns_are_skipped() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
         let deleted = |session: &str| Record::Deleted { session: session.into() };
@@ -449,15 +449,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_that_a_prompt_spells_is_not_read() {
+    async fn frame_inside_a_prompt_is_not_read() {
         let (dir, own) = (tempdir().unwrap(), tempdir().unwrap());
-        // the frames that a client may know: those of another log
+        // frames that a client can know: those of another log
         let (log, ..) = open(&options(&own));
         log.append(finished(666)).await.unwrap();
         drop(log);
-        let mut spelled = std::fs::read(&files(&own)[0]).unwrap();
-        spelled.resize(spelled.len().next_multiple_of(4), 0);
-        let prompt = spelled.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
+        let mut frames = std::fs::read(&files(&own)[0]).unwrap();
+        frames.resize(frames.len().next_multiple_of(4), 0);
+        let prompt = frames.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
         let planted = Record::Turn { session: "s".into(), turn: Arc::new(Turn { prompt, ..fake::bare_turn(0) }) };
         let (log, ..) = open(&options(&dir));
         let mut ends = vec![];
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_corrupt_file_does_not_hide_the_next() {
+    async fn corrupt_file_does_not_hide_the_next() {
         let dir = tempdir().unwrap();
         let options = Options { segment_bytes: 1, ..options(&dir) };
         let (log, ..) = open(&options);
@@ -490,7 +490,7 @@ mod tests {
         }
         drop(log);
         let files = files(&dir);
-        assert_eq!(files.len(), 4, "each group turns over");
+        assert_eq!(files.len(), 4, "each group begins a file");
         for (file, at, bits) in [(&files[1], 85, 4), (&files[2], 20, 0xff)] {
             let mut bytes = std::fs::read(file).unwrap();
             bytes[at] ^= bits;
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_files_go_when_the_log_is_at_its_bound() {
+    async fn oldest_files_are_removed_at_the_size_limit() {
         let dir = tempdir().unwrap();
         let options = Options { segment_bytes: 200, total_bytes: 1000, ..options(&dir) };
         let (log, ..) = open(&options);
@@ -532,37 +532,37 @@ mod tests {
         assert!(kept > 2 && kept < 20, "{kept}");
         assert_eq!(records, (100 - kept..100).map(finished).collect::<Vec<_>>());
         assert!(removed.0 > 10 && removed.1 + replayed.bytes > 100 * 60, "{removed:?}");
-        // a smaller bound holds from the start
+        // a smaller limit applies from the start
         let (log, ..) = open(&Options { total_bytes: 300, ..options });
         assert!(count(&log.counters().bytes_on_disk) <= 300);
         assert!(files(&dir).len() <= 2);
     }
 
     #[test]
-    fn an_answer_comes_after_the_write_and_a_group_keeps_its_order() {
+    fn ack_resolves_after_the_write_and_a_group_keeps_its_order() {
         let dir = tempdir().unwrap();
         let disk = Disk::default();
-        let log = fake(&options(&dir), &disk, NEVER_AGAIN);
+        let log = fake(&options(&dir), &disk, NO_RETRY);
         disk.set(|state| state.gated = true);
-        let begun = disk.state().reached;
+        let before = disk.state().begun;
         let mut first = log.append(finished(0));
-        drop(disk.until(|state| state.reached > begun));
+        drop(disk.until(|state| state.begun > before));
         let mut acks: Vec<Ack> = (1..200).map(|number| log.append(finished(number))).collect();
-        assert!(!is_known(&mut first) && !acks.iter_mut().any(is_known), "nothing is written yet");
+        assert!(!is_resolved(&mut first) && !acks.iter_mut().any(is_resolved), "nothing is written yet");
         assert!(contents(&dir).0.is_empty());
         let writes = disk.state().writes;
         disk.set(|state| state.gated = false);
         drop(log);
-        assert!(is_known(&mut first) && acks.iter_mut().all(is_known));
-        assert_eq!(disk.state().writes - writes, 2, "what waited is one write");
+        assert!(is_resolved(&mut first) && acks.iter_mut().all(is_resolved));
+        assert_eq!(disk.state().writes - writes, 2, "waiting records are one write");
         assert_eq!(contents(&dir).0, (0..200).map(finished).collect::<Vec<_>>());
     }
 
     #[tokio::test]
-    async fn syncing_is_as_asked() {
+    async fn log_syncs_as_configured() {
         for fsync in [Fsync::Never, Fsync::Always, Fsync::Interval(Duration::from_millis(1))] {
             let (dir, disk) = (tempdir().unwrap(), Disk::default());
-            let log = fake(&Options { fsync, ..options(&dir) }, &disk, NEVER_AGAIN);
+            let log = fake(&Options { fsync, ..options(&dir) }, &disk, NO_RETRY);
             let before = disk.state().syncs;
             log.append(finished(0)).await.unwrap();
             match fsync {
@@ -573,7 +573,7 @@ mod tests {
             assert_eq!(disk.state().syncs > 0, fsync != Fsync::Never);
         }
         let (dir, disk) = (tempdir().unwrap(), Disk::default());
-        let log = fake(&Options { fsync: Fsync::Interval(Duration::MAX), ..options(&dir) }, &disk, NEVER_AGAIN);
+        let log = fake(&Options { fsync: Fsync::Interval(Duration::MAX), ..options(&dir) }, &disk, NO_RETRY);
         log.append(finished(0)).await.unwrap();
         let before = disk.state().syncs;
         drop(log);
@@ -581,19 +581,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_fails_at_once() {
+    async fn full_queue_rejects_at_once() {
         let dir = tempdir().unwrap();
         let small = finished(0).bytes();
-        // one that is being written, and four that wait
+        // one record is being written, and four wait
         let by_count = Options { queue_records: 4, ..options(&dir) };
         let by_bytes = Options { queue_bytes: 4 * small, ..options(&dir) };
         for options in [by_count, by_bytes] {
             let disk = Disk::default();
-            let log = fake(&options, &disk, NEVER_AGAIN);
-            let begun = disk.state().reached;
+            let log = fake(&options, &disk, NO_RETRY);
+            let before = disk.state().begun;
             disk.set(|state| state.gated = true);
             let mut acks = vec![log.append(finished(0))];
-            drop(disk.until(|state| state.reached > begun));
+            drop(disk.until(|state| state.begun > before));
             acks.extend((1..5).map(|number| log.append(finished(number))));
             for number in 5..8 {
                 assert!(matches!(log.append(finished(number)).await, Err(AppendError::QueueFull)));
@@ -604,22 +604,22 @@ mod tests {
                 ack.await.unwrap();
             }
             log.append(turn("larger than the queue", 0, 10_000)).await.unwrap();
-            assert_eq!(log.health(), Health::Ok, "a queue is not a disk");
+            assert_eq!(log.health(), Health::Ok, "a full queue does not degrade the log");
         }
     }
 
     #[tokio::test]
-    async fn a_full_disk_degrades_the_log_and_room_brings_it_back() {
-        for uncuttable in [false, true] {
+    async fn full_disk_degrades_the_log_until_there_is_space() {
+        for untruncatable in [false, true] {
             let (dir, disk) = (tempdir().unwrap(), Disk::default());
             let log = fake(&options(&dir), &disk, Duration::ZERO);
             log.append(turn("s", 0, 10)).await.unwrap();
-            disk.set(|state| (state.room, state.uncuttable) = (Some(30), uncuttable));
+            disk.set(|state| (state.room, state.untruncatable) = (Some(30), untruncatable));
             let since = std::time::SystemTime::now();
             for number in 1..4 {
                 let error = log.append(finished(number)).await.unwrap_err();
                 assert!(matches!(error, AppendError::Write(_)), "{error}");
-                let Health::Degraded { since: begun, message } = log.health() else { panic!("it is degraded") };
+                let Health::Degraded { since: begun, message } = log.health() else { panic!("the log is degraded") };
                 assert!(begun >= since && message.contains("no storage space"), "{message}");
             }
             disk.set(|state| state.room = None);
@@ -628,28 +628,32 @@ mod tests {
             assert_eq!((count(&log.counters().records), count(&log.counters().failed)), (2, 3));
             drop(log);
             let (records, replayed) = contents(&dir);
-            assert_eq!(records, [turn("s", 0, 10), finished(4)], "what was refused is not there");
-            assert_eq!(replayed.torn.len(), usize::from(uncuttable), "it is cut behind the last whole record");
+            assert_eq!(records, [turn("s", 0, 10), finished(4)], "failed records are not in the log");
+            assert_eq!(
+                replayed.torn.len(),
+                usize::from(untruncatable),
+                "the file is truncated to the last whole record"
+            );
         }
     }
 
     #[tokio::test]
-    async fn a_degraded_log_is_left_alone_for_a_while() {
+    async fn degraded_log_is_not_written_before_the_retry_delay() {
         let (dir, disk) = (tempdir().unwrap(), Disk::default());
-        let log = fake(&options(&dir), &disk, NEVER_AGAIN);
+        let log = fake(&options(&dir), &disk, NO_RETRY);
         disk.set(|state| state.room = Some(0));
         assert!(matches!(log.append(finished(0)).await, Err(AppendError::Write(_))));
-        let tried = disk.state().reached;
+        let tried = disk.state().begun;
         for number in 1..10 {
             assert!(matches!(log.append(finished(number)).await, Err(AppendError::Degraded)));
         }
-        assert_eq!(disk.state().reached, tried, "the disk is not asked");
+        assert_eq!(disk.state().begun, tried, "nothing is written");
         assert_eq!(count(&log.counters().failed), 10);
-        assert!(files(&dir).is_empty(), "a file without a record goes");
+        assert!(files(&dir).is_empty(), "a file without records is removed");
     }
 
     #[tokio::test]
-    async fn a_log_that_cannot_begin_begins_later() {
+    async fn log_that_cannot_create_its_first_file_tries_again() {
         let (dir, disk) = (tempdir().unwrap(), Disk::default());
         disk.set(|state| state.room = Some(7));
         let log = fake(&options(&dir), &disk, Duration::ZERO);
@@ -674,7 +678,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_sync_in_the_background_shows() {
+    async fn failed_background_sync_degrades_the_log() {
         let (dir, disk) = (tempdir().unwrap(), Disk::default());
         let log = fake(&Options { fsync: Fsync::Interval(Duration::ZERO), ..options(&dir) }, &disk, Duration::ZERO);
         disk.set(|state| state.unsyncable = true);
@@ -690,10 +694,10 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn a_removed_or_renamed_file_costs_the_records_in_it_and_no_others() {
+    async fn removed_or_renamed_file_loses_only_its_records() {
         for renamed in [false, true] {
             let (dir, disk) = (tempdir().unwrap(), Disk::default());
-            let log = fake(&options(&dir), &disk, NEVER_AGAIN);
+            let log = fake(&options(&dir), &disk, NO_RETRY);
             for number in 0..3 {
                 log.append(finished(number)).await.unwrap();
             }
@@ -713,14 +717,14 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn a_real_full_device_degrades_the_log() {
+    async fn full_device_degrades_the_log() {
         let dir = tempdir().unwrap();
-        let mut made = 0;
+        let mut created = 0;
         let create: Create = Box::new(move |path| {
-            made += 1;
-            // the file between two good ones is the device that is always full
-            let path = if made == 2 { Path::new("/dev/full") } else { path };
-            Ok(Box::new(OpenOptions::new().write(true).create(made != 2).open(path)?))
+            created += 1;
+            // the second of three files is a device that is always full
+            let path = if created == 2 { Path::new("/dev/full") } else { path };
+            Ok(Box::new(OpenOptions::new().write(true).create(created != 2).open(path)?))
         });
         let options = Options { segment_bytes: 1, ..options(&dir) };
         let log = Log::start(Directory::lock(&options).unwrap(), None, create, Duration::ZERO).unwrap();
@@ -734,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_at_once_keep_their_own_order() {
+    fn concurrent_callers_keep_their_order() {
         let dir = tempdir().unwrap();
         let options = Options { segment_bytes: 4096, ..options(&dir) };
         let (log, ..) = open(&options);
@@ -761,8 +765,8 @@ mod tests {
     }
 
     #[test]
-    fn no_log_is_always_done() {
-        assert!(is_known(&mut Ack::done()) && Ack::done().is_done());
-        assert!(!Ack::failed(AppendError::QueueFull).is_done(), "a failure is to be reported");
+    fn ack_without_a_log_is_done() {
+        assert!(is_resolved(&mut Ack::done()) && Ack::done().is_done());
+        assert!(!Ack::failed(AppendError::QueueFull).is_done(), "a failure must be reported");
     }
 }

@@ -1,21 +1,21 @@
-//! What the log remembers, and how one record becomes bytes.
+//! The records of the log, and their encoding.
 //!
-//! The bytes are the length of a JSON head, the head, then the arrays of a turn, little-endian: a head can gain
-//! members and kinds without a new format, and a NaN stays one.
+//! A record is encoded as the length of a JSON head, the head, and the arrays of a turn, little-endian. So the head can get new members
+//! and kinds without a new format, and NaN keeps its bits.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::session::{About, MOST_TURNS, Turn, Uid, is_name};
+use crate::session::{MOST_TURNS, Turn, TurnMetadata, Uid, is_name};
 
-/// A session in a record.
+/// The key of a session in records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionKey {
     /// Its name.
     pub name: Arc<str>,
-    /// Its birth, which tells sessions of one name apart; `None` in records of versions before births.
+    /// Its birth, which distinguishes sessions of one name; `None` in records of versions before births.
     pub birth: Option<Uid>,
 }
 
@@ -26,17 +26,17 @@ impl From<&str> for SessionKey {
     }
 }
 
-/// One thing that happened to a session or to the policy.
+/// One change of a session or of the policy.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// A turn ended.
+    /// A turn was added.
     Turn {
         /// Its session.
         session: SessionKey,
         /// The turn.
         turn: Arc<Turn>,
     },
-    /// A reward came.
+    /// A reward was set.
     Reward {
         /// Its session.
         session: SessionKey,
@@ -51,10 +51,10 @@ pub enum Record {
     Freeze {
         /// The session.
         session: SessionKey,
-        /// How many turns that version holds.
+        /// The number of turns of that version.
         turns: u32,
     },
-    /// A generation of a session passed unseen.
+    /// A generation of a session was not recorded.
     Incomplete {
         /// The session.
         session: SessionKey,
@@ -64,27 +64,27 @@ pub enum Record {
         /// The session.
         session: SessionKey,
     },
-    /// A session left the memory; its name is free for another.
+    /// A session was evicted from memory; its name is free for another.
     Evicted {
         /// The session.
         session: SessionKey,
     },
-    /// A path is complete and can be handed to a trainer.
+    /// A path has finished and was published to trainers.
     Finished {
         /// Its session.
         session: SessionKey,
         /// Its last turn.
         leaf: u32,
-        /// How many turns the session had by then.
+        /// The number of turns of the session at that time.
         turns: u32,
-        /// Its place in the order of all finished paths.
+        /// Its position in the order of all finished paths.
         number: u64,
     },
-    /// Another policy samples from here on.
+    /// A policy epoch began.
     Policy {
         /// tokentap's policy epoch.
         epoch: u64,
-        /// What the trainer calls it.
+        /// The trainer's name of the epoch.
         version: Option<Box<str>>,
     },
 }
@@ -100,7 +100,7 @@ enum Head<'a> {
         birth: Option<Uid>,
         id: u32,
         parent: Option<u32>,
-        about: Cow<'a, About>,
+        about: Cow<'a, TurnMetadata>,
         /// Elements of the arrays: prompt, response, logprobs, entropy. Arrays of later versions follow and are not read.
         lengths: Cow<'a, [u32]>,
     },
@@ -148,18 +148,18 @@ enum Head<'a> {
 }
 
 impl Record {
-    /// About how many bytes it holds in memory, for bounds.
+    /// The approximate bytes that it takes in memory, for limits.
     pub(super) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
         match self {
             Self::Turn { turn, .. } => own + turn.bytes(),
-            // values are small, and measuring one means walking it
+            // values are small, and measuring one would mean a walk over it
             _ => own + 256,
         }
     }
 
-    /// Whether a tokentap can have written it. What a damaged or foreign log names must become neither a file's name nor turns without
-    /// number.
+    /// Whether a tokentap can have written it. Names of a damaged or foreign log must not become file names, and its numbers must not
+    /// become millions of placeholder turns.
     pub(super) fn is_plausible(&self) -> bool {
         let (session, numbers) = match self {
             Self::Turn { session, turn } => (session, turn.id < MOST_TURNS),
@@ -175,7 +175,7 @@ impl Record {
     /// Appends the record's bytes to `out`.
     ///
     /// # Errors
-    /// When the head cannot be written as JSON, or its length or an array's does not fit 32 bits.
+    /// When the head cannot be written as JSON, or a length does not fit into 32 bits.
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         let start = out.len();
         out.extend([0; 4]);
@@ -191,7 +191,7 @@ impl Record {
         Ok(())
     }
 
-    /// The record that was written as these bytes; `None` where this version cannot read it, like a kind of a later one.
+    /// Decodes a record; `None` if this version cannot read it, such as a kind of a later version.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk()?;
         let (head, arrays) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
@@ -200,8 +200,8 @@ impl Record {
                 let (mut rest, mut lengths) = (arrays, lengths.iter());
                 let mut next = || -> Option<&[[u8; 4]]> {
                     let count = usize::try_from(*lengths.next()?).ok()?;
-                    let (array, behind) = rest.split_at_checked(count.checked_mul(4)?)?;
-                    rest = behind;
+                    let (array, after) = rest.split_at_checked(count.checked_mul(4)?)?;
+                    rest = after;
                     Some(array.as_chunks().0)
                 };
                 let turn = Turn {
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::log::fake;
-    use crate::session::{Cause, Chat, Digest, Fault, Fingerprint, Measured, Reading, Span};
+    use crate::session::{Cause, Chat, Digest, EntropyMethod, Fault, Fingerprint, Reading, Span};
 
     fn bytes(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -308,7 +308,7 @@ mod tests {
         "\\PC{0,8}".prop_map(Into::into)
     }
 
-    fn about() -> impl Strategy<Value = About> {
+    fn about() -> impl Strategy<Value = TurnMetadata> {
         let span = (any::<[u32; 2]>(), any::<[u64; 2]>(), prop::option::of(text())).prop_map(
             |([start, end], [epoch, until], version)| Span {
                 start,
@@ -319,7 +319,7 @@ mod tests {
                 version,
             },
         );
-        let measured = prop::option::of((-1e3..1e3f64).prop_map(|temperature| Measured {
+        let measured = prop::option::of((-1e3..1e3f64).prop_map(|temperature| EntropyMethod {
             source: "top_k".into(),
             estimator: "estimate".into(),
             temperature: Some(temperature),
@@ -330,25 +330,27 @@ mod tests {
         let numbers = (any::<[u32; 2]>(), any::<u64>(), prop::option::of(any::<u64>()));
         let cause = prop::sample::select(&Cause::ALL[..]);
         (names, numbers, cause, fault, measured, prop::collection::vec(span, 0..3)).prop_map(
-            |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| About {
-                uid: first_ms.map(|_| Uid::unique()),
-                engine: rid.clone(),
-                rid: rid.clone(),
-                index,
-                cause,
-                finish: rid.clone(),
-                fault,
-                supersedes: vec![other; (other % 3) as usize],
-                policy,
-                measured,
-                sampling: rid,
-                model,
-                started_ms,
-                first_ms,
-                elapsed_ms: started_ms,
-                cached_tokens: first_ms,
-                chat: chat(index, started_ms),
-                extras,
+            |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| {
+                TurnMetadata {
+                    uid: first_ms.map(|_| Uid::unique()),
+                    engine: rid.clone(),
+                    rid: rid.clone(),
+                    index,
+                    cause,
+                    finish: rid.clone(),
+                    fault,
+                    supersedes: vec![other; (other % 3) as usize],
+                    policy,
+                    measured,
+                    sampling: rid,
+                    model,
+                    started_ms,
+                    first_ms,
+                    elapsed_ms: started_ms,
+                    cached_tokens: first_ms,
+                    chat: chat(index, started_ms),
+                    extras,
+                }
             },
         )
     }
@@ -383,7 +385,7 @@ mod tests {
 
     fn turn() -> impl Strategy<Value = Turn> {
         let ids = || prop::collection::vec(any::<u32>(), 0..40);
-        // every pattern of bits, NaN of any kind among them
+        // every bit pattern, including all NaNs
         let numbers = || prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..40);
         (any::<u32>(), any::<Option<u32>>(), ids(), ids(), numbers(), numbers(), about()).prop_map(
             |(id, parent, prompt, response, logprobs, entropy, about)| Turn {
@@ -427,22 +429,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_record_comes_back(record in record()) {
+        fn records_survive_encoding(record in record()) {
             let written = bytes(&record);
             let read = Record::decode(&written).expect("it was written by this version");
-            // NaN is not equal to itself, its bytes are
+            // NaN is not equal to itself, so bytes are compared
             prop_assert_eq!(&bytes(&read), &written);
             let exact = |record: &Record| format!("{record:?}");
             prop_assert_eq!(exact(&read), exact(&record));
         }
 
         #[test]
-        fn bytes_of_anything_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_arbitrary_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(Record::decode(&bytes).is_none());
         }
 
         #[test]
-        fn a_shortened_record_is_none(record in record(), cut in any::<prop::sample::Index>()) {
+        fn truncated_record_is_not_decoded(record in record(), cut in any::<prop::sample::Index>()) {
             let whole = bytes(&record);
             let cut = cut.index(whole.len());
             prop_assert!(Record::decode(&whole[..cut]).is_none());
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_keeps_its_bits() {
+    fn nan_keeps_its_bits() {
         let nan = f32::from_bits(0x7fc0_1234);
         let turn = Turn { logprobs: [nan].into(), ..fake::bare_turn(0) };
         let record = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
@@ -459,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_of_a_later_version_are_not_read() {
+    fn arrays_of_a_later_version_are_ignored() {
         let head = r#"{"kind":"turn","session":"s","id":3,"parent":null,"about":{"new":1},"lengths":[1,0,0,0,2]}"#;
         let mut bytes = (head.len() as u32).to_le_bytes().to_vec();
         bytes.extend(head.as_bytes());

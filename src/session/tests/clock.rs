@@ -1,4 +1,4 @@
-//! Who leaves when: by bytes, by time, and who is used.
+//! Eviction by bytes and by time, and which sessions count as used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn finished(store: &Store) -> Vec<String> {
     store.finished_after(0, usize::MAX).iter().map(|(_, session)| session.to_string()).collect()
 }
 
-/// Bytes of a session with one turn of the usual kind.
+/// Bytes of a session with one usual turn.
 fn one() -> u64 {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
@@ -34,24 +34,24 @@ fn gone(name: &str, reason: &'static str) -> (String, &'static str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_one_that_was_used_least_recently_leaves_first() {
+async fn least_recently_used_session_is_evicted_first() {
     let store = store(StoreLimits { bytes: 3 * one(), ..BOUNDLESS });
     for name in ["a", "b", "c"] {
         turn(&store, name, &[1], &[2]);
     }
-    assert_eq!((store.size(), evicted(&store)), ((3, 3 * one()), vec![]), "what fits stays");
-    // a call that records nothing is a use
+    assert_eq!((store.size(), evicted(&store)), ((3, 3 * one()), vec![]), "sessions within the limit stay");
+    // a call that records nothing counts as use
     drop(call(&store, "a"));
     turn(&store, "d", &[1], &[2]);
     assert_eq!(evicted(&store), [gone("b", "bytes")]);
     turn(&store, "e", &[1], &[2]);
     assert_eq!(evicted(&store), [gone("b", "bytes"), gone("c", "bytes")]);
-    assert_eq!(names(&store), ["a", "d", "e"], "a page is in the order of birth");
+    assert_eq!(names(&store), ["a", "d", "e"], "a page is in the order of creation");
     assert_eq!(store.size().1, bytes(&store));
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_leave_for_a_large_one_and_one_that_never_fits_leaves_itself() {
+async fn large_session_evicts_several_and_an_oversized_one_is_evicted_itself() {
     let store = store(StoreLimits { bytes: 4 * one(), ..BOUNDLESS });
     for name in ["a", "b", "c"] {
         turn(&store, name, &[1], &[2]);
@@ -59,7 +59,7 @@ async fn several_leave_for_a_large_one_and_one_that_never_fits_leaves_itself() {
     turn(&store, "large", &vec![1; usize::try_from(one() / 2).unwrap()], &[2]);
     assert_eq!(names(&store), ["c", "large"], "{:?}", evicted(&store));
     turn(&store, "too large", &vec![1; usize::try_from(one()).unwrap()], &[2]);
-    assert_eq!(names(&store), Vec::<String>::new(), "the bound holds");
+    assert_eq!(names(&store), Vec::<String>::new(), "the limit holds");
     assert_eq!(evicted(&store).last(), Some(&gone("too large", "bytes")));
     assert_eq!(store.size(), (0, 0));
 }
@@ -72,7 +72,7 @@ async fn unused_sessions_are_evicted_on_time() {
     turn(&store, "b", &[1], &[2]);
     advance(SECOND * 6 - Duration::from_nanos(1)).await;
     store.sweep();
-    assert_eq!(names(&store), ["a", "b"], "not a moment too early");
+    assert_eq!(names(&store), ["a", "b"], "not before the TTL");
     advance(Duration::from_nanos(1)).await;
     store.sweep();
     assert_eq!((names(&store), evicted(&store)), (vec!["b".to_owned()], vec![gone("a", "ttl")]));
@@ -86,31 +86,31 @@ async fn unused_sessions_are_evicted_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_call_keeps_its_session() {
+async fn running_call_protects_its_session_from_eviction() {
     let limits = StoreLimits { bytes: 2 * one(), ttl: 10 * SECOND, idle: SECOND };
     let store = store(limits);
     turn(&store, "a", &[1], &[2]);
     let mut running = call(&store, "a");
     advance(20 * SECOND).await;
     store.sweep();
-    assert!(finished(&store).is_empty(), "it goes on");
+    assert!(finished(&store).is_empty(), "the call still runs");
     for name in ["b", "c", "d"] {
         turn(&store, name, &[1], &[2]);
     }
-    assert_eq!(names(&store), ["a", "d"], "others leave in its place");
+    assert_eq!(names(&store), ["a", "d"], "others are evicted instead");
     assert_eq!(running.commit(draft(&[1, 2, 3], &[4])).0, Some(1));
     drop(running);
     let is_there = store.session("a").is_some();
-    assert!(is_there && !evicted(&store).contains(&gone("a", "ttl")), "its end was a use a moment ago");
+    assert!(is_there && !evicted(&store).contains(&gone("a", "ttl")), "the end of the call counted as use");
     advance(10 * SECOND).await;
     store.sweep();
     assert_eq!(evicted(&store).last().map(|gone| gone.1), Some("ttl"));
     assert_eq!(store.size(), (0, 0));
 }
 
-/// The first calls of a session often run at once; it comes into being with the end of the fastest.
+/// The first calls of a session often run concurrently. The session is created when the first of them ends.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_began_before_its_session_keeps_it_too() {
+async fn call_that_began_before_its_session_protects_it_from_eviction() {
     let store = store(StoreLimits { bytes: one(), ttl: 10 * SECOND, idle: SECOND });
     let (mut slow, refused) = (call(&store, "a"), call(&store, "a"));
     turn(&store, "a", &[1], &[2]);
@@ -120,15 +120,15 @@ async fn a_call_that_began_before_its_session_keeps_it_too() {
     assert_eq!(finished(&store), ["b"], "it is not idle");
     assert_eq!(evicted(&store), [gone("b", "bytes")]);
     drop(refused);
-    assert_eq!(slow.commit(draft(&[1], &[3])).0, Some(1), "it finds the session of its fellows");
+    assert_eq!(slow.commit(draft(&[1], &[3])).0, Some(1), "it enters the session that another call created");
     drop(slow);
     advance(10 * SECOND).await;
     store.sweep();
-    assert_eq!(store.size(), (0, 0), "nothing holds it any more");
+    assert_eq!(store.size(), (0, 0), "no call uses it any more");
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_running_calls_are_two() {
+async fn session_is_used_until_both_calls_end() {
     let store = store(StoreLimits { ttl: SECOND, ..BOUNDLESS });
     turn(&store, "a", &[1], &[2]);
     let (one, other) = (call(&store, "a"), call(&store, "a"));
@@ -144,7 +144,7 @@ async fn two_running_calls_are_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_sessions_are_returned_once() {
+async fn idle_sessions_finish_once() {
     let store = store(StoreLimits { idle: 5 * SECOND, ..BOUNDLESS });
     turn(&store, "a", &[1], &[2]);
     advance(3 * SECOND).await;
@@ -159,11 +159,11 @@ async fn idle_sessions_are_returned_once() {
     assert_eq!(finished(&store), ["a"], "a session with a running call is not idle");
     drop(running);
     store.sweep();
-    assert_eq!(finished(&store), ["a"], "its end was a use");
+    assert_eq!(finished(&store), ["a"], "its end counted as use");
     advance(5 * SECOND).await;
     store.sweep();
     assert_eq!(finished(&store), ["a", "b"]);
-    // going on makes a longer path; what was given out is context there
+    // continuing makes a longer path; the published turns are context there
     turn(&store, "a", &[1, 2, 3], &[4, 5]);
     advance(5 * SECOND).await;
     store.sweep();
@@ -176,10 +176,10 @@ async fn idle_sessions_are_returned_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_call_finishes_at_once() {
+async fn last_call_finishes_the_session_at_once() {
     let store = store(StoreLimits { idle: 5 * SECOND, ..BOUNDLESS });
     let mut last = call(&store, "a");
-    last.last();
+    last.mark_last();
     assert_eq!(last.commit(draft(&[1], &[2])).0, Some(0));
     assert!(finished(&store).is_empty(), "it still runs");
     drop(last);
@@ -189,7 +189,7 @@ async fn the_last_call_finishes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evictions_are_remembered_by_name_up_to_a_bound() {
+async fn the_last_1000_evictions_are_remembered() {
     let store = store(StoreLimits { ttl: SECOND, ..BOUNDLESS });
     for number in 0..1100 {
         turn(&store, &format!("s{number}"), &[1], &[2]);
@@ -199,36 +199,36 @@ async fn evictions_are_remembered_by_name_up_to_a_bound() {
     assert_eq!(store.size(), (0, 0));
     let evicted = evicted(&store);
     assert_eq!((evicted.len(), &evicted[0], &evicted[999]), (1000, &gone("s100", "ttl"), &gone("s1099", "ttl")));
-    assert!(store.gone("s99").is_none());
-    assert_eq!(store.gone("s100").unwrap().reason, "ttl");
-    assert_eq!(turn(&store, "s100", &[1, 2, 3], &[4]), 0, "the name is free, and begins anew");
+    assert!(store.eviction_of("s99").is_none());
+    assert_eq!(store.eviction_of("s100").unwrap().reason, "ttl");
+    assert_eq!(turn(&store, "s100", &[1, 2, 3], &[4]), 0, "the name is free for a new session");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_session_is_no_evicted_one() {
+async fn deleted_session_is_not_listed_as_evicted() {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
     let mut running = call(&store, "a");
-    assert!(store.delete("a").is_some(), "a trainer's word is above a running call");
-    assert!(store.delete("a").is_none() && store.evicted().is_empty() && store.gone("a").is_none());
+    assert!(store.delete("a").is_some(), "a running call does not prevent deletion");
+    assert!(store.delete("a").is_none() && store.evicted().is_empty() && store.eviction_of("a").is_none());
     assert_eq!(running.commit(draft(&[1], &[2])).0, None);
-    running.last();
+    running.mark_last();
     drop(running);
-    assert_eq!((store.size(), finished(&store)), ((0, 0), vec![]), "nothing comes back");
+    assert_eq!((store.size(), finished(&store)), ((0, 0), vec![]), "the end of the call restores nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_leaves_nothing_behind() {
+async fn call_without_a_turn_creates_no_session() {
     let store = store(BOUNDLESS);
     let mut refused = call(&store, "a");
-    refused.last();
+    refused.mark_last();
     drop(refused);
     assert!(store.size() == (0, 0) && store.session("a").is_none() && store.page(0, 9).is_empty());
 }
 
-/// Reading is not using: a trainer that polls does not keep a session.
+/// A trainer that polls a session does not delay its eviction.
 #[tokio::test(start_paused = true)]
-async fn a_look_is_no_use() {
+async fn reading_does_not_count_as_use() {
     let store = store(StoreLimits { ttl: 10 * SECOND, ..BOUNDLESS });
     turn(&store, "a", &[1], &[2]);
     advance(9 * SECOND).await;
@@ -237,6 +237,6 @@ async fn a_look_is_no_use() {
     advance(SECOND).await;
     store.sweep();
     assert!(store.session("a").is_none());
-    assert!(store.freeze(&session).is_err(), "who still holds it is told that it is gone");
-    assert_eq!(Arc::strong_count(&session), 1, "nobody else holds it");
+    assert!(store.freeze(&session).is_err(), "a stale reference cannot change it");
+    assert_eq!(Arc::strong_count(&session), 1, "no other reference exists");
 }

@@ -1,14 +1,14 @@
-//! Work on a session grows in proportion to the session, whatever its shape.
+//! The time of operations on a session is linear in its size, whatever its shape.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::session::ledger::Record;
-use crate::session::{About, Forest, Store, StoreLimits, Turn};
+use crate::session::{Forest, Store, StoreLimits, Turn, TurnMetadata};
 
-/// Fails where `work` on 8,000 turns takes more than 8 times as long as on 2,000: linear work takes 4 times as long, quadratic 16 times.
+/// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {
-    // the shortest of some runs, because the machine does other work meanwhile
+    // the shortest of several runs, because the machine does other work meanwhile
     let fastest = |turns| {
         let time = || {
             let begin = Instant::now();
@@ -22,7 +22,7 @@ fn assert_linear(work: impl Fn(u32)) {
 }
 
 fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Arc<Turn> {
-    let about = About { finish: Some("stop".into()), ..About::default() };
+    let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };
     let (logprobs, entropy) = (vec![-1.0; response.len()].into(), vec![0.5; response.len()].into());
     Arc::new(Turn { id, parent, prompt: prompt.into(), response: response.into(), logprobs, entropy, about })
 }
@@ -47,7 +47,7 @@ fn restore(turns: impl Iterator<Item = Arc<Turn>>, finished: impl Iterator<Item 
     store
 }
 
-/// A system prompt, and what one conversation adds to it.
+/// A system prompt and the first message of a conversation.
 fn opening(conversation: u32) -> Vec<u32> {
     let mut prompt = vec![7; 32];
     prompt.push(conversation);

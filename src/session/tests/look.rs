@@ -1,11 +1,11 @@
-//! What a trainer sees of a session, beside what the model says.
+//! Compares the exports of a session with those of its model.
 
 use super::super::{Cause, Path, Session, Turn};
 use super::model::{Model, ModelRow};
 use super::tokens;
 use crate::export::{Batch, Format};
 
-/// Everything in an export of a version.
+/// The whole export of a version.
 #[derive(Debug, PartialEq)]
 pub(super) struct ExportedVersion {
     pub(super) version: u32,
@@ -45,7 +45,7 @@ pub(super) fn keep(session: &Session, version: u32) -> ExportedVersion {
     }
 }
 
-/// The bytes that trainers get.
+/// The files that trainers get.
 pub(super) fn files(session: &Session, version: u32) -> Vec<Vec<u8>> {
     let (rows, refused) = session.snapshot(Some(version)).unwrap().rows(true);
     let bytes = |format: Format| {
@@ -69,7 +69,7 @@ pub(super) fn check_turns(model: &Model, turns: &[Turn]) {
         assert_eq!(turn.parent, known.parent.map(number), "turn {} of {:?}", turn.id, model.turns);
         let behind = known.parent.map_or_else(Vec::new, |parent| model.turns[parent].full());
         let prompt = known.prompt.clone().unwrap_or_default();
-        assert_eq!([&behind[..], &turn.prompt].concat(), prompt, "the prompt as it was sent");
+        assert_eq!([&behind[..], &turn.prompt].concat(), prompt, "the prompt is unchanged");
         assert_eq!(&turn.response[..], known.response);
         if let Some(cause) = known.cause {
             assert_eq!(turn.about.cause, cause, "turn {} of {:?}", turn.id, model.turns);
@@ -90,7 +90,7 @@ pub(super) fn check_export(model: &Model, version: usize, export: &ExportedVersi
         |turns: &mut dyn Iterator<Item = usize>| -> usize { turns.map(|turn| model.turns[turn].response.len()).sum() };
     let masks = export.rows.iter().flat_map(|row| &row.steps).filter(|step| step.1);
     assert_eq!(tokens(&mut masks.map(|step| step.0)), tokens(&mut trained.iter().copied()), "each token once");
-    // the order is the product's own
+    // the model does not define the order
     let mut refused = export.refused.clone();
     refused.sort_unstable();
     assert_eq!(refused, model.refused(turns));

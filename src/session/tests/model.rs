@@ -1,19 +1,19 @@
-//! A session as its description says it, by brute force: every turn with all its tokens, every question answered by looking at all of them.
+//! A brute-force model of a session: each turn holds all its tokens, and each query visits all turns.
 
 use std::collections::BTreeSet;
 
 use super::super::{Cause, Fault};
 
-/// A turn with everything before it.
+/// A turn with its whole prompt.
 #[derive(Debug, Clone)]
 pub(super) struct ModelTurn {
-    /// `None` where the ids are not known.
+    /// `None` if the ids are unknown.
     pub(super) prompt: Option<Vec<u32>>,
     pub(super) response: Vec<u32>,
     pub(super) finish: Option<&'static str>,
     pub(super) fault: Option<Fault>,
     pub(super) supersedes: Vec<usize>,
-    /// Found by the model, as the next is.
+    /// Computed by the model, like the next field.
     pub(super) parent: Option<usize>,
     pub(super) cause: Option<Cause>,
 }
@@ -22,14 +22,14 @@ pub(super) struct ModelTurn {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model {
     pub(super) turns: Vec<ModelTurn>,
-    /// Each version's turns.
+    /// The number of turns of each version.
     pub(super) frozen: Vec<usize>,
     /// Version, leaf, value.
     pub(super) rewards: Vec<(usize, Option<usize>, i64)>,
-    /// The first version that lacks something.
+    /// The first version that lacks a generation.
     pub(super) incomplete: Option<usize>,
-    /// Leaves that were given out, in order, and how many turns there were.
-    pub(super) given: Vec<(usize, usize)>,
+    /// Published leaves in order, each with the number of turns at that time.
+    pub(super) published: Vec<(usize, usize)>,
 }
 
 /// A row of an export.
@@ -48,14 +48,14 @@ impl ModelTurn {
         self.fault.is_none() && !self.response.is_empty()
     }
 
-    /// All tokens up to its end.
+    /// All tokens from the root to its end.
     pub(super) fn full(&self) -> Vec<u32> {
         [self.prompt.as_deref().unwrap_or_default(), &self.response].concat()
     }
 }
 
 impl Model {
-    /// Adds a turn where it belongs.
+    /// Places a turn and adds it.
     pub(super) fn commit(&mut self, mut turn: ModelTurn) {
         if let Some(prompt) = &turn.prompt {
             turn.parent = self.parent(prompt);
@@ -66,7 +66,7 @@ impl Model {
         self.turns.push(turn);
     }
 
-    /// Of all turns with a response whose tokens begin the prompt the longest; of those the trainable; of those the latest.
+    /// The turn with a response that is the longest prefix of the prompt; among equal ones a trainable one, then the latest.
     fn parent(&self, prompt: &[u32]) -> Option<usize> {
         let begins =
             |turn: &ModelTurn| turn.prompt.is_some() && !turn.response.is_empty() && prompt.starts_with(&turn.full());
@@ -74,7 +74,7 @@ impl Model {
         candidates.max_by_key(|at| (self.turns[*at].full().len(), self.turns[*at].is_trainable(), *at))
     }
 
-    /// Where the description leaves no choice.
+    /// The cause, if the documented rules determine it.
     fn cause(&self, prompt: &[u32], parent: Option<usize>) -> Option<Cause> {
         let siblings: Vec<&ModelTurn> =
             self.turns.iter().filter(|turn| turn.prompt.is_some() && turn.parent == parent).collect();
@@ -91,18 +91,18 @@ impl Model {
             Some(_) if siblings.is_empty() => return Some(Cause::Extends),
             _ => {}
         }
-        // it ends inside a turn
+        // the prompt ends inside a turn
         let inside = |turn: &ModelTurn| turn.full().len() > prompt.len() && turn.full().starts_with(prompt);
         if self.turns.iter().filter(|turn| turn.prompt.is_some()).any(inside) {
             return Some(Cause::RolledBack);
         }
-        // it has nothing in common with any other root, not even their first token
+        // the prompt does not even share its first token with another root
         let apart =
             |turn: &ModelTurn| turn.prompt.as_deref().is_some_and(|other| !other.is_empty() && other[0] != prompt[0]);
         (parent.is_none() && siblings.iter().all(|turn| apart(turn))).then_some(Cause::NewConversation)
     }
 
-    /// The turn and all before it, the root first.
+    /// The turn and its ancestors, the root first.
     pub(super) fn line(&self, leaf: usize) -> Vec<usize> {
         let mut line = vec![leaf];
         while let Some(parent) = self.turns[line[0]].parent {
@@ -120,12 +120,12 @@ impl Model {
         named && !self.is_continued(turn, turns)
     }
 
-    /// Of the first `turns`, those whose tokens are trained.
+    /// Those of the first `turns` turns whose tokens are trained.
     pub(super) fn trained(&self, turns: usize) -> BTreeSet<usize> {
         (0..turns).filter(|turn| self.turns[*turn].is_trainable() && !self.is_superseded(*turn, turns)).collect()
     }
 
-    /// Trained turns behind which none is trained.
+    /// Trained turns without a trained turn after them.
     pub(super) fn exported(&self, turns: usize) -> Vec<usize> {
         let trained = self.trained(turns);
         let is_last = |turn: &usize| !trained.iter().any(|other| other != turn && self.line(*other).contains(turn));
@@ -144,7 +144,7 @@ impl Model {
         ends.map(|turn| (turn, reason(turn))).collect()
     }
 
-    /// The rows of these leaves; a turn is trained in the first that holds it.
+    /// The rows of these leaves. A turn is trained in the first row that holds it.
     fn rows(&self, leaves: &[usize], version: usize) -> Vec<ModelRow> {
         let mut taken = BTreeSet::new();
         let mut row = |leaf: usize| ModelRow {
@@ -168,7 +168,7 @@ impl Model {
         said(Some(leaf)).or_else(|| said(None))
     }
 
-    /// The turns of a version, from 1.
+    /// The number of turns of a version, counted from 1.
     pub(super) fn turns_of(&self, version: usize) -> usize {
         self.frozen.get(version - 1).copied().unwrap_or(self.turns.len())
     }
@@ -189,9 +189,9 @@ impl Model {
 
     /// The rows that were returned as finished, each with the first version that holds it.
     pub(super) fn finished(&self) -> Vec<ModelRow> {
-        let leaves: Vec<usize> = self.given.iter().map(|(leaf, _)| *leaf).collect();
+        let leaves: Vec<usize> = self.published.iter().map(|(leaf, _)| *leaf).collect();
         let mut rows = self.rows(&leaves, self.open_version());
-        for (row, (leaf, turns)) in rows.iter_mut().zip(&self.given) {
+        for (row, (leaf, turns)) in rows.iter_mut().zip(&self.published) {
             let version = 1 + self.frozen.iter().filter(|frozen| *frozen < turns).count();
             row.reward = self.reward(*leaf, version);
             row.incomplete = self.incomplete.is_some_and(|since| since <= version);
@@ -203,17 +203,17 @@ impl Model {
         self.frozen.len() + 1
     }
 
-    /// Whether nothing has come since it was frozen.
+    /// Whether nothing was added since the last freeze.
     pub(super) fn is_frozen(&self) -> bool {
         self.frozen.last() == Some(&self.turns.len()) && self.incomplete != Some(self.open_version())
     }
 
-    /// Gives out what has not been.
+    /// Publishes the leaves that were not published before.
     pub(super) fn finish(&mut self) {
         let turns = self.turns.len();
         for leaf in self.exported(turns) {
-            if !self.given.iter().any(|(given, _)| *given == leaf) {
-                self.given.push((leaf, turns));
+            if !self.published.iter().any(|(other, _)| *other == leaf) {
+                self.published.push((leaf, turns));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What may happen to sessions, drawn at random from few tokens, so that prompts meet often.
+//! Random operations on sessions, with few tokens, so that prompts often share a prefix.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,16 +6,16 @@ use proptest::prelude::*;
 use super::super::Fault;
 use super::model::Model;
 
-/// One event.
+/// One operation.
 #[derive(Debug, Clone)]
 pub(super) struct Operation {
     pub(super) session: usize,
-    pub(super) what: OperationKind,
+    pub(super) kind: OperationKind,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum OperationKind {
-    /// A call begins and runs on; the next [`OperationKind::Call`] of the session is its end.
+    /// A call begins. The next [`OperationKind::Call`] of the session ends it.
     Begin,
     Call {
         prompt: Prompt,
@@ -28,23 +28,23 @@ pub(super) enum OperationKind {
         value: i64,
     },
     Incomplete,
-    /// Of all sessions at once.
+    /// Sweeps all sessions.
     Sweep,
     Delete,
 }
 
-/// Where a prompt comes from; numbers are taken modulo what there is.
+/// How a prompt is made from earlier turns. Numbers are taken modulo the number of choices.
 #[derive(Debug, Clone)]
 pub(super) enum Prompt {
     Fresh(Vec<u32>),
-    /// A turn goes on.
-    Behind(usize, Vec<u32>),
-    /// One of its tokens is another.
-    Changed(usize, usize, u32),
-    /// It is cut.
-    Cut(usize, usize),
-    /// The prompt of a turn again, and more.
-    Again(usize, Vec<u32>),
+    /// The prompt continues a turn.
+    Continue(usize, Vec<u32>),
+    /// One token of a turn is replaced.
+    Replace(usize, usize, u32),
+    /// The tokens of a turn are truncated.
+    Truncate(usize, usize),
+    /// The prompt of a turn is repeated, with more tokens.
+    Repeat(usize, Vec<u32>),
     Unknown,
 }
 
@@ -57,14 +57,14 @@ pub(super) struct Sample {
 }
 
 impl Prompt {
-    /// The ids, in a session that looks like this.
+    /// The ids of the prompt in this state of the session.
     pub(super) fn ids(&self, model: &Model) -> Option<Vec<u32>> {
         let count = model.turns.len().max(1);
         let full = |turn: usize| model.turns.get(turn % count).map(super::model::ModelTurn::full).unwrap_or_default();
         Some(match self {
             Self::Fresh(ids) => ids.clone(),
-            Self::Behind(turn, more) => [full(*turn), more.clone()].concat(),
-            Self::Changed(turn, at, by) => {
+            Self::Continue(turn, more) => [full(*turn), more.clone()].concat(),
+            Self::Replace(turn, at, by) => {
                 let mut ids = full(*turn);
                 let len = ids.len().max(1);
                 if let Some(id) = ids.get_mut(at % len) {
@@ -72,11 +72,11 @@ impl Prompt {
                 }
                 ids
             }
-            Self::Cut(turn, len) => {
+            Self::Truncate(turn, len) => {
                 let ids = full(*turn);
                 ids[..len % (ids.len() + 1)].to_vec()
             }
-            Self::Again(turn, more) => {
+            Self::Repeat(turn, more) => {
                 let prompt = model.turns.get(turn % count).and_then(|turn| turn.prompt.clone());
                 [prompt.unwrap_or_default(), more.clone()].concat()
             }
@@ -93,12 +93,12 @@ fn prompt() -> impl Strategy<Value = Prompt> {
     let turn = 0..1000_usize;
     prop_oneof![
         2 => ids(0..5).prop_map(Prompt::Fresh),
-        6 => (turn.clone(), ids(1..3)).prop_map(|(turn, more)| Prompt::Behind(turn, more)),
-        2 => turn.clone().prop_map(|turn| Prompt::Behind(turn, Vec::new())),
-        2 => (turn.clone(), 0..1000_usize, 1..4_u32).prop_map(|(turn, at, by)| Prompt::Changed(turn, at, by)),
-        2 => (turn.clone(), 0..1000_usize).prop_map(|(turn, len)| Prompt::Cut(turn, len)),
-        3 => turn.clone().prop_map(|turn| Prompt::Again(turn, Vec::new())),
-        1 => (turn, ids(1..3)).prop_map(|(turn, more)| Prompt::Again(turn, more)),
+        6 => (turn.clone(), ids(1..3)).prop_map(|(turn, more)| Prompt::Continue(turn, more)),
+        2 => turn.clone().prop_map(|turn| Prompt::Continue(turn, Vec::new())),
+        2 => (turn.clone(), 0..1000_usize, 1..4_u32).prop_map(|(turn, at, by)| Prompt::Replace(turn, at, by)),
+        2 => (turn.clone(), 0..1000_usize).prop_map(|(turn, len)| Prompt::Truncate(turn, len)),
+        3 => turn.clone().prop_map(|turn| Prompt::Repeat(turn, Vec::new())),
+        1 => (turn, ids(1..3)).prop_map(|(turn, more)| Prompt::Repeat(turn, more)),
         1 => Just(Prompt::Unknown),
     ]
 }
@@ -121,7 +121,7 @@ fn sample() -> impl Strategy<Value = Sample> {
     })
 }
 
-fn what() -> impl Strategy<Value = OperationKind> {
+fn operation_kind() -> impl Strategy<Value = OperationKind> {
     let call = (prompt(), vec(sample(), 1..4), prop::bool::weighted(0.1))
         .prop_map(|(prompt, samples, last)| OperationKind::Call { prompt, samples, last });
     let reward =
@@ -137,7 +137,7 @@ fn what() -> impl Strategy<Value = OperationKind> {
     ]
 }
 
-/// Up to sixty events of three sessions.
+/// Up to 60 operations on three sessions.
 pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
-    vec((0..3_usize, what()).prop_map(|(session, what)| Operation { session, what }), 1..60)
+    vec((0..3_usize, operation_kind()).prop_map(|(session, kind)| Operation { session, kind }), 1..60)
 }

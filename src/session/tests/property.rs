@@ -1,4 +1,4 @@
-//! Whatever happens, the store and the model agree.
+//! Property tests: after any operations the store equals the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use super::{BOUNDLESS, bytes, call, draft, store};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A session beside its model.
+/// The model of a session, and what the test needs to compare them.
 #[derive(Default)]
 struct Pair {
     model: Model,
-    /// How often the session was deleted.
-    life: u32,
+    /// The number of deletions of the session.
+    deletions: u32,
     exists: bool,
-    /// A call that is running, and in which life it found the session; `None`: before there was one.
-    held: Option<(Call, Option<u32>)>,
-    /// What was exported of frozen versions, as it was then, and its bytes.
+    /// A running call, and `deletions` when it entered the session; `None` if the session did not exist.
+    running: Option<(Call, Option<u32>)>,
+    /// The exports of frozen versions at the time of the freeze, and their files.
     kept: Vec<(ExportedVersion, Vec<Vec<u8>>)>,
 }
 
 struct TestWorld {
-    /// Whether it looks at everything after every event.
-    is_watchful: bool,
+    /// Whether it checks everything after every operation.
+    checks_each: bool,
     store: Arc<Store>,
     pairs: [Pair; 3],
 }
 
 impl TestWorld {
-    fn all(operations: &[Operation], is_watchful: bool) -> Self {
-        let mut world = Self { is_watchful, store: store(BOUNDLESS), pairs: Default::default() };
+    fn all(operations: &[Operation], checks_each: bool) -> Self {
+        let mut world = Self { checks_each, store: store(BOUNDLESS), pairs: Default::default() };
         operations.iter().for_each(|operation| world.apply(operation));
         world
     }
@@ -47,12 +47,12 @@ impl TestWorld {
 
     fn apply(&mut self, operation: &Operation) {
         let of = operation.session;
-        match &operation.what {
+        match &operation.kind {
             OperationKind::Begin => {
                 let begun = call(&self.store, NAMES[of]);
                 let pair = &mut self.pairs[of];
-                // the one that was running before ends without a turn
-                pair.held = Some((begun, pair.exists.then_some(pair.life)));
+                // the call that was running before ends without a turn
+                pair.running = Some((begun, pair.exists.then_some(pair.deletions)));
             }
             OperationKind::Call { prompt, samples, last } => {
                 let prompt = prompt.ids(&self.pairs[of].model);
@@ -61,7 +61,7 @@ impl TestWorld {
             OperationKind::Freeze => self.freeze(of),
             OperationKind::Reward { leaf, value } => self.reward(of, *leaf, *value),
             OperationKind::Incomplete => {
-                self.store.incomplete(&NAMES[of].into());
+                self.store.mark_incomplete(&NAMES[of].into());
                 let pair = &mut self.pairs[of];
                 pair.exists = true;
                 let version = pair.model.open_version();
@@ -69,29 +69,32 @@ impl TestWorld {
             }
             OperationKind::Sweep => {
                 self.store.sweep();
-                let runs =
-                    |pair: &Pair| pair.held.as_ref().is_some_and(|(_, life)| life.is_none_or(|life| life == pair.life));
+                let runs = |pair: &Pair| {
+                    pair.running
+                        .as_ref()
+                        .is_some_and(|(_, entered)| entered.is_none_or(|entered| entered == pair.deletions))
+                };
                 self.pairs.iter_mut().filter(|pair| !runs(pair)).for_each(|pair| pair.model.finish());
             }
             OperationKind::Delete => {
                 let pair = &mut self.pairs[of];
-                assert_eq!(self.store.delete(NAMES[of]).is_some(), pair.exists, "what is there can be deleted");
+                assert_eq!(self.store.delete(NAMES[of]).is_some(), pair.exists, "an existing session can be deleted");
                 assert!(self.store.session(NAMES[of]).is_none());
-                (pair.model, pair.exists, pair.life) = (Model::default(), false, pair.life + 1);
+                (pair.model, pair.exists, pair.deletions) = (Model::default(), false, pair.deletions + 1);
                 pair.kept.clear();
             }
         }
-        if self.is_watchful {
+        if self.checks_each {
             self.check(of);
         }
     }
 
     fn call(&mut self, of: usize, prompt: Option<&[u32]>, samples: &[Sample], last: bool) {
         let pair = &mut self.pairs[of];
-        let fresh = pair.exists.then_some(pair.life);
-        let (mut running, found) = pair.held.take().unwrap_or_else(|| (call(&self.store, NAMES[of]), fresh));
-        // a call of a session that was deleted under it says so, and brings nothing back
-        let is_lost = found.is_some_and(|life| life != pair.life);
+        let fresh = pair.exists.then_some(pair.deletions);
+        let (mut running, found) = pair.running.take().unwrap_or_else(|| (call(&self.store, NAMES[of]), fresh));
+        // a call whose session was deleted commits nothing
+        let is_lost = found.is_some_and(|deletions| deletions != pair.deletions);
         for sample in samples {
             let supersedes: Vec<usize> = sample
                 .supersedes
@@ -120,7 +123,7 @@ impl TestWorld {
             }
         }
         if last {
-            running.last();
+            running.mark_last();
         }
         drop(running);
         if last && !is_lost {
@@ -146,7 +149,7 @@ impl TestWorld {
     fn reward(&mut self, of: usize, leaf: Option<usize>, value: i64) {
         let Some(session) = self.session(of) else { return };
         let model = &mut self.pairs[of].model;
-        let said = self.store.reward(&session, leaf.map(number), json!(value)).map(drop);
+        let result = self.store.reward(&session, leaf.map(number), json!(value)).map(drop);
         let expected = match leaf {
             _ if model.is_frozen() => Err(SessionError::Frozen),
             Some(leaf) if leaf >= model.turns.len() => Err(SessionError::NoTurn),
@@ -155,7 +158,7 @@ impl TestWorld {
                 Ok(())
             }
         };
-        assert_eq!(said, expected);
+        assert_eq!(result, expected);
     }
 
     fn check(&self, of: usize) {
@@ -171,13 +174,13 @@ impl TestWorld {
             assert_eq!(session.snapshot(Some(number(version))).unwrap().is_frozen, kept.version < open);
         }
         for (kept, _) in &pair.kept {
-            assert_eq!(keep(&session, kept.version), *kept, "a frozen version stays as it was");
+            assert_eq!(keep(&session, kept.version), *kept, "a frozen version does not change");
         }
         assert_eq!(session.snapshot(Some(open + 1)).unwrap_err(), SessionError::NoVersion);
         assert_eq!(session.snapshot(None).unwrap().version, (open - 1).max(1), "the last frozen one, or the open one");
     }
 
-    /// Every token that is trained was given out in one row.
+    /// Every trained turn is trained in exactly one published row.
     fn check_done(&self, of: usize) {
         let model = &self.pairs[of].model;
         let mut times = BTreeMap::<usize, usize>::new();
@@ -185,16 +188,16 @@ impl TestWorld {
             *times.entry(*turn).or_default() += usize::from(*trained);
         }
         for turn in model.trained(model.turns.len()) {
-            assert_eq!(times.get(&turn), Some(&1), "turn {turn} is trained in one emitted row");
+            assert_eq!(times.get(&turn), Some(&1), "turn {turn} is trained in one published row");
         }
     }
 
-    /// The rows that were given out, in order.
+    /// The published rows in order.
     fn finished(&self, of: usize) -> Vec<ModelRow> {
         let Some(session) = self.session(of) else { return Vec::new() };
         let numbers = self.store.finished_after(0, usize::MAX);
         let own = numbers.iter().filter(|(_, name)| **name == *NAMES[of]);
-        // those of a session that was deleted cannot be had any more
+        // the paths of deleted sessions cannot be read any more
         let paths = own.filter_map(|(number, _)| session.finished(*number));
         paths.map(|path| row(&path)).collect()
     }
@@ -230,7 +233,7 @@ proptest! {
         world.check_files();
         world.check_finished();
         prop_assert_eq!(world.store.size().1, bytes(&world.store), "every byte is accounted for");
-        world.pairs.iter_mut().for_each(|pair| pair.held = None);
+        world.pairs.iter_mut().for_each(|pair| pair.running = None);
         for name in NAMES {
             world.store.delete(name);
         }
@@ -242,7 +245,7 @@ proptest! {
     fn sessions_do_not_affect_each_other(operations in operations()) {
         let together = TestWorld::all(&operations, false);
         for of in 0..NAMES.len() {
-            let own = |operation: &&Operation| operation.session == of || matches!(operation.what, OperationKind::Sweep);
+            let own = |operation: &&Operation| operation.session == of || matches!(operation.kind, OperationKind::Sweep);
             let own: Vec<Operation> = operations.iter().filter(own).cloned().collect();
             let alone = TestWorld::all(&own, false);
             prop_assert_eq!(together.finished(of), alone.finished(of));
@@ -250,7 +253,7 @@ proptest! {
                 let versions = 1..=number(world.pairs[of].model.open_version());
                 (Summary { created_ms: 0, ..session.summary() }, versions.map(|version| keep(&session, version)).collect::<Vec<_>>())
             });
-            prop_assert_eq!(whole(&together), whole(&alone), "others change nothing");
+            prop_assert_eq!(whole(&together), whole(&alone), "operations on other sessions change nothing");
         }
     }
 }

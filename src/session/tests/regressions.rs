@@ -1,4 +1,4 @@
-//! What the model has found, each as small as it gets.
+//! Failures that the model found, reduced.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use super::look::without_uid;
 use super::{BOUNDLESS, call, draft, store, turn};
 
 #[test]
-fn a_frozen_version_that_lacks_something_goes_on_saying_so() {
+fn frozen_version_stays_incomplete() {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
-    store.incomplete(&"a".into());
+    store.mark_incomplete(&"a".into());
     let session = store.session("a").unwrap();
     let incomplete = |version| session.snapshot(Some(version)).unwrap().paths(true).0[0].incomplete;
     store.freeze(&session).unwrap();
     assert!(incomplete(1));
-    store.incomplete(&"a".into());
-    assert!(incomplete(1), "what passed unseen later takes nothing back");
+    store.mark_incomplete(&"a".into());
+    assert!(incomplete(1), "a later unrecorded generation does not reset the mark");
 }
 
 #[test]
-fn a_gap_behind_a_frozen_version_shows_in_the_next() {
+fn incomplete_mark_after_a_freeze_belongs_to_the_next_version() {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
     let session = store.session("a").unwrap();
     assert_eq!(store.freeze(&session).unwrap().0, 1);
     assert_eq!(store.freeze(&session).unwrap().0, 1, "nothing is new");
     assert_eq!(store.reward(&session, None, json!(1)).unwrap_err(), SessionError::Frozen);
-    store.incomplete(&"a".into());
-    assert_eq!(store.freeze(&session).unwrap().0, 2, "that something is missing is new");
+    store.mark_incomplete(&"a".into());
+    assert_eq!(store.freeze(&session).unwrap().0, 2, "the mark is a change");
     assert_eq!(store.freeze(&session).unwrap().0, 2);
     let incomplete = |version| session.snapshot(Some(version)).unwrap().incomplete;
     assert_eq!((incomplete(1), incomplete(2)), (false, true));
@@ -53,19 +53,19 @@ fn sessions_with_the_same_prompt_share_nothing() {
     assert_eq!(turn(&store, "a", &[1, 2, 3, 4, 5], &[6]), 0);
 }
 
-/// Thousands of paths given out one by one: what was given out before is not walked again for each.
+/// Thousands of paths are published one by one, without a walk over the earlier ones for each.
 #[test]
-fn many_finished_paths_of_a_long_session_can_be_had() {
+fn many_finished_paths_of_a_long_session_can_be_read() {
     let store = store(BOUNDLESS);
     let (mut prompt, mut last) = (vec![1], call(&store, "a"));
     for _ in 0..1000 {
-        // each turn is sampled twice, and the second goes on
+        // each turn is sampled twice, and the second sample is continued
         for response in [2, 3] {
             assert!(last.commit(draft(&prompt, &[response])).0.is_some());
         }
         prompt.extend([3, 4]);
     }
-    last.last();
+    last.mark_last();
     drop(last);
     let session = store.session("a").unwrap();
     let numbers = store.finished_after(0, usize::MAX);

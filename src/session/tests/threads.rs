@@ -1,4 +1,4 @@
-//! Many at once: nothing hangs, nothing is lost, and what holds for one holds for all.
+//! Concurrent callers: no deadlock, no lost turn, and the store equals the model.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,13 +13,13 @@ use super::{BOUNDLESS, bytes, call, draft, store, tokens};
 
 const WRITERS: u32 = 6;
 const CALLS: u32 = 150;
-/// The first two are never deleted.
+/// The first two sessions are never deleted.
 const NAMES: [&str; 3] = ["a", "b", "deleted"];
 
-/// What callers sent, by session and turn.
+/// The prompts and responses that callers committed, by session and turn.
 type Sent = Mutex<BTreeMap<(&'static str, u32), (Vec<u32>, Vec<u32>)>>;
 
-/// A test that hangs has failed.
+/// Fails if the test takes longer than a minute.
 fn within_a_minute(test: impl FnOnce() + Send + 'static) {
     let (done, is_done) = channel();
     let runner = std::thread::spawn(move || {
@@ -27,17 +27,17 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
         _ = done.send(());
     });
     let timed_out = is_done.recv_timeout(Duration::from_secs(60)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
-    assert!(!timed_out, "it hangs");
+    assert!(!timed_out, "the test hangs");
     runner.join().unwrap();
 }
 
-/// The next of numbers that look random.
+/// The next pseudo-random number.
 fn random(state: &mut u32, below: u32) -> u32 {
     *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     (*state >> 16) % below
 }
 
-/// A prompt behind a path that is there, or a new one.
+/// A prompt that continues a recorded path, or a new one.
 fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
     let mut ids = Vec::new();
     let open = |session: Arc<super::super::Session>| session.snapshot(Some(number(session.summary().frozen) + 1)).ok();
@@ -46,7 +46,7 @@ fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
         ids = tokens(&snapshot.context(turn).path());
     }
     ids.truncate(ids.len().saturating_sub(random(seed, 3) as usize));
-    // short paths meet more often
+    // short paths share prefixes more often
     if ids.len() > 40 {
         ids.clear();
     }
@@ -54,7 +54,7 @@ fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
     ids
 }
 
-/// Calls of one client, one after the other.
+/// Makes the calls of one client, one after the other.
 fn write(store: &Arc<Store>, writer: u32, sent: &Sent) {
     let mut seed = writer + 1;
     for at in 0..CALLS {
@@ -67,16 +67,16 @@ fn write(store: &Arc<Store>, writer: u32, sent: &Sent) {
             assert!(turn.is_some() || name == "deleted", "no turn is lost");
             if let Some(turn) = turn.filter(|_| name != "deleted") {
                 let before = sent.lock().unwrap().insert((name, turn), (ids.clone(), response));
-                assert!(before.is_none(), "a number is given once");
+                assert!(before.is_none(), "a number is used once");
             }
         }
         if at % 40 == 39 {
-            call.last();
+            call.mark_last();
         }
     }
 }
 
-/// The model of what is in the store, from what was sent.
+/// The model of a session, from the turns that callers committed.
 fn model(sent: &Sent, name: &'static str) -> Model {
     let mut model = Model::default();
     for ((_, turn), (prompt, response)) in sent.lock().unwrap().range((name, 0)..=(name, u32::MAX)) {
@@ -94,7 +94,7 @@ fn model(sent: &Sent, name: &'static str) -> Model {
     model
 }
 
-/// Freezes, reads, sweeps and deletes until `stop` is set; returns the frozen versions.
+/// Freezes, reads, sweeps and deletes until `stop` is set. Returns the frozen versions.
 fn disturb(store: &Store, stop: &AtomicBool) -> Vec<(&'static str, ExportedVersion)> {
     let mut kept: Vec<(&str, ExportedVersion)> = Vec::new();
     for round in 0_u32.. {
@@ -133,17 +133,17 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion
         }
         let open = keep(&session, number(frozen + 1));
         check_turns(&model, &open.turns);
-        // a reward may have come at any time
+        // rewards are set at any time, so the model does not know them
         let rewards = |rows: &mut Vec<super::model::ModelRow>| rows.iter_mut().for_each(|row| row.reward = None);
         let mut plain = open;
         rewards(&mut plain.rows);
         rewards(&mut plain.single);
         check_export(&model, frozen + 1, &plain);
         for (_, kept) in kept.iter().filter(|(of, _)| of == name) {
-            assert_eq!(keep(&session, kept.version), *kept, "a frozen version stays as it was");
+            assert_eq!(keep(&session, kept.version), *kept, "a frozen version does not change");
         }
         let mut last = call(store, name);
-        last.last();
+        last.mark_last();
         drop(last);
         let numbers = store.finished_after(0, usize::MAX);
         assert!(numbers.is_sorted_by(|a, b| a.0 < b.0), "numbers rise");
@@ -154,12 +154,12 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion
             }
         }
         let once: BTreeMap<usize, i32> = model.trained(model.turns.len()).iter().map(|turn| (*turn, 1)).collect();
-        assert_eq!(times, once, "each turn is trained in one emitted row");
+        assert_eq!(times, once, "each turn is trained in one published row");
     }
 }
 
 #[test]
-fn callers_trainers_and_time_at_once() {
+fn concurrent_callers_and_trainers_equal_the_model() {
     within_a_minute(|| {
         let store = store(BOUNDLESS);
         let (sent, stop) = (Sent::default(), AtomicBool::new(false));
@@ -180,7 +180,7 @@ fn callers_trainers_and_time_at_once() {
     });
 }
 
-/// A call keeps the session that it found: an eviction that is just beginning must see it.
+/// A call protects the session that it entered, also from an eviction that begins at the same time.
 #[test]
 fn no_turn_is_lost_to_an_eviction() {
     within_a_minute(|| {
@@ -198,15 +198,15 @@ fn no_turn_is_lost_to_an_eviction() {
                 }
             });
             store.sweep();
-            assert_eq!(store.size(), (0, 0), "all of it has gone");
-            assert!(store.evicted().len() > 1, "it went again and again");
+            assert_eq!(store.size(), (0, 0), "all sessions were evicted");
+            assert!(store.evicted().len() > 1, "it was evicted several times");
         }
     });
 }
 
-/// Bytes that are counted behind the lock of their session still add up when the session goes in between.
+/// The bytes of a turn are counted after its session is unlocked. They must add up even if the session is removed in between.
 #[test]
-fn bytes_add_up_when_sessions_go_under_their_calls() {
+fn bytes_add_up_when_sessions_are_deleted_during_calls() {
     within_a_minute(|| {
         let store = store(BOUNDLESS);
         let writers = AtomicU32::new(WRITERS);

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use tokentap::session::ledger::log::{Fsync, Log, Options, Replayed, read};
+use tokentap::session::ledger::log::{Fsync, Log, Options, ReplaySummary, read};
 use tokentap::session::ledger::{Ledger, Record, SessionKey};
-use tokentap::session::{About, Turn};
+use tokentap::session::{Turn, TurnMetadata};
 
 use super::grammar::shown;
 
@@ -28,7 +28,7 @@ pub fn log(bytes: &[u8]) {
             let (file, frames) = framed(rest);
             let (records, replayed) = between(&file);
             assert!(replayed.torn.is_empty(), "{:?}: {}", replayed.torn, shown(bytes));
-            // what names an impossible session or turn is passed over
+            // records with an impossible session or turn are skipped
             let passed_over = replayed.unknown + replayed.damaged_regions();
             assert_eq!(records.len() as u64 + passed_over, frames, "{}", shown(bytes));
             if !records.is_empty() {
@@ -63,7 +63,7 @@ fn good() -> &'static (Vec<u8>, Vec<Record>) {
                 response: (0..tokens).map(|at| at * 31).collect(),
                 logprobs: numbers(),
                 entropy: numbers(),
-                about: About::default(),
+                about: TurnMetadata::default(),
             }
         };
         let records = vec![
@@ -106,7 +106,7 @@ fn file(dir: &Path, number: u64) -> std::path::PathBuf {
     dir.join(format!("segment-{number:016}.log"))
 }
 
-fn read_back(bytes: &[u8]) -> (Vec<Record>, Replayed) {
+fn read_back(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(file(dir.path(), 0), bytes).unwrap();
     let mut records = Vec::new();
@@ -115,7 +115,7 @@ fn read_back(bytes: &[u8]) -> (Vec<Record>, Replayed) {
 }
 
 /// What is read of a file between two good ones.
-fn between(bytes: &[u8]) -> (Vec<Record>, Replayed) {
+fn between(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     let (good, known) = good();
     let dir = tempfile::tempdir().unwrap();
     for (number, bytes) in [(0, &good[..]), (1, bytes), (2, good)] {

@@ -8,7 +8,7 @@ use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::prompt::{Preparation, Prepared};
 use tokentap::chat::reading::ParserSettings;
 use tokentap::config::EarlierThinking;
-use tokentap::session::{About, Call, Draft, Store, StoreLimits};
+use tokentap::session::{Call, Draft, Store, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
 
 const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json");
@@ -49,7 +49,8 @@ impl Family {
         let first = self.prepare(&json!([{"role": "user", "content": "U"}]));
         let response = self.renderer.tokenizer().encode(reply).unwrap();
         let known = [&first.ids[..], &response].concat();
-        let about = About { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..About::default() };
+        let about =
+            TurnMetadata { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..TurnMetadata::default() };
         let prompt = Some(first.ids.into());
         let draft = Draft { prompt, response, logprobs: Vec::new(), entropy: Vec::new(), about };
         drop(Call::new(Arc::clone(&self.store), "s".into()).commit(draft));

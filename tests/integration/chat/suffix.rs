@@ -10,7 +10,7 @@ use tokentap::chat::prompt::Preparation;
 use tokentap::chat::reading::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::session::{About, Call, Draft, Store, StoreLimits};
+use tokentap::session::{Call, Draft, Store, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::Renderer;
 
 #[test]
@@ -37,7 +37,11 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
         let answer = "was lit at dusk";
         let mut response = renderer.tokenizer().encode(answer).unwrap();
         response.extend(renderer.end_of_turn());
-        let about = About { finish: Some("stop".into()), chat: Some(Box::new(prepared.chat)), ..About::default() };
+        let about = TurnMetadata {
+            finish: Some("stop".into()),
+            chat: Some(Box::new(prepared.chat)),
+            ..TurnMetadata::default()
+        };
         let draft = Draft { prompt: Some(prepared.ids.into()), response, about, ..Draft::default() };
         drop(Call::new(Arc::clone(&store), "s".into()).commit(draft));
         messages.push(json!({"role": "assistant", "content": answer}));

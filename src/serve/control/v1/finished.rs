@@ -57,7 +57,7 @@ pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Re
 /// Returns why the session of a finished path no longer exists.
 #[must_use]
 pub(crate) fn gone_reason(store: &Store, session: &str) -> &'static str {
-    store.gone(session).map_or("deleted", |_| "evicted")
+    store.eviction_of(session).map_or("deleted", |_| "evicted")
 }
 
 /// Writes the entry of a path with its cursor, or only the session's name and the reason if the session is gone.

@@ -27,7 +27,7 @@ pub(super) async fn name(state: &TrainerState, request: PolicyRequest) -> Result
         Value::Number(number) if number.is_u64() => number.to_string(),
         other => return Err(Problem::bad(format!("version: must be a string or an integer, not {other}"))),
     };
-    let (epoch, ack) = state.policy.named(&version);
+    let (epoch, ack) = state.policy.begin_named_epoch(&version);
     super::wait_written(state, ack).await;
     Ok(ok(&json!({"epoch": epoch, "version": version})))
 }

@@ -73,7 +73,7 @@ pub(super) async fn pass_through(
     let name = HeaderValue::try_from(&*identity.session);
     let mut turns = crate::session::Call::new(Arc::clone(&state.sessions), identity.session);
     if is_last(&head.headers) {
-        turns.last();
+        turns.mark_last();
     }
     let mut headers = upstream_headers(head.headers);
     // the reply is parsed, so it must not be compressed

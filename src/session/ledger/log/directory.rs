@@ -1,16 +1,16 @@
-//! The directory of a log: it belongs to one process, and is read before it is written.
+//! The directory of a log. It belongs to one process, which reads the log before it writes.
 
 use std::fs::{File, OpenOptions};
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::frame::{Decoder, Encoder, Marker};
-use super::replay::{Replayed, replay};
+use super::replay::{ReplaySummary, replay};
 use super::segment::Segment;
 use super::{Log, OpenError, Options, RETRY, disk};
 use crate::session::ledger::Record;
 
-/// A directory that is locked and listed, and not read yet.
+/// A directory that is locked and listed, but not read yet.
 pub struct Directory {
     pub(super) options: Options,
     pub(super) lock: File,
@@ -29,10 +29,10 @@ impl Directory {
     /// Creates the directory if it does not exist, locks it, and lists its files.
     ///
     /// # Errors
-    /// When another process has the directory, or it cannot be made, locked or listed.
+    /// When another process uses the directory, or it cannot be created, locked or listed.
     pub fn lock(options: &Options) -> Result<Self, OpenError> {
         let dir = &options.dir;
-        std::fs::create_dir_all(dir).map_err(|cause| OpenError::new("make", dir, cause))?;
+        std::fs::create_dir_all(dir).map_err(|cause| OpenError::new("create", dir, cause))?;
         let lock = lock(dir)?;
         let failed = |cause| OpenError::new("read", dir, cause);
         let segments = Segment::list(dir).map_err(failed)?;
@@ -41,21 +41,21 @@ impl Directory {
         Ok(Self { options: options.clone(), lock, segments, decoder, encoder })
     }
 
-    /// Bytes of its files.
+    /// The size of its files in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Hands every record to `restore`, in the order they were written, with the number of bytes read so far; then opens the log for
-    /// more. `None` where `restore` has broken off: nothing was written then. Blocks.
+    /// Calls `restore` with every record, in the order they were written, and the number of bytes read so far. Then opens the log for
+    /// appending. Returns `None` if `restore` breaks; nothing is written then. Blocks.
     ///
     /// # Errors
     /// When the writer cannot be started.
     pub fn open(
         mut self,
         restore: &mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>,
-    ) -> Result<Option<(Log, Replayed)>, OpenError> {
+    ) -> Result<Option<(Log, ReplaySummary)>, OpenError> {
         let mut interrupted = false;
         let found = replay(&self.segments, &mut self.decoder, &mut |bytes, record| {
             let flow = restore(bytes, record);
@@ -74,7 +74,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join("lock");
     let failed = |cause| OpenError::new("lock", &path, cause);
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-    // std's own lock is younger than the oldest compiler we promise
+    // the lock of std is newer than the oldest supported compiler
     match fs4::FileExt::try_lock(&file) {
         Ok(()) => Ok(file),
         Err(fs4::TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),

@@ -1,4 +1,4 @@
-//! What the log asks of a file, so that a test can be the disk that fails.
+//! The file operations of the log, behind a trait, so that a test can simulate a failing disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use std::path::Path;
 /// A file that is being written.
 pub(super) trait Medium: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts it to `bytes`; it is not written to afterwards.
+    /// Truncates the file to `bytes`. It is not written to afterwards.
     fn truncate(&mut self, bytes: u64) -> io::Result<()>;
     fn sync(&mut self) -> io::Result<()>;
-    /// Whether `path` no longer names it: what is written to it then is not read after a restart.
-    fn has_left(&self, path: &Path) -> bool;
+    /// Whether `path` no longer names this file: it was removed or renamed, so a restart would not read it.
+    fn is_detached(&self, path: &Path) -> bool;
 }
 
-/// Makes a file that must not exist yet.
+/// Creates a file that must not exist yet.
 pub(super) type Create = Box<dyn FnMut(&Path) -> io::Result<Box<dyn Medium>> + Send>;
 
 /// Real files.
@@ -36,7 +36,7 @@ impl Medium for File {
     }
 
     #[cfg(unix)]
-    fn has_left(&self, path: &Path) -> bool {
+    fn is_detached(&self, path: &Path) -> bool {
         use std::os::unix::fs::MetadataExt;
         let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         match std::fs::metadata(path) {
@@ -45,15 +45,15 @@ impl Medium for File {
         }
     }
 
-    // elsewhere a file that is open can be neither removed nor renamed
+    // other systems neither remove nor rename an open file
     #[cfg(not(unix))]
-    fn has_left(&self, _: &Path) -> bool {
+    fn is_detached(&self, _: &Path) -> bool {
         false
     }
 }
 
-/// Makes the names of new files in `dir` last.
+/// Syncs the names of new files in `dir`.
 pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
-    // elsewhere a directory cannot be opened as a file
+    // other systems cannot open a directory as a file
     if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }

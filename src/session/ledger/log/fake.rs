@@ -1,4 +1,4 @@
-//! Records to write, and a simulated disk with failures that a test sets.
+//! Example records, and a simulated disk with failures that a test sets.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::Record;
 use super::disk::{Create, Medium};
-use crate::session::{About, Turn};
+use crate::session::{Turn, TurnMetadata};
 
 /// A turn without tokens.
 pub(in crate::session::ledger) fn bare_turn(id: u32) -> Turn {
@@ -19,7 +19,7 @@ pub(in crate::session::ledger) fn bare_turn(id: u32) -> Turn {
         response: Box::default(),
         logprobs: empty(),
         entropy: empty(),
-        about: About::default(),
+        about: TurnMetadata::default(),
     }
 }
 
@@ -42,26 +42,26 @@ pub(in crate::session::ledger) fn finished(number: u64) -> Record {
     Record::Finished { session: "s".into(), leaf: 1, turns: 2, number }
 }
 
-/// A disk over real files. Cheap to clone.
+/// A simulated disk over real files. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk(Arc<(Mutex<State>, Condvar)>);
 
-/// What the disk does, and what was done to it.
+/// The failures of the disk, and counts of its operations.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Bytes that still fit; `None`: any number. What does not fit whole is written in part, then it is full.
+    /// Bytes that still fit; `None` is unlimited. A write that does not fit is done in part, and then the disk is full.
     pub(super) room: Option<usize>,
-    /// Syncing fails.
+    /// Whether syncing fails.
     pub(super) unsyncable: bool,
-    /// Cutting a file fails.
-    pub(super) uncuttable: bool,
-    /// Writing waits.
+    /// Whether truncating a file fails.
+    pub(super) untruncatable: bool,
+    /// Whether writes wait.
     pub(super) gated: bool,
-    /// A write has begun.
-    pub(super) reached: usize,
-    /// Writes that were done.
+    /// Writes that have begun.
+    pub(super) begun: usize,
+    /// Writes that have finished.
     pub(super) writes: usize,
-    /// Syncs that were done.
+    /// Syncs that have finished.
     pub(super) syncs: usize,
 }
 
@@ -83,21 +83,21 @@ impl Disk {
         self.0.0.lock().unwrap()
     }
 
-    /// Changes what it does.
+    /// Changes the state.
     pub(super) fn set(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.0.1.notify_all();
     }
 
-    /// Waits until `what` holds.
-    pub(super) fn until(&self, what: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        self.0.1.wait_while(self.state(), |state| !what(state)).unwrap()
+    /// Waits until `condition` holds.
+    pub(super) fn until(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        self.0.1.wait_while(self.state(), |state| !condition(state)).unwrap()
     }
 }
 
 impl Medium for FakeFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.disk.set(|state| state.reached += 1);
+        self.disk.set(|state| state.begun += 1);
         let mut state = self.disk.until(|state| !state.gated);
         let fits = state.room.map_or(bytes.len(), |room| room.min(bytes.len()));
         self.file.write_all(&bytes[..fits])?;
@@ -110,7 +110,7 @@ impl Medium for FakeFile {
     }
 
     fn truncate(&mut self, bytes: u64) -> io::Result<()> {
-        if self.disk.state().uncuttable { Err(io::ErrorKind::Unsupported.into()) } else { self.file.truncate(bytes) }
+        if self.disk.state().untruncatable { Err(io::ErrorKind::Unsupported.into()) } else { self.file.truncate(bytes) }
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -122,7 +122,7 @@ impl Medium for FakeFile {
         Ok(())
     }
 
-    fn has_left(&self, path: &Path) -> bool {
-        self.file.has_left(path)
+    fn is_detached(&self, path: &Path) -> bool {
+        self.file.is_detached(path)
     }
 }

@@ -1,8 +1,8 @@
-//! A record in its envelope: marker, length, checksum, flags.
+//! The frame of a record: marker, length, checksum, flags, payload.
 //!
-//! `marker [u8; 8], length u32, crc32c u32, flags u8, payload`, little-endian. The length is that of the payload as it is stored; the
-//! checksum covers the flags and that payload, so a wrong length fails it too. The marker is random and is named in the first line of the
-//! file: records hold bytes that clients choose, and reading that goes on behind damage must not take those for frames.
+//! `marker [u8; 8], length u32, crc32c u32, flags u8, payload`, little-endian. The length is that of the stored payload. The
+//! checksum covers the flags and the payload, so a wrong length fails it too. The marker is random, and the first line of the file has
+//! it: records contain bytes that clients choose, and a reader that continues after damage must not take those for frames.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
@@ -14,11 +14,11 @@ use super::Record;
 
 /// Bytes of length, checksum and flags.
 const ENVELOPE: usize = 9;
-/// Bytes of the largest payload, compressed or not: a length above it is a corrupt one.
+/// Bytes of the largest payload, compressed or not. A larger length is corrupt.
 const MAX_PAYLOAD: usize = 1 << 30;
-/// Payloads up to this size are not worth compressing: they are one write either way.
+/// Payloads up to this size are not compressed: it would not save a write.
 const PLAIN_UP_TO: usize = 1024;
-/// Buffers that one large record has blown up are given back.
+/// The capacity that buffers keep between records. A large record may use more.
 const KEEP: usize = 4 << 20;
 /// The flag of a compressed payload.
 const ZSTD: u8 = 1;
@@ -26,9 +26,9 @@ const ZSTD: u8 = 1;
 /// How the frames of a file begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// With nothing that clients cannot spell: format 1, which is read and not written.
+    /// Without a marker: format 1, which is read but not written.
     Unmarked,
-    /// With the marker of their file.
+    /// With the marker of the file.
     Marked(Marker),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Framing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marker([u8; 8]);
 
-/// Puts records into envelopes.
+/// Encodes records as frames.
 pub(super) struct Encoder {
     marker: Marker,
     zstd: Compressor<'static>,
@@ -44,17 +44,17 @@ pub(super) struct Encoder {
     packed: Vec<u8>,
 }
 
-/// Takes records out of them.
+/// Decodes frames.
 pub(super) struct Decoder {
     zstd: Decompressor<'static>,
     payload: Vec<u8>,
 }
 
-/// What an envelope held.
+/// A decoded frame.
 pub(super) enum Frame {
-    /// A record, and how many bytes it took.
+    /// A record, and the bytes of its frame.
     Record(Record, u64),
-    /// Something whole that this version cannot read, and how many bytes it took.
+    /// An intact record that this version cannot read, and the bytes of its frame.
     Unknown(u64),
 }
 
@@ -65,7 +65,7 @@ impl Marker {
         Self(RandomState::new().hash_one("marker").to_le_bytes())
     }
 
-    /// Its text in a first line.
+    /// Its text in the first line of a file.
     pub(super) fn hex(self) -> String {
         format!("{:016x}", u64::from_be_bytes(self.0))
     }
@@ -74,8 +74,8 @@ impl Marker {
         u64::from_str_radix(hex, 16).ok().map(|marker| Self(marker.to_be_bytes()))
     }
 
-    /// The markers that two damaged copies may give: up to a byte that of the text in a first line, from there on that of a frame. The text
-    /// comes first: behind any marker that the frame has, its own payload is sound.
+    /// The possible markers of a file with two damaged copies: the first bytes from the text of the first line, the others from the first
+    /// frame. The whole text comes first, because the marker of a frame always fits its own payload.
     pub(super) fn candidates(hex: &[u8], frame: [u8; 8]) -> impl Iterator<Item = Self> {
         let digits = |at: usize| std::str::from_utf8(hex.get(2 * at..2 * at + 2)?).ok();
         let written = move |at: usize| u8::from_str_radix(digits(at)?, 16).ok();
@@ -95,7 +95,7 @@ impl Framing {
         self.marker().len() + ENVELOPE
     }
 
-    /// What each frame begins with.
+    /// The bytes at the start of each frame.
     pub(super) fn marker(&self) -> &[u8] {
         match self {
             Self::Unmarked => &[],
@@ -103,33 +103,33 @@ impl Framing {
         }
     }
 
-    /// Bytes of the frame that `bytes` begin with, as its length says; `None` where no frame begins or its length is out of bounds.
+    /// The length of the frame at the start of `bytes`, by its header; `None` if no frame begins there or its length is out of bounds.
     pub(super) fn whole(self, bytes: &[u8]) -> Option<usize> {
         let length = u32::from_le_bytes(*bytes.strip_prefix(self.marker())?.first_chunk()?) as usize;
         (length <= MAX_PAYLOAD).then_some(self.envelope() + length)
     }
 
-    /// Whether the checksum of this frame holds, which has the length that it says.
-    pub(super) fn is_sound(self, frame: &[u8]) -> bool {
-        let behind = frame.strip_prefix(self.marker()).and_then(|frame| frame.split_first_chunk());
-        let Some(([_, _, _, _, a, b, c, d, flags], payload)) = behind else { return false };
+    /// Whether the checksum of a whole frame matches.
+    pub(super) fn is_intact(self, frame: &[u8]) -> bool {
+        let after = frame.strip_prefix(self.marker()).and_then(|frame| frame.split_first_chunk());
+        let Some(([_, _, _, _, a, b, c, d, flags], payload)) = after else { return false };
         u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
     }
 }
 
 impl Encoder {
-    /// For frames that begin with `marker`.
+    /// An encoder of frames with this marker.
     pub(super) fn try_new(marker: Marker) -> io::Result<Self> {
-        // level 1: faster than most disks, and what it leaves is mostly entropy
+        // level 1 is faster than most disks, and higher levels save little
         Ok(Self { marker, zstd: Compressor::new(1)?, plain: Vec::new(), packed: Vec::new() })
     }
 
-    /// The marker of its frames.
+    /// The marker of the frames.
     pub(super) fn marker(&self) -> Marker {
         self.marker
     }
 
-    /// Appends the frame of `record` to `out`; leaves `out` as it was when it fails.
+    /// Appends the frame of `record` to `out`. An error leaves `out` unchanged.
     pub(super) fn push(&mut self, record: &Record, out: &mut Vec<u8>) -> io::Result<()> {
         for buffer in [&mut self.plain, &mut self.packed] {
             buffer.clear();
@@ -159,10 +159,10 @@ impl Decoder {
         Ok(Self { zstd: Decompressor::new()?, payload: Vec::new() })
     }
 
-    /// The next frame of a source that has `rest` bytes left.
+    /// Decodes the next frame of a source that has `rest` bytes left.
     ///
     /// # Errors
-    /// Why the source cannot be read beyond this point.
+    /// The reason why the source cannot be read beyond this point.
     pub(super) fn next(&mut self, source: &mut impl Read, rest: u64, framing: Framing) -> Result<Frame, &'static str> {
         let mut marker = [0; 8];
         let marker = &mut marker[..framing.marker().len()];
@@ -178,7 +178,7 @@ impl Decoder {
             return Err("a length is out of bounds");
         }
         let whole = (framing.envelope() + length) as u64;
-        // before anything is reserved for it
+        // checked before memory is reserved
         if whole > rest {
             return Err(CUT);
         }
@@ -191,7 +191,7 @@ impl Decoder {
         if u32::from_le_bytes([e, f, g, h]) != checksum(flags, &self.payload) {
             return Err("a checksum does not hold");
         }
-        // what follows was written like that: if it cannot be read, a later version wrote it
+        // the checksum matches, so a payload that cannot be decoded comes from a later version
         let record = match flags {
             0 => Record::decode(&self.payload),
             ZSTD => self.unpack().and_then(|plain| Record::decode(&plain)),
@@ -207,7 +207,7 @@ impl Decoder {
     }
 }
 
-/// The end of a file that a crash has cut.
+/// The reason for a file that a crash has truncated.
 pub(super) const CUT: &str = "it ends inside a record";
 
 fn reason(error: io::Error) -> &'static str {
@@ -225,7 +225,7 @@ mod tests {
 
     use super::super::fake;
     use super::*;
-    use crate::session::{About, Measured, Span, Turn};
+    use crate::session::{EntropyMethod, Span, Turn, TurnMetadata};
 
     fn round_trip(record: &Record) -> (u64, Record) {
         let mut out = Vec::new();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn large_payloads_are_packed_where_it_helps() {
+    fn large_payloads_are_compressed_if_it_saves_space() {
         let zeros = Record::Reward {
             session: "s".into(),
             leaf: None,
@@ -260,19 +260,19 @@ mod tests {
         let turn = Turn { response: (0..10_000).map(|_| random()).collect(), ..fake::bare_turn(0) };
         let noise = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
         let (bytes, read) = round_trip(&noise);
-        assert!(bytes < 40_000 + 600, "what cannot be packed costs nothing: {bytes}");
+        assert!(bytes < 40_000 + 600, "random data is stored uncompressed: {bytes}");
         assert_eq!(read, noise);
     }
 
     #[test]
-    fn one_large_record_does_not_keep_its_memory() {
+    fn buffers_shrink_after_a_large_record() {
         let (mut encoder, mut out) = (Encoder::try_new(Marker::random()).unwrap(), Vec::new());
         encoder.push(&fake::turn("s", 0, 1_000_000), &mut out).unwrap();
         encoder.push(&fake::finished(0), &mut out).unwrap();
         assert!(encoder.plain.capacity() <= KEEP && encoder.packed.capacity() <= KEEP);
     }
 
-    /// A turn as an agent makes them: Zipfian ids, most tokens nearly certain.
+    /// A turn with the statistics of an agent's: Zipfian ids, and mostly near-certain tokens.
     fn typical(tokens: usize) -> Turn {
         let mut state = 7_u64;
         let mut uniform = move || {
@@ -284,9 +284,13 @@ mod tests {
         let logprobs: Box<[f32]> = (0..tokens).map(|_| -(uniform().powi(6) * 8.0)).collect();
         let entropy = logprobs.iter().map(|nats| nats.abs() * (0.5 + uniform())).collect();
         let span = Span { start: 0, end: tokens as u32, epoch: 3, until: 3, weight_version: None, version: None };
-        let measured =
-            Measured { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
-        let about = About {
+        let measured = EntropyMethod {
+            source: "top_k".into(),
+            estimator: "estimate".into(),
+            temperature: Some(1.0),
+            reason: None,
+        };
+        let about = TurnMetadata {
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],
@@ -295,14 +299,14 @@ mod tests {
             model: "Qwen/Qwen3-8B".into(),
             started_ms: 1_753_000_000_000,
             elapsed_ms: 8_123,
-            ..About::default()
+            ..TurnMetadata::default()
         };
         Turn { id: 1, parent: Some(0), prompt: prompt.into(), response: response.into(), logprobs, entropy, about }
     }
 
     /// `cargo test --release --lib log::frame -- --ignored --nocapture`
     #[test]
-    #[ignore = "a measurement, printed"]
+    #[ignore = "prints a measurement"]
     fn size_and_speed_of_a_turn() {
         for tokens in [64, 512, 4096] {
             let turn = Arc::new(typical(tokens));

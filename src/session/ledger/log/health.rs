@@ -1,4 +1,4 @@
-//! How the log is doing, for those who watch it.
+//! The counters and the health of the log.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::session::ledger::Health;
 
-/// What the log has done since it was opened.
+/// Counts of the log since it was opened.
 #[derive(Debug, Default)]
 pub struct LogStats {
     /// Records written.
     pub records: AtomicU64,
     /// Bytes written.
     pub bytes_written: AtomicU64,
-    /// Records that are not in the log because it could not be written, or because their file was removed while it was.
+    /// Records that are not in the log because writing failed, or because their file was removed while it was written.
     pub failed: AtomicU64,
     /// Records that are not in the log because its queue was full.
     pub dropped_queue_full: AtomicU64,
-    /// Files removed to keep the log within its bound.
+    /// Files removed to keep the log within its size limit.
     pub segments_removed: AtomicU64,
     /// Their bytes.
     pub bytes_removed: AtomicU64,
@@ -25,15 +25,15 @@ pub struct LogStats {
     pub bytes_on_disk: AtomicU64,
 }
 
-/// What the writer and those who append share.
+/// The state that the writer and the appending threads share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) stats: LogStats,
     /// Bytes of the records that wait to be encoded.
     pub(super) waiting: AtomicU64,
-    /// The queue was full and has not been empty since: logged once.
+    /// Whether the queue was full and has not been empty since. Logged once.
     pub(super) overrun: AtomicBool,
-    // held for the length of a copy, never across an await
+    // locked for one copy, never across an await
     health: Mutex<Health>,
 }
 
@@ -42,13 +42,13 @@ impl Shared {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets it and returns what it was.
+    /// Sets the health and returns the previous one.
     pub(super) fn set_health(&self, health: Health) -> Health {
         std::mem::replace(&mut *self.health.lock().unwrap_or_else(PoisonError::into_inner), health)
     }
 }
 
-/// Counts.
+/// Adds to a counter.
 pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }

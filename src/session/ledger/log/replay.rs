@@ -1,4 +1,4 @@
-//! Reading a log back.
+//! Reads a log.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -9,22 +9,22 @@ use super::frame::Decoder;
 use super::segment::{Entry, Segment, StoreId, TearPoint};
 use crate::session::ledger::Record;
 
-/// What was found in a log.
+/// A summary of a log that was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// Records that were handed over.
+pub struct ReplaySummary {
+    /// Records that were read.
     pub records: u64,
-    /// Records that this version cannot read, and passed over.
+    /// Records that this version cannot read, and skipped.
     pub unknown: u64,
     /// Files.
     pub segments: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Files that could not be read to their end: what a crash or a disk has left.
+    /// Files that could not be read to their end, after a crash or damage.
     pub torn: Vec<TornFile>,
-    /// Files in which records were passed over because they are damaged.
-    pub damaged: Vec<Damaged>,
-    /// Which store it is: 16 hexadecimal digits; `None` where no file says it.
+    /// Files in which damaged records were skipped.
+    pub damaged: Vec<DamagedFile>,
+    /// The id of the store, 16 hexadecimal digits; `None` if no file has it.
     pub store: Option<Box<str>>,
 }
 
@@ -33,31 +33,31 @@ pub struct Replayed {
 pub struct TornFile {
     /// The file.
     pub path: PathBuf,
-    /// Where the first record begins that could not be read.
+    /// The offset of the first record that could not be read.
     pub offset: u64,
     /// Bytes from there to the end of the file.
     pub lost: u64,
-    /// What is wrong there.
+    /// Why it could not be read.
     pub reason: &'static str,
 }
 
-/// A file in which records are damaged; the records between and after them were read.
+/// A file with damaged records. The records between and after them were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damaged {
+pub struct DamagedFile {
     /// The file.
     pub path: PathBuf,
     /// Runs of bytes that cannot be read.
     pub regions: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Where the first one begins.
+    /// The offset of the first run.
     pub offset: u64,
-    /// What is wrong there.
+    /// Why it could not be read.
     pub reason: &'static str,
 }
 
-impl Replayed {
-    /// Places where records were lost to damage; the end that a kill or a power loss has left is none.
+impl ReplaySummary {
+    /// The number of damaged places at which records were lost. A file end that is typical of a kill or a power loss does not count.
     #[must_use]
     pub fn damaged_regions(&self) -> u64 {
         let torn = self.torn.iter().filter(|torn| !TearPoint::is_crash(torn.reason)).count() as u64;
@@ -70,16 +70,16 @@ impl Replayed {
                 damaged.regions += 1;
                 damaged.bytes += bytes;
             }
-            None => self.damaged.push(Damaged { path: path.to_owned(), regions: 1, bytes, offset, reason }),
+            None => self.damaged.push(DamagedFile { path: path.to_owned(), regions: 1, bytes, offset, reason }),
         }
     }
 }
 
-impl fmt::Display for Damaged {
+impl fmt::Display for DamagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, regions, bytes, offset, reason } = self;
         let path = path.display();
-        write!(f, "{path}: {reason} (first at byte {offset}; {bytes} bytes in {regions} places are passed over)")
+        write!(f, "{path}: {reason} (first at byte {offset}; {bytes} bytes in {regions} places are skipped)")
     }
 }
 
@@ -90,13 +90,13 @@ impl fmt::Display for TornFile {
     }
 }
 
-/// Hands every record of the log in `dir` to `each`, in the order they were written; takes no lock and writes nothing.
+/// Calls `each` with every record of the log in `dir`, in the order they were written. Takes no lock and writes nothing.
 ///
-/// Beside a tokentap that is writing there, the last file may seem torn.
+/// While another tokentap writes to the log, the last file may look truncated.
 ///
 /// # Errors
 /// When the directory cannot be listed.
-pub fn read(dir: &Path, mut each: impl FnMut(Record)) -> Result<Replayed, OpenError> {
+pub fn read(dir: &Path, mut each: impl FnMut(Record)) -> Result<ReplaySummary, OpenError> {
     let failed = |cause| OpenError::new("read", dir, cause);
     let segments = Segment::list(dir).map_err(failed)?;
     let mut decoder = Decoder::try_new().map_err(failed)?;
@@ -107,13 +107,13 @@ pub fn read(dir: &Path, mut each: impl FnMut(Record)) -> Result<Replayed, OpenEr
     Ok(found)
 }
 
-/// Takes each record, and the number of bytes that have been read when it is handed over; at the end of a file, none.
+/// Called with the number of bytes read so far and each record, and with `None` at the end of a file.
 pub(super) type Restore<'a> = &'a mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>;
 
-/// Reads the files in their order until `restore` breaks.
-pub(super) fn replay(segments: &[Segment], decoder: &mut Decoder, restore: Restore<'_>) -> Replayed {
+/// Reads the files in order until `restore` breaks.
+pub(super) fn replay(segments: &[Segment], decoder: &mut Decoder, restore: Restore<'_>) -> ReplaySummary {
     let mut store: Option<StoreId> = None;
-    let mut found = Replayed::default();
+    let mut found = ReplaySummary::default();
     for segment in segments {
         let before = found.bytes;
         let mut interrupted = false;

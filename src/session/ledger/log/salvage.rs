@@ -1,32 +1,31 @@
-//! Where reading goes on behind a damaged frame.
+//! Finds where reading continues after a damaged frame.
 
 use memchr::memmem::Finder;
 
 use super::frame::Framing;
 
-/// Finds the next sound frame behind a damaged one.
+/// Finds the next intact frame after a damaged one.
 pub(super) struct Salvage {
     framing: Framing,
-    /// Bytes whose checksum may still be computed: the work stays linear in the size of any file.
+    /// The bytes that may still be checksummed. The limit keeps the time linear in the size of the file.
     budget: u64,
 }
 
 impl Salvage {
-    /// For the rest of a file, of this many bytes.
+    /// A search in the rest of a file, which has this many bytes.
     pub(super) fn new(framing: Framing, bytes: u64) -> Self {
         Self { framing, budget: bytes.saturating_mul(4) }
     }
 
-    /// The offset of the first sound frame behind the damaged one that `rest` begins with; `None` where no more can be read.
+    /// The offset of the first intact frame after the damaged one at the start of `rest`; `None` if there is no such frame.
     ///
-    /// Only what begins with the marker of the file is taken for a frame. Without markers only the place that the length of the damaged
-    /// frame leads to can be one, or, where that is damaged too, the place that its length leads to: elsewhere may be what a client has
-    /// sent.
+    /// Only bytes after the marker of the file count as a frame. Without markers, a frame is expected only where the length of the damaged
+    /// frame ends, or, if the frame there is damaged too, where its length ends. Bytes elsewhere may be data that a client has sent.
     pub(super) fn resume(&mut self, rest: &[u8]) -> Option<usize> {
         match self.framing {
             Framing::Unmarked => {
                 let mut at = self.framing.whole(rest)?;
-                while at < rest.len() && !self.is_sound(&rest[at..]) {
+                while at < rest.len() && !self.is_intact(&rest[at..]) {
                     at += self.framing.whole(&rest[at..])?;
                 }
                 (at < rest.len()).then_some(at)
@@ -34,23 +33,23 @@ impl Salvage {
             Framing::Marked(_) => {
                 let framing = self.framing;
                 let finder = Finder::new(framing.marker());
-                let behind = rest.get(1..)?;
-                finder.find_iter(behind).map(|at| at + 1).find(|at| self.is_sound(&rest[*at..]))
+                let after = rest.get(1..)?;
+                finder.find_iter(after).map(|at| at + 1).find(|at| self.is_intact(&rest[*at..]))
             }
         }
     }
 
-    /// The offset of the first sound frame in `rest`.
+    /// The offset of the first intact frame in `rest`.
     pub(super) fn find(&mut self, rest: &[u8]) -> Option<usize> {
-        if self.is_sound(rest) { Some(0) } else { self.resume(rest) }
+        if self.is_intact(rest) { Some(0) } else { self.resume(rest) }
     }
 
-    /// Whether `bytes` begin with a sound frame that may still be checked.
-    fn is_sound(&mut self, bytes: &[u8]) -> bool {
+    /// Whether `bytes` begin with an intact frame, as far as the budget allows the check.
+    fn is_intact(&mut self, bytes: &[u8]) -> bool {
         let Some(length) = self.framing.whole(bytes).filter(|length| *length <= bytes.len()) else { return false };
         let Some(budget) = self.budget.checked_sub(length as u64) else { return false };
         self.budget = budget;
-        self.framing.is_sound(&bytes[..length])
+        self.framing.is_intact(&bytes[..length])
     }
 }
 
@@ -75,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_leads_over_sound_frames_does_not_cost_them() {
+    fn wrong_length_loses_only_its_own_frame() {
         let marker = Marker::random();
         let (mut bytes, starts) = frames(marker, 4);
         let envelope = Framing::Marked(marker).envelope();
         bytes[8..12].copy_from_slice(&((starts[2] - envelope) as u32).to_le_bytes());
-        assert_eq!(resume(Framing::Marked(marker), &bytes), Some(starts[1]), "it led to the third frame");
+        assert_eq!(resume(Framing::Marked(marker), &bytes), Some(starts[1]), "the length ends at the third frame");
     }
 
     #[test]
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn without_markers_only_the_damaged_length_leads_on() {
+    fn without_markers_reading_continues_only_at_the_damaged_length() {
         let (marked, starts) = frames(Marker::random(), 2);
         let frame = &marked[8..starts[1]];
         let damaged = |payload: &[u8]| {
@@ -100,12 +99,16 @@ mod tests {
         let payload = [b"before", frame, b"behind"].concat();
         let bytes = [&damaged(&payload)[..], frame].concat();
         assert_eq!(resume(Framing::Unmarked, &bytes), Some(9 + payload.len()));
-        assert_eq!(resume(Framing::Unmarked, &bytes[..9 + payload.len()]), None, "the frame within is not read");
+        assert_eq!(
+            resume(Framing::Unmarked, &bytes[..9 + payload.len()]),
+            None,
+            "the frame inside the payload is not read"
+        );
     }
 
     #[test]
     fn marker_candidates_are_checked_within_bounds() {
-        // each place claims a payload that reaches to the end: checked in full, that would be quadratic
+        // each marker claims a payload up to the end of the file; checking all of them would take quadratic time
         let marker = Framing::Marked(Marker::random());
         let (unit, count) = (32, 2_000);
         let mut bytes = vec![0xff; unit * count];
@@ -116,6 +119,6 @@ mod tests {
         }
         let mut salvage = Salvage::new(marker, bytes.len() as u64);
         assert_eq!(salvage.resume(&bytes), None);
-        assert!(salvage.budget < bytes.len() as u64, "the bound was reached");
+        assert!(salvage.budget < bytes.len() as u64, "the budget was used");
     }
 }

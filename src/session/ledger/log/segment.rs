@@ -1,4 +1,4 @@
-//! One file of the log: its name, its first line, its records.
+//! One file of the log: its name, its first line, and its records.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -14,94 +14,94 @@ use super::salvage::Salvage;
 pub(super) const FIRST_LINE: u64 = 58;
 /// Bytes of the first line of format 1.
 const FIRST_LINE_1: usize = 41;
-/// What the first line begins with: the magic and the version of the format.
+/// The start of the first line: the magic and the version of the format.
 const MAGIC: &str = "tokentap-log 2 ";
-/// The same of format 1, whose frames have no marker: it is read and not written.
+/// The same of format 1, whose frames have no marker. It is read but not written.
 const MAGIC_1: &str = "tokentap-log 1 ";
 /// The offset of the store's id in the first line, in both formats.
 const HEX_STORE: Range<usize> = 15..31;
 /// The offset of the marker in the first line.
 const HEX_MARKER: Range<usize> = 32..48;
-/// Why a file of another directory is not read.
+/// The reason why a file of another store is not read.
 const FOREIGN: &str = "it belongs to another store";
-/// The end of a file whose process was killed while it wrote the first line.
+/// The reason for a file whose process was killed while it wrote the first line.
 const LINE_CUT: &str = "it ends inside its first line";
-/// The end of a file after a power loss: its length was written, and the blocks were not.
+/// The reason for a file after a power loss: its length was written, and its blocks were not.
 const ZEROS: &str = "it ends in zeros";
 /// The smallest block that a disk writes.
 const SECTOR: u64 = 512;
-/// Bytes asked of the system at once.
+/// Bytes of the read buffer.
 const READ_AHEAD: usize = 256 << 10;
 
-/// Which store a file belongs to: 16 hexadecimal digits, the same in all files of a directory.
+/// The id of the store that a file belongs to: 16 hexadecimal digits, the same in all files of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoreId(pub(super) Box<str>);
 
 /// The content of the first line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Whose file it is.
+    /// The id of its store.
     pub(super) store: StoreId,
-    /// How its frames begin.
+    /// The framing of its records.
     pub(super) framing: Framing,
 }
 
-/// A file of the log, named but not read.
+/// A file of the log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Segment {
-    /// Its place in the order.
+    /// Its position in the order of files.
     pub(super) number: u64,
-    /// Where it is.
+    /// Its path.
     pub(super) path: PathBuf,
     /// Its length.
     pub(super) bytes: u64,
 }
 
-/// The content of a file.
+/// One part of a file's content.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Entry {
     /// A record.
     Record(Record),
     /// A record that this version cannot read.
     Unknown,
-    /// Bytes that cannot be read, between others that can.
+    /// Bytes that cannot be decoded, between others that can.
     Damage {
-        /// Where they begin.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many they are.
+        /// The number of bytes.
         bytes: u64,
-        /// What is wrong with them.
+        /// Why they cannot be decoded.
         reason: &'static str,
     },
 }
 
-/// Takes each entry and the number of bytes of the file that have been read with it.
+/// Called with each entry and the number of bytes of the file that were read up to its end.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, Entry) -> ControlFlow<()>;
 
-/// Why a file was not read to its end.
+/// The place from which on a file could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TearPoint {
-    /// Where the first record begins that could not be read.
+    /// The offset of the first record that could not be read.
     pub(super) offset: u64,
-    /// What is wrong there.
+    /// Why it could not be read.
     pub(super) reason: &'static str,
 }
 
 impl TearPoint {
-    /// Whether a kill or a power loss leaves such an end.
+    /// Whether a kill or a power loss causes such a file end.
     pub(super) fn is_crash(reason: &str) -> bool {
         [CUT, LINE_CUT, ZEROS].contains(&reason)
     }
 }
 
 impl StoreId {
-    /// An id that no other store has.
-    pub(super) fn fresh() -> Self {
+    /// A random id.
+    pub(super) fn random() -> Self {
         // SipHash under keys from the system's entropy
         Self(format!("{:016x}", RandomState::new().hash_one(std::process::id())).into())
     }
 
-    /// Whether a destroyed first line still names another store: its id is whole, and differs by more than damage would change.
+    /// Whether a damaged first line still has the id of another store: the id is well-formed, and most of its digits differ.
     fn is_contradicted(&self, line: &[u8]) -> bool {
         let Some(found) = line.get(HEX_STORE) else { return false };
         let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -111,7 +111,7 @@ impl StoreId {
 }
 
 impl Header {
-    /// As it is written.
+    /// The first line of a file.
     pub(super) fn line(&self) -> String {
         let store = &self.store.0;
         let text = match self.framing {
@@ -121,7 +121,7 @@ impl Header {
         format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()))
     }
 
-    /// The header of exactly this line.
+    /// Parses a whole and undamaged line.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
         let store = |rest: &str| Some(StoreId(rest.get(..16)?.into()));
@@ -133,8 +133,8 @@ impl Header {
         (header.line().as_bytes() == line).then_some(header)
     }
 
-    /// The header of a file that begins with `start`, and whether its line is damaged. One flipped bit is repaired: the checksum keeps
-    /// the lines of two stores further apart than that.
+    /// The header of a file that begins with `start`, and whether its line is damaged. A single flipped bit is repaired: the lines of two
+    /// stores differ in more bits, because of the checksum.
     fn of(start: &[u8]) -> Option<(Self, bool)> {
         let lines = [FIRST_LINE_1, FIRST_LINE as usize].into_iter().filter_map(|length| start.get(..length));
         let repaired = |line: &[u8]| {
@@ -150,18 +150,18 @@ impl Header {
 }
 
 impl Segment {
-    /// An empty file of this number.
+    /// The file with this number, still empty.
     pub(super) fn new(dir: &Path, number: u64) -> Self {
         Self { number, path: dir.join(format!("segment-{number:016}.log")), bytes: 0 }
     }
 
-    /// The files of a directory in order. Whatever has another name is not one.
+    /// The files of a directory in order. Files with other names are ignored.
     pub(super) fn list(dir: &Path) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             if let Some(number) = entry.file_name().to_str().and_then(number) {
-                // a file that went meanwhile was removed by the process that writes here
+                // a file that no longer exists was removed by the process that writes the log
                 let Ok(meta) = entry.metadata() else { continue };
                 found.push(Self { number, path: entry.path(), bytes: meta.len() });
             }
@@ -170,9 +170,9 @@ impl Segment {
         Ok(found)
     }
 
-    /// Hands each entry to `visit` until that breaks.
+    /// Calls `visit` with each entry until it breaks.
     ///
-    /// `store` is set by the first file that says it; files of another store are not read.
+    /// `store` is set by the first file with an id. Files of another store are not read.
     pub(super) fn read(
         &self,
         decoder: &mut Decoder,
@@ -213,7 +213,7 @@ fn scan(
         None if is_cut => return Err(at_start(LINE_CUT)),
         None if store.as_ref().is_some_and(|store| store.is_contradicted(&start)) => return Err(at_start(FOREIGN)),
         None => {
-            // the rest of the file is held in memory meanwhile
+            // the whole file is in memory meanwhile
             source
                 .take(bytes.saturating_sub(FIRST_LINE))
                 .read_to_end(&mut start)
@@ -240,22 +240,22 @@ fn scan(
     Ok(())
 }
 
-/// How the frames of a file begin whose first line is destroyed, and where the first one does. Only places that no client can write to
-/// tell the marker: the first line, and the first bytes after it. A sound frame must begin with it.
+/// The framing of a file with a destroyed first line, and the offset of its first frame. The marker is taken only from places that no
+/// client can write to: the first line, and the first bytes after it. An intact frame must confirm it.
 fn framing_of(file: &[u8]) -> Option<(Framing, usize)> {
-    let first_sound = |framing: Framing, from: usize| Salvage::new(framing, file.len() as u64).find(file.get(from..)?);
-    // damage that leads from there to a sound frame may have led over a marker
-    if first_sound(Framing::Unmarked, FIRST_LINE_1) == Some(0) {
+    let first_intact = |framing: Framing, from: usize| Salvage::new(framing, file.len() as u64).find(file.get(from..)?);
+    // a damaged frame before the first intact one may have had a marker, so only an intact frame at the start proves format 1
+    if first_intact(Framing::Unmarked, FIRST_LINE_1) == Some(0) {
         return Some((Framing::Unmarked, FIRST_LINE_1));
     }
     let line = FIRST_LINE as usize;
     let first_frame = file.get(line..)?.first_chunk::<8>()?;
     let framings = Marker::candidates(&file[HEX_MARKER], *first_frame).map(Framing::Marked);
-    let found = framings.into_iter().find(|framing| first_sound(*framing, line).is_some());
+    let found = framings.into_iter().find(|framing| first_intact(*framing, line).is_some());
     found.map(|framing| (framing, line))
 }
 
-/// Searches for frames after `offset`, where one cannot be read. The rest of the file is in memory meanwhile.
+/// Reads the frames after `offset`, where one cannot be decoded. The rest of the file is in memory meanwhile.
 fn scan_damaged(
     source: &mut (impl Read + Seek),
     (offset, bytes): (u64, u64),
@@ -286,8 +286,8 @@ fn scan_damaged(
     Ok(())
 }
 
-/// Whether the bytes from `offset` to the end of a file are at most the beginning of a frame, and otherwise zeros: whole sectors of
-/// them, because the last bytes of a record may be zeros as well.
+/// Whether the bytes from `offset` to the end of a file are at most the start of a frame, followed by zeros. The zeros must fill a whole
+/// sector, because a record may end in zeros as well.
 fn ends_in_zeros(rest: &[u8], offset: u64, framing: Framing) -> bool {
     let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let is_within_frame = written == 0
@@ -300,7 +300,7 @@ fn ends_in_zeros(rest: &[u8], offset: u64, framing: Framing) -> bool {
 fn entry(frame: Frame, offset: u64) -> (Entry, u64) {
     match frame {
         Frame::Record(record, bytes) if !record.is_plausible() => {
-            (Entry::Damage { offset, bytes, reason: "a record names a session or a turn that cannot be one" }, bytes)
+            (Entry::Damage { offset, bytes, reason: "a record has an invalid session name or turn number" }, bytes)
         }
         Frame::Record(record, length) => (Entry::Record(record), length),
         Frame::Unknown(length) => (Entry::Unknown, length),
@@ -315,14 +315,14 @@ mod tests {
     use super::super::frame::Encoder;
     use super::*;
 
-    /// A file, what is in it, and where each record ends.
+    /// A file, its records, and the offset at which each one ends.
     fn file() -> (Vec<u8>, Vec<Record>, Vec<usize>) {
         let marker = Marker::random();
         let header = Header { store: StoreId("0123456789abcdef".into()), framing: Framing::Marked(marker) };
         let mut bytes = header.line().into_bytes();
         let mut records: Vec<Record> = (0..3).map(fake::finished).collect();
         records.insert(1, fake::turn("s", 0, 3));
-        // one that is compressed
+        // a compressed record
         records.insert(3, fake::turn("s", 1, 200));
         let mut encoder = Encoder::try_new(marker).unwrap();
         let mut ends = vec![bytes.len()];
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_torn_anywhere_costs_only_the_record_it_is_in() {
+    fn truncation_loses_only_the_truncated_record() {
         let (bytes, records, ends) = file();
         for cut in 0..=bytes.len() {
             let whole = ends.iter().filter(|end| **end <= cut).count();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_costs_only_the_frame_it_is_in() {
+    fn flipped_bit_loses_only_its_frame() {
         let (bytes, all, ends) = file();
         for bit in 0..8 * bytes.len() {
             let at = bit / 8;
@@ -384,14 +384,14 @@ mod tests {
                 expected.remove(damaged - 1);
             }
             assert_eq!(records(entries), expected, "bit {} of byte {at}", bit % 8);
-            // behind the last frame nothing tells damage from a torn tail
+            // damage in the last frame cannot be distinguished from truncation
             let is_last = damaged == all.len();
             assert_eq!((damage, read.is_err()), (usize::from(!is_last), is_last), "bit {} of byte {at}", bit % 8);
         }
     }
 
     #[test]
-    fn a_destroyed_first_line_costs_no_record() {
+    fn destroyed_first_line_loses_no_record() {
         let (bytes, all, _) = file();
         let line = FIRST_LINE as usize;
         // two bits, the store, the marker, the whole line
@@ -406,9 +406,9 @@ mod tests {
     }
 
     #[test]
-    fn a_destroyed_first_line_and_first_frame_cost_only_that_frame() {
+    fn destroyed_first_line_and_first_frame_lose_only_that_frame() {
         let (bytes, all, ends) = file();
-        // the end of the marker in the line, and the beginning of the marker of the frame
+        // the end of the marker in the line, and the start of the marker in the frame
         for destroyed in [40..60, 50..ends[1], 15..31] {
             let mut changed = bytes.clone();
             changed[destroyed.clone()].iter_mut().for_each(|byte| *byte ^= 0x81);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_destroyed_first_line_is_not_read_into_another_store() {
+    fn file_of_another_store_is_not_read_after_a_destroyed_first_line() {
         let (mut bytes, all, _) = file();
         bytes[..4].fill(0xff);
         let mut found = |store: &str| {
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_at_several_places_costs_the_frames_it_is_in() {
+    fn damage_in_several_places_loses_only_those_frames() {
         let (bytes, all, ends) = file();
         let mut changed = bytes.clone();
         // a length, and a payload
@@ -476,13 +476,13 @@ mod tests {
     }
 
     #[test]
-    fn a_length_out_of_bounds_reserves_nothing() {
+    fn out_of_bounds_length_skips_only_its_frame() {
         for length in [(1 << 30) + 1, u32::MAX, 1 << 29] {
             let (mut bytes, all, _) = file();
             let start = FIRST_LINE as usize + 8;
             bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
             let (found, _, read) = read(&bytes);
-            assert_eq!((found, read), (all[1..].to_vec(), Ok(())), "only the damaged frame is passed over");
+            assert_eq!((found, read), (all[1..].to_vec(), Ok(())), "only the damaged frame is skipped");
         }
     }
 
@@ -496,11 +496,11 @@ mod tests {
         let old: Vec<u8> = [line.as_bytes()].into_iter().chain(frames).flatten().copied().collect();
         let (found, unknown, read) = read(&old);
         assert_eq!((found, unknown, read), (all.clone(), 0, Ok(())));
-        // a payload: its frame alone is lost
+        // a damaged payload: only its frame is lost
         let mut damaged = old.clone();
         damaged[FIRST_LINE_1 + 20] ^= 1;
         assert_eq!(self::read(&damaged).0, all[1..]);
-        // the payloads of two frames in a row
+        // damaged payloads of two consecutive frames
         damaged[FIRST_LINE_1 + (ends[1] - ends[0] - 8) + 20] ^= 1;
         assert_eq!(self::read(&damaged).0, all[2..]);
         // the whole first line
@@ -524,16 +524,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_invents_nothing(at in any::<prop::sample::Index>(), garbage in prop::collection::vec(any::<u8>(), 1..80)) {
+        fn garbage_yields_no_false_record(at in any::<prop::sample::Index>(), garbage in prop::collection::vec(any::<u8>(), 1..80)) {
             let (mut bytes, records, ends) = file();
             let at = at.index(bytes.len());
             let end = bytes.len().min(at + garbage.len());
             bytes[at..end].copy_from_slice(&garbage[..end - at]);
             let (found, unknown, _) = read(&bytes);
             let mut written = records.iter();
-            prop_assert!(found.iter().all(|found| written.any(|record| record == found)), "in their order");
+            prop_assert!(found.iter().all(|found| written.any(|record| record == found)), "records keep their order");
             prop_assert_eq!(unknown, 0);
-            // what lies outside of the garbage is read, unless a byte of the marker is lost in the first line and in the first frame
+            // frames outside of the garbage are read, unless the same byte of the marker is lost in the first line and in the first frame
             let whole = ends.windows(2).filter(|frame| frame[1] <= at || frame[0] >= end).count();
             let is_lost = |byte: usize| at < 34 + 2 * byte && end > FIRST_LINE as usize + byte;
             prop_assert!((0..8).any(is_lost) || found.len() >= whole);

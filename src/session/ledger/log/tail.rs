@@ -1,4 +1,4 @@
-//! The end of the log that is written: the file it is in, when the next begins, and which old ones go.
+//! The end of the log that is written: appends frames, begins new files, and removes old ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use super::health::{Shared, add};
 use super::segment::{FIRST_LINE, Header, Segment};
 use super::{Fsync, Options};
 
-/// Where frames go.
+/// Appends frames to the current file.
 pub(super) struct Tail {
     dir: PathBuf,
     first_line: String,
@@ -20,16 +20,16 @@ pub(super) struct Tail {
     total_bytes: u64,
     create: Create,
     shared: Arc<Shared>,
-    /// The number of the next file. One that could not be made is not tried again.
+    /// The number of the next file. The number of a file that could not be created is not used again.
     next: u64,
     current: Option<Current>,
-    /// Finished files, the oldest first.
+    /// Closed files, the oldest first.
     closed: VecDeque<Segment>,
 }
 
 struct Current {
     file: Box<dyn Medium>,
-    /// Its length is that of the whole frames.
+    /// Its length counts whole frames only.
     segment: Segment,
     /// Records in it.
     records: u64,
@@ -37,7 +37,7 @@ struct Current {
 }
 
 impl Tail {
-    /// Continues the log that `closed` are the files of; nothing is made yet.
+    /// The tail of the log with the files `closed`. Creates no file yet.
     pub(super) fn new(
         options: &Options,
         header: &Header,
@@ -49,7 +49,7 @@ impl Tail {
             dir: options.dir.clone(),
             first_line: header.line(),
             fsync: options.fsync,
-            // a file holds a record at least
+            // a file holds at least one record
             segment_bytes: options.segment_bytes.max(FIRST_LINE + 1),
             total_bytes: options.total_bytes,
             create,
@@ -60,14 +60,14 @@ impl Tail {
         }
     }
 
-    /// Begins the first file of this process: one that may have a torn tail is never continued. Files without a record go.
+    /// Begins the first file of this process, because a file that may be torn is never continued. Removes files without records.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         self.prune();
         self.open()?;
-        // only now: the new file has the store's id
+        // after the new file has the store's id, which would be lost otherwise
         self.closed.retain(|segment| {
             let empty = segment.bytes <= FIRST_LINE;
-            // one that stays is harmless
+            // a file that cannot be removed is harmless
             empty.then(|| std::fs::remove_file(&segment.path));
             !empty
         });
@@ -75,37 +75,38 @@ impl Tail {
         Ok(())
     }
 
-    /// Appends the frames of `records` records. If it fails, none of them is in the log, as far as the disk permits
-    /// that.
+    /// Appends the frames of `records` records. If this fails, none of them is in the log, unless the file cannot be truncated either.
     pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
         let done = self.try_append(frames, records);
         if done.is_err() {
-            self.retreat();
+            self.abandon_file();
         }
         self.prune();
         done
     }
 
-    /// Syncs what was written, if syncing was asked for. A file that fails is not written to again: what a failed sync has dropped, a
-    /// second one would not notice.
+    /// Syncs the current file, unless syncing is off. After a failure the file is not written to again, because a second sync would not
+    /// report the data that the first one has dropped.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         let done = self.try_sync();
         if done.is_err() {
-            self.retreat();
+            self.abandon_file();
         }
         done
     }
 
-    /// Leaves a file that was removed or renamed while it was written: a restart does not read it, so its records are lost.
-    fn leave_removed(&mut self) {
-        let Some(left) = self.current.take_if(|current| current.file.has_left(&current.segment.path)) else { return };
+    /// Abandons a file that was removed or renamed while it was written. A restart would not read it, so its records count as lost.
+    fn abandon_if_detached(&mut self) {
+        let Some(left) = self.current.take_if(|current| current.file.is_detached(&current.segment.path)) else {
+            return;
+        };
         add(&self.shared.stats.failed, left.records);
         let (path, records) = (left.segment.path.display(), left.records);
         tracing::error!(%path, records, "a file of the log was removed or renamed: its records are lost, the next file begins");
     }
 
     fn try_append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
-        self.leave_removed();
+        self.abandon_if_detached();
         if self.current.as_ref().is_some_and(|current| current.segment.bytes >= self.segment_bytes) {
             self.try_sync()?;
             self.closed.extend(self.current.take().map(|current| current.segment));
@@ -131,7 +132,7 @@ impl Tail {
         Ok(())
     }
 
-    /// The file that is written, created if it does not exist.
+    /// The current file, which is created if it does not exist.
     fn open(&mut self) -> io::Result<&mut Current> {
         if self.current.is_none() {
             let mut segment = Segment::new(&self.dir, self.next);
@@ -151,11 +152,11 @@ impl Tail {
             segment.bytes = FIRST_LINE;
             self.current = Some(Current { file, segment, records: 0, dirty: false });
         }
-        Ok(self.current.as_mut().expect("it was made above"))
+        Ok(self.current.as_mut().expect("it was created above"))
     }
 
-    /// Leaves a file that has failed, cut behind its last whole frame.
-    fn retreat(&mut self) {
+    /// Closes a file after a failure, truncated to its last whole frame.
+    fn abandon_file(&mut self) {
         let Some(Current { mut file, segment, .. }) = self.current.take() else { return };
         if segment.bytes <= FIRST_LINE {
             return discard(file, &segment);
@@ -171,7 +172,7 @@ impl Tail {
         self.closed.push_back(segment);
     }
 
-    /// Removes the oldest files while the log is larger than it may be.
+    /// Removes the oldest files until the log is within its size limit.
     fn prune(&mut self) {
         let current = self.current.as_ref().map_or(0, |current| current.segment.bytes);
         let mut total = current + self.closed.iter().map(|segment| segment.bytes).sum::<u64>();
@@ -183,9 +184,9 @@ impl Tail {
                 Ok(()) => {
                     add(&self.shared.stats.segments_removed, 1);
                     add(&self.shared.stats.bytes_removed, segment.bytes);
-                    tracing::info!(%path, bytes = segment.bytes, "the log is at its bound: its oldest file is removed");
+                    tracing::info!(%path, bytes = segment.bytes, "the log is at its size limit: its oldest file is removed");
                 }
-                // another process changed the file or the directory: logged once, not for every group
+                // logged once and not for every group, because the file is not in the list any more
                 Err(error) => tracing::warn!(%path, %error, "an old file of the log cannot be removed"),
             }
         }
@@ -193,9 +194,9 @@ impl Tail {
     }
 }
 
-/// Removes a file that holds no record.
+/// Removes a file without records.
 fn discard(file: Box<dyn Medium>, segment: &Segment) {
     drop(file);
-    // if it stays it is read as empty, or as torn before its first record
+    // if this fails, a reader finds an empty file, or one that is torn before its first record
     _ = std::fs::remove_file(&segment.path);
 }

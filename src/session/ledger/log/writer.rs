@@ -1,7 +1,7 @@
 //! The thread that owns the log's files.
 //!
-//! It takes whatever waits, writes it at once, syncs, and answers: while a disk is busy the next group grows, so that a slow disk is
-//! asked less often, not more.
+//! It takes all waiting records, writes them as one group, syncs, and acknowledges. While the disk is busy the next group grows, so that a
+//! slow disk gets fewer and larger writes.
 
 use std::io;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::health::{Shared, add};
 use super::tail::Tail;
 use crate::session::ledger::{AppendError, Health, Record};
 
-/// Bounds [`Writer::group_bytes`]: those who wait for the first record of a group should not wait for all that came since.
+/// The limit of [`Writer::group_bytes`]. The first record of a group should not wait for all later ones.
 const GROUP: usize = 4 << 20;
 
-/// A record on its way.
+/// A record to write.
 pub(super) struct Job {
-    /// `None`: only the answer is wanted, behind what came before.
+    /// `None` is a barrier: it is acknowledged after all earlier records.
     pub(super) record: Option<Record>,
-    /// What it counts for in [`Shared::waiting`].
+    /// Its share of [`Shared::waiting`].
     pub(super) bytes: u64,
     pub(super) answer: oneshot::Sender<Result<(), AppendError>>,
 }
@@ -36,13 +36,13 @@ pub(super) struct Writer {
     pub(super) encoder: Encoder,
     pub(super) shared: Arc<Shared>,
     pub(super) fsync: Fsync,
-    /// A group is written when it has this many bytes, even if more waits.
+    /// A group is written when it has this many bytes, even if more records wait.
     pub(super) group_bytes: usize,
-    /// How long a log that has failed is left alone.
+    /// The delay before the next write after a failure.
     pub(super) retry: Duration,
-    /// It has failed, and is tried again from then on.
+    /// Set after a failure: the time of the next attempt.
     pub(super) failed: Option<Instant>,
-    /// What was written is to be synced then.
+    /// The time of the next sync.
     pub(super) due: Option<Instant>,
 }
 
@@ -58,14 +58,14 @@ impl Writer {
         usize::try_from(segment_bytes).map_or(GROUP, |bytes| bytes.min(GROUP))
     }
 
-    /// Begins the log; what fails then is tried again with the first records.
+    /// Opens the first file. If that fails, the first records try again.
     pub(super) fn begin(&mut self) {
         if let Err(error) = self.tail.begin() {
             self.degrade(&error);
         }
     }
 
-    /// Writes until all senders are dropped.
+    /// Writes records until all senders are dropped.
     pub(super) fn run(mut self) {
         let mut frames = Vec::new();
         loop {
@@ -87,20 +87,20 @@ impl Writer {
         }
     }
 
-    /// Writes `first` and what waits behind it, then answers.
+    /// Writes `first` and the jobs that wait after it, then acknowledges them.
     fn group(&mut self, first: Job, frames: &mut Vec<u8>) {
         frames.clear();
         frames.shrink_to(2 * GROUP);
         let mut answers = Vec::new();
         let mut next = Some(first);
-        let mut marks = Vec::new();
+        let mut barriers = Vec::new();
         while let Some(Job { record, bytes, answer }) = next {
             let encoded = record.map(|record| self.encode(&record, frames));
             self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
             match encoded {
                 Some(Ok(())) => answers.push(answer),
                 Some(Err(error)) => self.refuse([answer], &error),
-                None => marks.push(answer),
+                None => barriers.push(answer),
             }
             next = if frames.len() < self.group_bytes { self.jobs.try_recv().ok() } else { None };
         }
@@ -110,8 +110,8 @@ impl Writer {
         if !answers.is_empty() {
             self.commit(frames, answers);
         }
-        for mark in marks {
-            _ = mark.send(Ok(()));
+        for barrier in barriers {
+            _ = barrier.send(Ok(()));
         }
     }
 
@@ -131,11 +131,11 @@ impl Writer {
         add(&self.shared.stats.records, answers.len() as u64);
         add(&self.shared.stats.bytes_written, frames.len() as u64);
         for answer in answers {
-            // no caller waits for it
+            // fails if no caller waits
             _ = answer.send(Ok(()));
         }
         if let (Fsync::Interval(interval), None) = (self.fsync, self.due) {
-            // an interval beyond all clocks: closing syncs
+            // an interval beyond the range of the clock: only closing syncs
             self.due = Instant::now().checked_add(interval);
         }
     }
@@ -160,7 +160,7 @@ impl Writer {
         let since = match self.shared.health() {
             Health::Degraded { since, .. } => since,
             Health::Ok => {
-                tracing::error!(%error, "the log cannot be written: until it can, a crash loses what comes now");
+                tracing::error!(%error, "the log cannot be written: a crash loses the records from now on until it can");
                 SystemTime::now()
             }
         };
@@ -171,16 +171,16 @@ impl Writer {
         if self.failed.take().is_some() {
             self.shared.set_health(Health::Ok);
             let lost = self.shared.stats.failed.load(Ordering::Relaxed);
-            tracing::info!(lost, "the log is written again; lost counts all records that are not in it");
+            tracing::info!(lost, "the log is written again; lost is the number of all records that are not in it");
         }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // a thread that is gone must not look well
+        // a log without a writer must not report good health
         if std::thread::panicking() {
-            self.degrade(&io::Error::other("its writer has panicked; only a restart brings it back"));
+            self.degrade(&io::Error::other("the log's writer has panicked; restart tokentap"));
         }
     }
 }

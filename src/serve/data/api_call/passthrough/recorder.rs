@@ -10,7 +10,7 @@ use crate::generation::recorder::{ForwardedSequence, RecordContext, Recorder};
 use crate::serve::data::forward::UncapturedGeneration;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::ledger::Ack;
-use crate::session::{Call, Reported};
+use crate::session::{Call, ReportedVersions};
 
 /// Records one reply. If it cannot, the generation counts as uncaptured.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl PassthroughRecorder {
                 rid: rid.clone(),
                 finish: finishes.remove(&index),
                 // the spans belong to the first choice
-                reported: Reported { label: label.clone(), spans: std::mem::take(&mut spans) },
+                reported: ReportedVersions { label: label.clone(), spans: std::mem::take(&mut spans) },
             };
             self.recorder.record_forwarded(sequence, self.first_ms);
         }
