@@ -1,7 +1,8 @@
 //! Times tokentap between a load generator and a canned engine, compared with nginx and with no proxy, in one interleaved run.
 //!
-//! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT` the workloads whose names hold TEXT. The load
-//! and the engine share core 0, the proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside this one.
+//! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT...` the workloads whose names hold one of the
+//! texts. The load and the engine share core 0, the proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside
+//! this one.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -46,7 +47,7 @@ fn main() {
     }
     let extent = match words.first().map(String::as_str) {
         Some("quick") => Extent::quick(),
-        filter => Extent::full(filter),
+        _ => Extent::full(&words),
     };
     assert!(!extent.workloads.is_empty(), "no workload name contains {words:?}");
     process::pin_self(process::HARNESS_CORE);

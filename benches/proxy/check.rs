@@ -38,9 +38,9 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
         workload.name
     );
     for target in targets.iter().filter(|target| **target != Target::Direct) {
-        let replies = fetch(target, engine, workload.server, workload.requests(target.is_tokentap())).await;
+        let replies = fetch(target, engine, workload.server, workload.requests(target.measures())).await;
         assert_eq!(replies.len(), direct.len());
-        if !(target.is_tokentap() && workload.is_job()) {
+        if !(target.measures() && workload.is_job()) {
             let same = replies.iter().zip(&direct).all(|(reply, direct)| reply.body == direct.body);
             assert!(same, "{}: {} changed a forwarded reply", workload.name, target.name());
             continue;

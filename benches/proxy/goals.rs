@@ -2,22 +2,39 @@
 
 use crate::report::digits;
 use crate::run::{Cell, Extent, Measured, Sample};
+use crate::target::{OFF, UNRECORDED};
+
+/// The workload of most goals.
+const FLAT: &str = "job flat 512 x 20";
+
+/// The CPU time of a token of an incremental stream, in microseconds.
+const STREAM_TOKEN: f64 = 3.5;
 
 /// A goal: the workload, the connections, the number and its limit.
 #[derive(Clone, Copy)]
 struct Goal {
     what: &'static str,
     workload: &'static str,
+    /// The target.
+    of: &'static str,
     connections: usize,
-    /// Computes the number from tokentap's sample and that of `against`, of the same round.
+    /// Computes the number from the target's sample and that of `against`, of the same round.
     value: fn(&Sample, &Sample) -> f64,
     against: &'static str,
     most: f64,
     unit: &'static str,
 }
 
-fn times_cpu(own: &Sample, nginx: &Sample) -> f64 {
-    own.cpu_per_request / nginx.cpu_per_request
+fn times_cpu(own: &Sample, other: &Sample) -> f64 {
+    own.cpu_per_request / other.cpu_per_request
+}
+
+fn times_p99(own: &Sample, other: &Sample) -> f64 {
+    own.p99 / other.p99
+}
+
+fn times_p50(own: &Sample, other: &Sample) -> f64 {
+    own.p50 / other.p50
 }
 
 fn cpu(own: &Sample, _: &Sample) -> f64 {
@@ -33,59 +50,92 @@ fn later(own: &Sample, nginx: &Sample) -> f64 {
 }
 
 fn goals() -> Vec<Goal> {
-    let workload = "job flat 512 x 20";
     let own = Goal {
-        what: "CPU a request",
-        workload,
+        what: "CPU a request, over nginx's",
+        workload: FLAT,
+        of: "tokentap",
         connections: 16,
-        value: cpu,
-        against: "tokentap",
-        most: 130.0,
-        unit: "µs",
-    };
-    let nested = Goal { workload: "job nested 512 x 20", most: 280.0, ..own };
-    let over = Goal { what: "CPU over nginx's", value: times_cpu, against: "nginx", most: 1.2, unit: "x", ..own };
-    let recording = Goal {
-        what: "CPU over that without recording",
         value: times_cpu,
-        against: crate::target::UNRECORDED,
-        most: 1.15,
+        against: "nginx",
+        most: 2.5,
         unit: "x",
+    };
+    let small = Goal { workload: "job flat 16 x 20", ..own };
+    let off = Goal { what: "the same of the tokentap that only forwards", of: OFF, most: 1.4, ..small };
+    let recording = Goal { what: "CPU over that without recording", against: UNRECORDED, most: 1.08, ..own };
+    let slowest =
+        Goal { what: "p99 over that without recording", value: times_p99, against: UNRECORDED, most: 1.3, ..own };
+    let latency = Goal { what: "p50 over nginx's", value: times_p50, connections: 1, most: 1.35, ..small };
+    let memory = Goal {
+        what: "memory above idle, with sessions of 16 MiB",
+        connections: 64,
+        value: megabytes,
+        against: "tokentap",
+        most: 64.0,
+        unit: "MB",
         ..own
     };
-    let recordings = [recording, Goal { workload: nested.workload, ..recording }];
-    let memory = Goal { what: "memory above idle", connections: 64, value: megabytes, most: 64.0, unit: "MB", ..own };
-    let workload = "stream paced 64";
-    let first =
-        Goal { what: "first chunk behind nginx's", workload, value: later, against: "nginx", most: 1000.0, ..own };
-    let forwards = ["forward GET", "forward tiny", "forward 512 x 20"].map(|workload| Goal { workload, ..over });
+    let store_excluded = Goal { what: "memory above idle, without sessions", of: UNRECORDED, most: 48.0, ..memory };
+    let forwards =
+        ["forward GET", "forward tiny", "forward 512 x 20"].map(|workload| Goal { workload, most: 1.2, ..own });
+    let first = Goal {
+        what: "first chunk behind nginx's",
+        workload: "stream paced 64",
+        value: later,
+        most: 1000.0,
+        unit: "µs",
+        ..own
+    };
     let firsts = [1, 16, 64].map(|connections| Goal { connections, ..first });
-    let memories = [memory, Goal { workload: nested.workload, ..memory }];
-    forwards.into_iter().chain([own, nested]).chain(recordings).chain(memories).chain(firsts).collect()
+    let jobs = [small, off, recording, slowest, latency, store_excluded, memory];
+    forwards.into_iter().chain(jobs).chain(firsts).collect()
 }
 
 /// Prints the goals whose cells were measured.
 pub fn print(extent: &Extent, measured: &Measured) {
     let Some(own) = measured.column("tokentap") else { return };
     let row = |goal: Goal| {
-        let (cell, against) = (cell(extent, goal.workload, goal.connections)?, measured.column(goal.against)?);
-        Some(line(&goal, measured.median(cell, own, against, goal.value)?))
+        let cell = cell(extent, goal.workload, goal.connections)?;
+        let (of, against) = (measured.column(goal.of)?, measured.column(goal.against)?);
+        Some(line(&goal, measured.median(cell, of, against, goal.value)?))
     };
-    let rows: Vec<String> = goals().into_iter().filter_map(row).chain(constant(extent, measured, own)).collect();
+    let more = [nested(extent, measured, own), stream(extent, measured, own), constant(extent, measured, own)];
+    let rows: Vec<String> = goals().into_iter().filter_map(row).chain(more.into_iter().flatten()).collect();
     if !rows.is_empty() {
         println!("**Goals**\n\n| goal | workload | conns | at most | measured | |\n|---|---|---|---|---|---|");
         println!("{}\n", rows.join("\n"));
     }
 }
 
+fn cpu_of(extent: &Extent, measured: &Measured, column: usize, workload: &str, connections: usize) -> Option<f64> {
+    measured.median(cell(extent, workload, connections)?, column, column, cpu)
+}
+
+/// A goal on a number that is not that of one cell.
+fn number(what: &'static str, workload: &'static str, connections: usize, most: f64, unit: &'static str) -> Goal {
+    Goal { what, workload, of: "tokentap", connections, value: cpu, against: "tokentap", most, unit }
+}
+
+/// The nested job over the flat one.
+fn nested(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
+    let workload = "job nested 512 x 20";
+    let ratio = cpu_of(extent, measured, own, workload, 16)? / cpu_of(extent, measured, own, FLAT, 16)?;
+    Some(line(&number("CPU over that of the flat job", workload, 16, 2.0, "x"), ratio))
+}
+
+/// A token of an incremental stream.
+fn stream(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
+    let workload = "stream 512";
+    let token = cpu_of(extent, measured, own, workload, 1)? / 512.0;
+    Some(line(&number("CPU a token", workload, 1, STREAM_TOKEN, "µs"), token))
+}
+
 /// The CPU time of a token must not depend on the length of its stream.
 fn constant(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
-    let per_token =
-        |workload: &str, tokens: f64| Some(measured.median(cell(extent, workload, 1)?, own, own, cpu)? / tokens);
-    let ratio = per_token("stream 4096", 4096.0)? / per_token("stream 512", 512.0)?;
-    let (what, workload) = ("CPU a token over that of 512", "stream 4096");
-    let goal = Goal { what, workload, connections: 1, value: cpu, against: "tokentap", most: 1.2, unit: "x" };
-    Some(line(&goal, ratio))
+    let workload = "stream 4096";
+    let per_token = |workload, tokens: f64| Some(cpu_of(extent, measured, own, workload, 1)? / tokens);
+    let ratio = per_token(workload, 4096.0)? / per_token("stream 512", 512.0)?;
+    Some(line(&number("CPU a token over that of 512", workload, 1, 1.2, "x"), ratio))
 }
 
 fn line(goal: &Goal, value: f64) -> String {

@@ -18,9 +18,11 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Everything, or the workloads whose names hold `filter`.
-    pub fn full(filter: Option<&str>) -> Self {
-        let chosen = |workload: &Workload| filter.is_none_or(|filter| workload.name.contains(filter));
+    /// Everything, or the workloads whose names hold one of `filters`.
+    pub fn full(filters: &[String]) -> Self {
+        let chosen = |workload: &Workload| {
+            filters.is_empty() || filters.iter().any(|filter| workload.name.contains(filter.as_str()))
+        };
         let workloads = Workload::all().into_iter().filter(chosen).collect();
         Self { workloads, rounds: 3, time: Duration::from_millis(1200) }
     }
@@ -107,7 +109,7 @@ async fn measure(workload: &Workload, connections: usize, target: &Target, engin
     let proxy = running.process.as_ref().map(crate::process::Process::id);
     let idle = proxy.map(Memory::of);
     proxy.into_iter().for_each(Memory::reset_peak);
-    let mut load = Load::connect(workload, connections, running.port, target.is_tokentap()).await;
+    let mut load = Load::connect(workload, connections, running.port, target.measures()).await;
     let limit = Duration::from_secs(60);
     let _ = tokio::time::timeout(limit, load.run(time / 6)).await.expect("a warm-up ends");
     let harness = [std::process::id(), engine.process.id()];

@@ -36,6 +36,12 @@ impl Engine {
 /// This tokentap with `--record false`.
 pub const UNRECORDED: &str = "unrecorded";
 
+/// This tokentap with `--record false --entropy off`: it only forwards.
+pub const OFF: &str = "off";
+
+/// The binary that `TOKENTAP_BASELINE` names, with the same settings as this one.
+pub const BASELINE: &str = "baseline";
+
 /// A kind of proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -55,8 +61,10 @@ impl Target {
             println!("(nginx is not installed: its columns are missing)\n");
         }
         all.push(Self::Tokentap("tokentap", env!("CARGO_BIN_EXE_tokentap").to_owned()));
-        all.push(Self::Tokentap(UNRECORDED, env!("CARGO_BIN_EXE_tokentap").to_owned()));
-        all.extend(std::env::var("TOKENTAP_BASELINE").ok().map(|binary| Self::Tokentap("baseline", binary)));
+        for name in [UNRECORDED, OFF] {
+            all.push(Self::Tokentap(name, env!("CARGO_BIN_EXE_tokentap").to_owned()));
+        }
+        all.extend(std::env::var("TOKENTAP_BASELINE").ok().map(|binary| Self::Tokentap(BASELINE, binary)));
         all
     }
 
@@ -68,8 +76,9 @@ impl Target {
         }
     }
 
-    pub fn is_tokentap(&self) -> bool {
-        matches!(self, Self::Tokentap(..))
+    /// Whether it asks the engine for logprobs and adds entropies.
+    pub fn measures(&self) -> bool {
+        matches!(self, Self::Tokentap(name, _) if *name != OFF)
     }
 
     /// Starts it in front of `engine`, and waits until it is ready.
@@ -80,7 +89,7 @@ impl Target {
             Self::Nginx => start_nginx(upstream),
             Self::Tokentap(name, binary) => start_tokentap(name, binary, upstream),
         };
-        running.wait(self.is_tokentap().then_some(server)).await;
+        running.wait(self.measures().then_some(server)).await;
         running
     }
 }
@@ -93,19 +102,19 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until it forwards; for tokentap also until its probe has ended, which its replies show.
-    async fn wait(&mut self, tokentap_of: Option<Server>) {
+    /// Waits until it forwards; with `measures` also until its probe of that server has ended, which its replies show.
+    async fn wait(&mut self, measures: Option<Server>) {
         let limit = Instant::now() + Duration::from_secs(10);
-        while !self.is_ready(tokentap_of).await {
+        while !self.is_ready(measures).await {
             assert!(self.process.as_mut().is_none_or(Process::is_alive), "the proxy has ended");
             assert!(Instant::now() < limit, "the proxy does not become ready");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    async fn is_ready(&self, tokentap_of: Option<Server>) -> bool {
+    async fn is_ready(&self, measures: Option<Server>) -> bool {
         let Ok(mut connection) = Connection::open(self.port).await else { return false };
-        let Some(server) = tokentap_of else { return true };
+        let Some(server) = measures else { return true };
         let flow = Flow::Whole;
         let job = Workload {
             name: "",
@@ -145,7 +154,7 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16) -> Running {
     let port = free_port();
     let recording = match name {
         UNRECORDED => " --record false",
-        "baseline" => "",
+        OFF => " --record false --entropy off",
         _ => " --session-bytes 16MiB",
     };
     let arguments = format!(

@@ -66,6 +66,7 @@ impl Workload {
             whole("forward GET", Flat, About, 0, 0),
             whole("forward tiny", Flat, Nothing, 16, 0),
             whole("forward 512 x 20", Nested, TopLogprobs, 512, 20),
+            whole("job flat 16 x 20", Flat, Entropy, 16, 20),
             whole("job flat 512 x 20", Flat, Entropy, 512, 20),
             whole("job nested 512 x 20", Nested, Entropy, 512, 20),
             whole("job flat 512 x 128", Flat, Entropy, 512, 128),
@@ -97,14 +98,14 @@ impl Workload {
         if self.is_paced() { 2 } else { 1 }
     }
 
-    /// The requests that a client sends in turn to tokentap and to the others.
-    pub fn requests(&self, through_tokentap: bool) -> Vec<Vec<u8>> {
+    /// The requests that a client sends in turn: to a tokentap that measures, and to the others.
+    pub fn requests(&self, to_tokentap: bool) -> Vec<Vec<u8>> {
         if self.entropy_request == EntropyRequest::About {
             return vec![b"GET /model_info HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n".to_vec()];
         }
         // a cumulative stream is too large to keep four of
         let variants = if self.entropy_request == EntropyRequest::EntropyOverLogprobs { 1 } else { VARIANTS };
-        (0..variants).map(|variant| post(&self.body(variant, through_tokentap))).collect()
+        (0..variants).map(|variant| post(&self.body(variant, to_tokentap))).collect()
     }
 
     /// The same as `requests`, for a client without logprobs and entropy.
@@ -114,10 +115,10 @@ impl Workload {
         (0..count).map(|variant| post(&plain.body(variant, true))).collect()
     }
 
-    fn body(&self, variant: u64, through_tokentap: bool) -> String {
+    fn body(&self, variant: u64, to_tokentap: bool) -> String {
         let own_top = match self.entropy_request {
             EntropyRequest::TopLogprobs => true,
-            EntropyRequest::EntropyOverLogprobs => !through_tokentap,
+            EntropyRequest::EntropyOverLogprobs => !to_tokentap,
             _ => false,
         };
         let mut more = String::new();
