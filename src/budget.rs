@@ -1,7 +1,7 @@
 //! The bytes of requests and replies that are held whole, of all of them together.
 //!
-//! A body is counted for as long as its bytes are in memory, wherever they have got to: also while they wait for a client that reads
-//! slowly. Requests are refused before the last quarter is taken, so that replies, which have cost the engine its work, find room.
+//! A body is counted for as long as its bytes are in memory, also while they wait for a client that reads slowly. Requests are refused
+//! once three quarters of the budget are in use. The last quarter is for replies, because the engine has already done the work for them.
 
 mod body_buffer;
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 pub use body_buffer::BodyBuffer;
 
-/// What there is, and how much of it is taken. Cheap to clone.
+/// A limit in bytes and a count of the bytes in use. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Counted>);
 
@@ -24,7 +24,7 @@ struct Counted {
     shed: AtomicU64,
 }
 
-/// There is no room.
+/// The budget has no room for these bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
@@ -35,25 +35,25 @@ impl Budget {
         Self(Arc::new(Counted { limit, taken: AtomicU64::new(0), shed: AtomicU64::new(0) }))
     }
 
-    /// Bytes taken.
+    /// Bytes in use.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Requests that were refused for want of room.
+    /// Requests that were refused because the budget was full.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.0.shed.load(Ordering::Relaxed)
     }
 
-    /// What a request, which may be refused, takes of it.
+    /// An empty share for a request. It may use up to three quarters of the budget.
     #[must_use]
     pub fn request(&self) -> Share {
         Share { budget: self.clone(), most: self.0.limit / 4 * 3, bytes: 0 }
     }
 
-    /// What a reply takes of it.
+    /// An empty share for a reply. It may use the whole budget.
     #[must_use]
     pub fn reply(&self) -> Share {
         Share { budget: self.clone(), most: self.0.limit, bytes: 0 }
@@ -69,20 +69,20 @@ impl Budget {
     }
 }
 
-/// A part of the budget; given back when it is dropped.
+/// A part of the budget; released when it is dropped.
 #[derive(Debug)]
 pub struct Share {
     budget: Budget,
-    /// What may be taken of the budget, by all together, for this one to grow.
+    /// The number of bytes in use, by all shares together, above which this share does not grow.
     most: u64,
     bytes: u64,
 }
 
 impl Share {
-    /// Takes more.
+    /// Takes `bytes` more.
     ///
     /// # Errors
-    /// [`Full`], and nothing is taken.
+    /// [`Full`]; the share keeps its size.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         let bytes = bytes as u64;
         let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most);
@@ -91,10 +91,10 @@ impl Share {
         Ok(())
     }
 
-    /// Takes more, or gives back, until it is so much.
+    /// Grows or shrinks the share to `bytes`.
     ///
     /// # Errors
-    /// [`Full`], and what was taken stays.
+    /// [`Full`]; the share keeps its size.
     pub fn resize(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes as u64 == self.bytes {
             return Ok(());
@@ -109,19 +109,19 @@ impl Share {
         Ok(())
     }
 
-    /// Takes this number of bytes, even beyond the limit: later requests get less.
+    /// Grows or shrinks the share to `bytes`, even beyond the limit: later requests get less.
     pub fn insist(&mut self, bytes: usize) {
         self.most = u64::MAX;
         // there is always room below this
         let _ = self.resize(bytes);
     }
 
-    /// A request is refused because there is no room; what it had is given back.
+    /// Counts a refused request and releases the share.
     pub fn shed(self) {
         self.budget.0.shed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The bytes that this is for, which from here on keep it for as long as any of them are in use.
+    /// Ties the share to `bytes`: it is released when the last reference to them is dropped.
     #[must_use]
     pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
         Bytes::from_owner(Held { bytes: bytes.into(), _share: self })

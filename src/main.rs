@@ -1,25 +1,25 @@
-//! The story: configure, start, serve, drain.
+//! The entry point: reads the configuration, starts the runtime and runs one command.
 
 use std::process::ExitCode;
 
 use tokentap::cli;
 use tokentap::config::{self, Command, Invalid, LogConfig, LogFormat};
 
-/// Bodies of a few hundred kilobytes come and go with every request; the system's allocator returns such pieces at once and pays for
-/// each page again.
+/// Every request allocates and frees bodies of a few hundred kilobytes. The system's allocator returns such blocks to the system at once,
+/// and each page then faults again.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of mimalloc's option `purge_delay`, which its bindings do not name.
+/// The number of mimalloc's option `purge_delay`. The bindings have no name for it.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
-/// After how many milliseconds memory that was freed goes back to the system. By mimalloc's own second, requests of 1 MiB from 512 clients hold
-/// up to 3.2 times `--max-bytes-in-flight`; by this, 2.2 times (`make load`).
+/// Milliseconds after which freed memory is returned to the system. With mimalloc's default of one second, requests of 1 MiB from 512
+/// clients hold up to 3.2 times `--max-bytes-in-flight`; with this value, 2.2 times (`make load`).
 const PURGE_DELAY_MS: std::ffi::c_long = 10;
 
 #[expect(unsafe_code, reason = "mimalloc's options have no safe interface")]
 fn main() -> ExitCode {
-    // SAFETY: the option exists and takes a number; no other thread runs yet. MIMALLOC_PURGE_DELAY goes before it.
+    // SAFETY: the option exists and takes a number; no other thread runs yet. MIMALLOC_PURGE_DELAY takes precedence.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
     let command = match config::load(std::env::args_os()) {
         Ok(cli) => cli.command,
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         eprintln!("tokentap: --log: {error}");
         return ExitCode::from(64);
     }
-    // a thread that has parsed a long body keeps memory that others could use until it ends
+    // a blocking thread that has parsed a long body keeps freed memory in its own heap until the thread ends
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().thread_keep_alive(std::time::Duration::from_millis(10));
     let runtime = match builder.build() {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
-    // a read of a file that hangs, in a folder that has gone, is not waited for
+    // a file operation that hangs must not delay the exit
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -77,7 +77,7 @@ fn log(config: &LogConfig) -> Result<(), tracing_subscriber::filter::ParseError>
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
-    // most are caught and answered for; a line of the log like any other, whatever its format is
+    // most panics are caught and answered with an error; each becomes a log line in the configured format
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
         let payload = panic.payload();
