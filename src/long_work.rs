@@ -8,8 +8,12 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::task::JoinError;
 
-/// Bytes that take about a millisecond to parse.
-const LONG: usize = 128 << 10;
+/// Bytes of a request that may take a millisecond to parse: one that consists of the shortest members parses slowest.
+const LONG_REQUEST: usize = 128 << 10;
+
+/// Bytes of an engine's reply that take up to half a millisecond to parse, measure and record. A flat reply of 512 tokens with 20 logprobs
+/// has 133 kB; moving the other tasks to another thread costs more than half of the work on it.
+const LONG_REPLY: usize = 512 << 10;
 
 /// Bytes that take some tens of milliseconds. Shorter bodies do not wait for these.
 const VERY_LONG: usize = 4 << 20;
@@ -28,19 +32,41 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Whether work on this number of bytes would delay other tasks.
-pub fn is_long(length: usize) -> bool {
-    length > LONG
+/// The length of a body in bytes, by the kind of body.
+#[derive(Debug, Clone, Copy)]
+pub enum BodyLength {
+    /// The body of a client's request.
+    Request(usize),
+    /// The body of an engine's reply, or an event of it.
+    Reply(usize),
 }
 
-/// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped. A waiter that is
-/// not polled, as one whose client does not read, holds no permit for longer than 250 ms, and one that is dropped none at all.
-pub async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
-    if !is_long(length) {
+impl BodyLength {
+    /// Whether work on the body would delay other tasks.
+    pub fn is_long(self) -> bool {
+        match self {
+            Self::Request(length) => length > LONG_REQUEST,
+            Self::Reply(length) => length > LONG_REPLY,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        let (Self::Request(length) | Self::Reply(length)) = self;
+        length
+    }
+}
+
+/// Waits until a body may be worked on. A short body does not wait. Other bodies wait until the permit is dropped. A waiter that is not
+/// polled, because its client does not read, holds a permit for at most 250 ms. A waiter that is dropped holds none.
+pub async fn permit(length: BodyLength) -> Option<OwnedSemaphorePermit> {
+    if !length.is_long() {
         return None;
     }
-    let bodies = if length > VERY_LONG { &VERY_LONG_BODIES } else { &LONG_BODIES };
-    acquire(bodies).await
+    acquire(bodies(length.bytes())).await
+}
+
+fn bodies(length: usize) -> &'static Arc<Semaphore> {
+    if length > VERY_LONG { &VERY_LONG_BODIES } else { &LONG_BODIES }
 }
 
 async fn acquire(bodies: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
@@ -87,13 +113,13 @@ async fn queue(
     }
 }
 
-/// Works on a body of `length` bytes, when it is its turn.
-pub async fn on_body<T>(length: usize, work: impl FnOnce() -> T) -> T {
+/// Works on a body once it has a permit.
+pub async fn on_body<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
     let _permit = permit(length).await;
     in_place(length, work)
 }
 
-/// Works on a body of `length` bytes on a thread for blocking work, when it is its turn: for work that takes long on short bodies, too.
+/// Works on a body of `length` bytes on a blocking thread once it has a permit. For work that takes long on short bodies too.
 ///
 /// # Errors
 /// When the work panics.
@@ -101,7 +127,7 @@ pub async fn on_thread<T: Send + 'static>(
     length: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    let permit = permit(length.max(LONG + 1)).await;
+    let permit = acquire(bodies(length)).await;
     let worked = move || {
         let _permit = permit;
         work()
@@ -109,11 +135,11 @@ pub async fn on_thread<T: Send + 'static>(
     tokio::task::spawn_blocking(worked).await
 }
 
-/// Works on `length` bytes at once, by a caller that holds a permit or whose work is a small part of what it has parsed. Before long work the runtime moves the other tasks of this thread to another
-/// one, which costs some microseconds.
-pub fn in_place<T>(length: usize, work: impl FnOnce() -> T) -> T {
+/// Works on a body without waiting for a permit: the caller holds one, or the work takes much less time than parsing the body. Before work
+/// on a long body the runtime moves the other tasks of this thread to another thread.
+pub fn in_place<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
     let moves = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if is_long(length) && moves() { tokio::task::block_in_place(work) } else { work() }
+    if length.is_long() && moves() { tokio::task::block_in_place(work) } else { work() }
 }
 
 #[cfg(test)]
@@ -131,7 +157,7 @@ mod tests {
     async fn others_are_served_while_a_long_body_is_worked_on() {
         let (served, is_served) = channel();
         let (begun, has_begun) = tokio::sync::oneshot::channel();
-        let long = tokio::spawn(on_body(LONG + 1, move || {
+        let long = tokio::spawn(on_body(BodyLength::Request(LONG_REQUEST + 1), move || {
             begun.send(()).unwrap();
             is_served.recv_timeout(PATIENCE)
         }));
@@ -153,7 +179,7 @@ mod tests {
         let bodies: Vec<_> = (0..3 * processors())
             .map(|_| {
                 let (ended, begun) = (Arc::clone(&ended), begun.clone());
-                tokio::spawn(on_body(VERY_LONG + 1, move || {
+                tokio::spawn(on_body(BodyLength::Reply(VERY_LONG + 1), move || {
                     MOST.fetch_max(RUNNING.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     begun.send(()).unwrap();
                     ended.lock().unwrap().recv_timeout(PATIENCE).unwrap();
@@ -164,8 +190,12 @@ mod tests {
         for _ in 0..(processors() / 2).max(1) {
             has_begun.recv().await.unwrap();
         }
-        assert_eq!(on_body(VERY_LONG, || 7).await, 7, "all permits of the very long ones are taken");
-        assert_eq!(on_body(1, || 7).await, 7);
+        assert_eq!(
+            on_body(BodyLength::Request(VERY_LONG), || 7).await,
+            7,
+            "all permits of the very long ones are taken"
+        );
+        assert_eq!(on_body(BodyLength::Request(1), || 7).await, 7);
         bodies.iter().for_each(|_| end.send(()).unwrap());
         for body in bodies {
             body.await.unwrap();

@@ -38,7 +38,7 @@ use crate::engine::request::GenerateRequest;
 use crate::engine::upstream::{failed, send};
 use crate::engine::{headers, routes};
 use crate::error::Error;
-use crate::long_work::on_body;
+use crate::long_work::{BodyLength, on_body};
 use crate::session::{self, Fault, Policy, Store};
 
 /// The reply header that names the session.
@@ -165,7 +165,7 @@ impl Generator {
             let new = request.request.batch().unwrap_or(1).saturating_mul(request.request.n());
             session_limits::check(&self.context.config.sessions, &self.sessions, &request.session, new)?;
         }
-        let length = request.request.bytes.len();
+        let length = BodyLength::Request(request.request.bytes.len());
         let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid)).await?;
         if let Some(rid) = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())) {
             // never set before: an attempt has one plan
@@ -392,7 +392,7 @@ impl Generator {
                 return Ok(Generation::unparsed(head, &self.context.metrics, read, rest));
             }
         };
-        let (event, is_readable) = on_body(body.len(), || {
+        let (event, is_readable) = on_body(BodyLength::Reply(body.len()), || {
             let event = |parsed| GenerationEvent::whole(body.clone(), parsed, reads);
             match active.guarded(|capture| capture.reply(&body, reads).map(event)) {
                 Some(event) => (event, true),

@@ -19,7 +19,7 @@ use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::reason::Reason;
-use crate::long_work::{in_place, is_long, permit};
+use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
 /// An incomplete event below this size, in bytes, is not counted against the budget.
@@ -124,8 +124,9 @@ impl EventStream {
             return Poll::Ready(event);
         }
         let Some(event) = self.decoder.next() else { return Poll::Ready(None) };
-        if is_long(event.raw.len()) {
-            self.waiting = Some((Box::pin(permit(event.raw.len())), event));
+        let length = BodyLength::Reply(event.raw.len());
+        if length.is_long() {
+            self.waiting = Some((Box::pin(permit(length)), event));
             return self.poll_decoded(cx);
         }
         Poll::Ready(Some(self.event(event)))
@@ -204,7 +205,7 @@ impl EventStream {
             return self.completed(GenerationEvent::unreadable(framed));
         }
         let reads = self.reads;
-        let (event, is_readable) = in_place(framed.raw.len(), || {
+        let (event, is_readable) = in_place(BodyLength::Reply(framed.raw.len()), || {
             let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
             match self.active.guarded(|capture| capture.event(&framed, reads).map(event)) {
                 Some(event) => (event, true),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{Attempt, AttemptContext, BufferedBytes, PendingReply, Reader, ReplayBuffer, RetryKey, SharedReply};
-use crate::long_work::in_place;
+use crate::long_work::{BodyLength, in_place};
 
 /// Limits of the buffered replies.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +118,7 @@ impl Retries {
             }
             drop(list);
             for body in unknown {
-                let equal = in_place(key.body.len(), || body == key.body);
+                let equal = in_place(BodyLength::Request(key.body.len()), || body == key.body);
                 compared.push((body, equal));
             }
         }

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::engine::routes;
-use crate::long_work::on_body;
+use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, Upload};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::{Items, offload, offload_export};
@@ -232,7 +232,7 @@ async fn read<T: DeserializeOwned>(state: &TrainerState, request: Request<Incomi
 }
 
 async fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    let parsed = on_body(bytes.len(), || serde_json::from_slice(bytes)).await;
+    let parsed = on_body(BodyLength::Request(bytes.len()), || serde_json::from_slice(bytes)).await;
     parsed.map_err(|error| Problem::bad(format!("the body: {error}")))
 }
 

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::generation::event::EventAccess;
 use crate::generation::request::Digest;
 use crate::generation::request::RequestHead;
-use crate::long_work::{on_body, on_thread};
+use crate::long_work::{BodyLength, on_body, on_thread};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::api_call::passthrough::pass_through;
@@ -141,7 +141,7 @@ async fn prepare(
         share.shed();
         return Err(Failure::from(UploadError::NoRoom).into());
     }
-    let decoded = on_body(length, || {
+    let decoded = on_body(BodyLength::Request(length), || {
         catch_panic(state, || {
             let decoded = call.api.decode(&call.request)?;
             let identity = call.identify(state, Some(&decoded.session_names()));

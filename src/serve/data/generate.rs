@@ -14,7 +14,7 @@ use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::events::Generation;
 use crate::generation::request::Digest;
 use crate::generation::request::{GenerationRequest, RequestHead, Retry};
-use crate::long_work::on_body;
+use crate::long_work::{BodyLength, on_body};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, Encoder, Upload};
 use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers};
@@ -78,7 +78,7 @@ pub(crate) async fn answer(
         let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));
         Ok::<_, Error>((request, identity, digest))
     };
-    let (request, identity, digest) = on_body(body.len(), read).await?;
+    let (request, identity, digest) = on_body(BodyLength::Request(body.len()), read).await?;
     let head = RequestHead { target: target(&head.uri), method: head.method, headers: head.headers };
     if let Some(request) = request {
         drop(body);

@@ -5,7 +5,7 @@ use http_body_util::{BodyExt, Limited};
 
 use crate::error::Error;
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Object, Splice};
-use crate::long_work::on_body;
+use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::Body;
 use crate::serve::proxy_state::ProxyState;
 
@@ -23,7 +23,7 @@ pub(crate) async fn redacted(state: &ProxyState, reply: Response<Body>) -> Resul
         message: format!("the engine's reply may contain its keys and {why}; ask the engine directly"),
     };
     let bytes = Limited::new(body, LARGEST).collect().await.map_err(|error| unreadable(&error.to_string()))?.to_bytes();
-    let bytes = match on_body(bytes.len(), || without_keys(&bytes)).await {
+    let bytes = match on_body(BodyLength::Reply(bytes.len()), || without_keys(&bytes)).await {
         Ok(bytes) => bytes,
         // the reply to HEAD
         Err(_) if bytes.is_empty() => Vec::new(),

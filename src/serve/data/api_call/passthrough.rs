@@ -20,7 +20,7 @@ use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;
 use crate::generation::session_limits;
 use crate::json::Object;
-use crate::long_work::on_body;
+use crate::long_work::{BodyLength, on_body};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::data::api_call::ApiCall;
@@ -58,7 +58,7 @@ pub(super) async fn pass_through(
             .map(|object| PassthroughRequest::of(body, &object, call.request.headers(), &state.upstream.borrow().chat));
         Ok::<_, InvalidName>((identity, request))
     };
-    let (identity, request) = on_body(length, read).await?;
+    let (identity, request) = on_body(BodyLength::Request(length), read).await?;
     identity.report_ignored(state);
     let unnamed = Some(state.tools.flights.unnamed());
     let uncaptured = UncapturedGeneration::new(state, call.route, &identity);
@@ -134,7 +134,7 @@ async fn record_whole(
         }
     };
     let mut engine_ids = EngineIds::default();
-    let read = on_body(body.len(), || {
+    let read = on_body(BodyLength::Reply(body.len()), || {
         catch_unwind(AssertUnwindSafe(|| engine_ids.read(&body, 0..body.len(), recorder.request.wanted)))
     })
     .await;

@@ -11,7 +11,7 @@ use crate::engine::headers;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventAccess, EventKind, GenerationEvent, Output, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation};
-use crate::long_work::on_body;
+use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, EncodedBody, Encoder};
 use crate::serve::proxy_state::ProxyState;
 
@@ -124,14 +124,16 @@ async fn encode_whole(state: &ProxyState, events: &mut Events, encoder: &dyn Rep
                 GatherError::NoRoom => Error::Unavailable { message: error.to_string() },
                 error => upstream(error.to_string()),
             })?;
-            let outline = on_body(body.len(), || GenerationEvent::outline(body.clone(), EventAccess::Fields)).await;
+            let outline =
+                on_body(BodyLength::Reply(body.len()), || GenerationEvent::outline(body.clone(), EventAccess::Fields))
+                    .await;
             Arc::new(outline.map_err(unreadable)?)
         }
     };
     if !matches!(event.kind, EventKind::Outputs(_)) {
         return Err(unreadable("neither an object nor a list of objects"));
     }
-    on_body(event.raw().len(), || {
+    on_body(BodyLength::Reply(event.raw().len()), || {
         let samples = Sample::all(&event).map_err(unreadable)?;
         encoder.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
     })
