@@ -1,69 +1,69 @@
-//! Ragged rows of top-k logprobs: one row a token, one value a reported alternative.
+//! Ragged rows of top-k logprobs: one row per token, one value per reported alternative.
 //!
-//! Values and row ends live in two flat vectors, so a batch of any shape is two allocations that
-//! survive [`Rows::clear`], and a kernel may walk all values of a batch as one slice.
+//! Values and row ends are in two flat vectors, so a batch needs two allocations, which [`Rows::clear`] keeps. A kernel can read all values
+//! of a batch as one slice.
 
 use std::fmt;
 
-/// Rows of logprobs (nats), each as long as the server reported; an empty row is a missing one.
+/// Rows of logprobs in nats, each as long as the engine reported. An empty row is a missing one.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Rows {
     values: Vec<f32>,
-    /// `ends[i]` is one past the last value of row `i`; never decreasing, never above `values.len()`.
+    /// `ends[i]` is one past the last value of row `i`; never decreasing, at most `values.len()`.
     ends: Vec<usize>,
 }
 
 /// Values that do not split into whole rows of `width`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotWholeRows {
-    /// How many values were offered.
+    /// The number of values.
     pub values: usize,
-    /// The row width asked for.
+    /// The row width.
     pub width: usize,
 }
 
 impl Rows {
-    /// No rows; allocates nothing.
+    /// Creates an empty batch. Does not allocate.
     pub fn new() -> Rows {
         Rows::default()
     }
 
-    /// Forgets all rows and keeps the memory for the next batch.
+    /// Removes all rows and keeps the memory for the next batch.
     pub fn clear(&mut self) {
         self.values.clear();
         self.ends.clear();
     }
 
-    /// Makes room for `values` more values in `rows` more rows.
+    /// Reserves memory for `values` more values in `rows` more rows.
     pub fn reserve(&mut self, values: usize, rows: usize) {
         self.values.reserve(values);
         self.ends.reserve(rows);
     }
 
-    /// Adds one logprob to the row that is still open.
+    /// Adds one logprob to the open row.
     #[inline]
     pub fn push(&mut self, logprob: f32) {
         self.values.push(logprob);
     }
 
-    /// Adds many logprobs to the row that is still open.
+    /// Adds logprobs to the open row.
     #[inline]
     pub fn extend_open(&mut self, logprobs: &[f32]) {
         self.values.extend_from_slice(logprobs);
     }
 
-    /// Closes the open row; with nothing pushed since the last close, that is a missing row.
+    /// Closes the open row. If it has no values, it is a missing row.
     #[inline]
     pub fn end_row(&mut self) {
         self.ends.push(self.values.len());
     }
 
-    /// Drops what was pushed since the last close, for a reader that met an error inside a row.
+    /// Removes the values of the open row, after an error inside a row.
     pub fn discard_open(&mut self) {
         self.values.truncate(self.closed());
     }
 
-    /// Adds `logprobs` as one whole row.
+    /// Adds `logprobs` as one row.
     pub fn push_row(&mut self, logprobs: &[f32]) {
         self.extend_open(logprobs);
         self.end_row();
@@ -74,11 +74,11 @@ impl Rows {
         self.end_row();
     }
 
-    /// Adds whole rows of `width` values each; the row before them must be closed.
+    /// Adds rows of `width` values each. The row before them must be closed.
     ///
     /// # Errors
     ///
-    /// [`NotWholeRows`], and nothing is added, when the values do not divide into such rows.
+    /// [`NotWholeRows`] if the number of values is not a multiple of `width`; then nothing is added.
     pub fn extend_uniform(
         &mut self,
         logprobs: impl IntoIterator<Item = f32>,
@@ -99,7 +99,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Adds `rows` rows of `width` zeros and hands them out, for a decoder that writes in place.
+    /// Adds `rows` rows of `width` zeros and returns them, for a decoder that writes in place.
     pub fn extend_zeroed(&mut self, rows: usize, width: usize) -> &mut [f32] {
         debug_assert_eq!(self.closed(), self.values.len(), "a row is still open");
         let before = self.values.len();
@@ -108,8 +108,8 @@ impl Rows {
         &mut self.values[before..]
     }
 
-    /// Makes the rows `count` ones from row `from` on; empty ones where there is no such row, or where `from` is not known.
-    /// Surplus rows behind them may stay.
+    /// Moves the `count` rows from row `from` on to the front. Rows that do not exist become empty. All become empty if `from` is
+    /// unknown. More rows may follow them.
     pub fn align(&mut self, from: Option<usize>, count: usize) {
         if from == Some(0) && self.len() >= count {
             return; // as it nearly always is
@@ -127,16 +127,16 @@ impl Rows {
         self.ends.len()
     }
 
-    /// Whether no row was closed.
+    /// Whether there is no closed row.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The values of row `index`; empty when the row is missing.
+    /// The values of row `index`, empty if the row is missing.
     ///
     /// # Panics
     ///
-    /// When `index` is not below [`Rows::len`].
+    /// If `index` is not below [`Rows::len`].
     pub fn row(&self, index: usize) -> &[f32] {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         &self.values[start..self.ends[index]]
@@ -147,7 +147,7 @@ impl Rows {
         (0..self.len()).map(|index| self.row(index))
     }
 
-    /// The values of all closed rows, end to end.
+    /// The values of all closed rows, concatenated.
     pub fn values(&self) -> &[f32] {
         &self.values[..self.closed()]
     }

@@ -1,7 +1,6 @@
 //! Every metric, declared once, as typed handles.
 //!
-//! Labels have few values by construction: endpoints come from a table of routes, models from the probe; no request, session or
-//! user is ever a label.
+//! Labels have few values: endpoints come from a table of routes, models from the probe. No request, session or user is a label.
 
 mod buckets;
 mod chat;
@@ -33,9 +32,9 @@ use declare::{Declare, options};
 pub struct Metrics {
     registry: Registry,
     described: Vec<MetricDescription>,
-    // two scrapes at once must not count twice; held for the length of a sum
-    raising: Mutex<()>,
-    /// Answers, by `endpoint`, `method`, `status_code`.
+    // locked while a counter is raised, so that two scrapes do not add the same count twice
+    raise_lock: Mutex<()>,
+    /// Requests that were answered, by `endpoint`, `method`, `status_code`.
     pub requests: IntCounterVec,
     /// Requests being served, by `endpoint`.
     pub active: IntGaugeVec,
@@ -49,7 +48,7 @@ pub struct Metrics {
     pub upstream_errors: IntCounterVec,
     /// 1 while the upstream answers.
     pub upstream_up: IntGauge,
-    /// Bytes of requests and replies that are held whole.
+    /// Bytes of buffered requests and replies.
     pub bytes_in_flight: IntGauge,
     /// 1 while requests are not sent because no connection to the upstream can be made.
     pub breaker_open: IntGauge,
@@ -61,45 +60,45 @@ pub struct Metrics {
     pub mean_entropy: HistogramVec,
     /// Mean entropies of the thinking of turns, by `model_name`.
     pub think_entropy: HistogramVec,
-    /// Probability covered by the reported top-k, by `model_name`.
+    /// Probability mass of the reported top-k, by `model_name`.
     pub topk_mass: Tallies,
     /// Tokens seen, by `model_name`, `kind`: prompt, output.
     pub tokens: IntCounterVec,
-    /// Logprob rows that are not as they should be, by `kind`.
+    /// Invalid logprob rows, by `kind`.
     pub anomalies: IntCounterVec,
-    /// Sequences without entropy although it was wanted, by `reason`.
+    /// Sequences without the requested entropy, by `reason`.
     pub skipped: IntCounterVec,
-    /// Sequences of which the engine itself was to say exact entropies and did not, by `reason`: missing, misaligned.
+    /// Sequences for which the engine did not report the requested exact entropies, by `reason`: missing, misaligned.
     pub exact_lost: IntCounterVec,
-    /// Requests asked again as the client wrote them, by `status_code` of the first answer.
+    /// Requests that were sent again without forced logprobs, by `status_code` of the first reply.
     pub unforced_retries: IntCounterVec,
-    /// Requests of clients that left before their reply was complete.
+    /// Clients that disconnected before their reply was complete.
     pub disconnects: IntCounter,
     /// Aborts sent for them.
     pub aborts: IntCounter,
     /// Requests refused by the guard, by `rule`.
     pub refused: IntCounterVec,
-    /// Requests refused for want of capacity, by `reason`.
+    /// Requests refused because a limit was reached, by `reason`.
     pub shed: IntCounterVec,
     /// Chats served from tokens.
     pub chat: ChatMetrics,
-    /// Generations that tokentap forwarded without seeing their tokens, by `endpoint`.
+    /// Generations that were forwarded without reading their tokens, by `endpoint`.
     pub uncaptured: IntCounterVec,
     /// Requests in the entropy store.
     pub store_entries: IntGauge,
     /// Bytes in the entropy store.
     pub store_bytes: IntGauge,
-    /// Requests that left the entropy store, by `reason`: ttl, entries, bytes.
+    /// Requests evicted from the entropy store, by `reason`: ttl, entries, bytes.
     pub store_evictions: IntCounterVec,
-    /// Turns recorded, by `outcome`: trainable, or what is wrong with them.
+    /// Recorded turns, by `outcome`: trainable, or their fault.
     pub turns: IntCounterVec,
-    /// Calls that came again after one whose reply did not reach the client, by `outcome`: joined, replayed, superseded.
+    /// Retried calls whose earlier reply did not reach the client, by `outcome`: joined, replayed, superseded.
     pub retries: IntCounterVec,
-    /// Names of sessions, and how turns attach.
+    /// Session names, and the attachment of turns.
     pub session: SessionMetrics,
-    /// Sessions that left the store, by `reason`: ttl, bytes.
+    /// Sessions evicted from the store, by `reason`: ttl, bytes.
     pub sessions_evicted: IntCounterVec,
-    /// Records that did not reach the log in time, by `reason`: write, slow.
+    /// Records that were not written to the log in time, by `reason`: write, slow.
     pub log_failures: IntCounterVec,
     /// 1 while records cannot be written to the log.
     pub log_degraded: IntGauge,
@@ -113,9 +112,9 @@ pub struct Metrics {
     pub log_restoring: IntGauge,
     /// Bytes of the log that were read at the start.
     pub log_restored_bytes: IntGauge,
-    /// How long that took.
+    /// The duration of that restoration.
     pub log_restore_seconds: Gauge,
-    /// Places in the log that were damaged when it was read.
+    /// Damaged regions that were found when the log was read.
     pub log_damaged: IntCounter,
     /// Sessions in the store.
     pub sessions: IntGauge,
@@ -123,31 +122,31 @@ pub struct Metrics {
     pub sessions_bytes: IntGauge,
     /// Panics that were caught while a reply was being enriched.
     pub panics: IntCounter,
-    /// Whole rows, and the device that measures them.
+    /// Rows of logits, and the device that measures them.
     pub slices: SliceMetrics,
     /// TLS on the ports.
     pub tls: TlsMetrics,
 }
 
 impl Metrics {
-    /// Fresh metrics in a registry of their own; `backend` is the name of the entropy backend that was asked for.
+    /// Creates metrics in a new registry. `backend` is the name of the configured entropy backend.
     #[must_use]
     pub fn new(backend: &str) -> Self {
         let registry = Registry::new();
         let d = Declare::new(&registry);
         let build = d.keep(IntGaugeVec::new(
-            options("build_info", "Version, and the entropy backend asked for; the value is 1."),
+            options("build_info", "Version and configured entropy backend; the value is 1."),
             &["version", "entropy_backend"],
         ));
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), backend]).set(1);
         #[cfg(target_os = "linux")]
         {
             let process = prometheus::process_collector::ProcessCollector::for_self();
-            registry.register(Box::new(process)).expect("process_* clashes with nothing here");
+            registry.register(Box::new(process)).expect("no metric of this file is named process_*");
         }
         let mut metrics = Self {
             described: Vec::new(),
-            raising: Mutex::default(),
+            raise_lock: Mutex::default(),
             requests: d.counters(
                 "http_requests_total",
                 "Requests answered, on both ports.",
@@ -159,20 +158,25 @@ impl Metrics {
             )),
             duration: d.histograms(
                 "request_duration_seconds",
-                "From the request's head to the reply's last byte.",
+                "Time from the request's head to the reply's last byte.",
                 &["endpoint", "is_streaming"],
                 &LATENCY_BUCKETS,
             ),
-            overhead: d.histograms("overhead_seconds", "Own work on a reply.", &["endpoint"], &OVERHEAD_BUCKETS),
+            overhead: d.histograms(
+                "overhead_seconds",
+                "Time that tokentap itself spent on a reply.",
+                &["endpoint"],
+                &OVERHEAD_BUCKETS,
+            ),
             upstream_ttfb: d.histograms(
                 "upstream_ttfb_seconds",
-                "From sending to the upstream's headers.",
+                "Time from sending a request to the upstream's reply headers.",
                 &["endpoint"],
                 &LATENCY_BUCKETS,
             ),
             upstream_errors: d.counters("upstream_errors_total", "Failures of the upstream.", &["kind"]),
             upstream_up: d.gauge("upstream_up", "1 while the upstream answers."),
-            bytes_in_flight: d.gauge("bytes_in_flight", "Bytes of requests and replies that are held whole."),
+            bytes_in_flight: d.gauge("bytes_in_flight", "Bytes of buffered requests and replies."),
             breaker_open: d.gauge(
                 "breaker_open",
                 "1 while requests are not sent because no connection to the upstream can be made.",
@@ -192,64 +196,80 @@ impl Metrics {
             ),
             think_entropy: d.histograms(
                 "think_mean_entropy_nats",
-                "Mean entropy of the thinking of each recorded turn that has any.",
+                "Mean entropy of the thinking tokens of each recorded turn that has any.",
                 &["model_name"],
                 &ENTROPY_BUCKETS,
             ),
             topk_mass: d.tallies(
                 "topk_mass_ratio",
-                "Probability covered by the top-k.",
+                "Probability mass of the reported top-k.",
                 &["model_name"],
                 &MASS_BUCKETS,
             ),
-            tokens: d.counters("tokens_observed_total", "Tokens seen.", &["model_name", "kind"]),
-            anomalies: d.counters("logprob_anomalies_total", "Logprob rows not as they should be.", &["kind"]),
+            tokens: d.counters(
+                "tokens_observed_total",
+                "Prompt and output tokens in the engine's replies.",
+                &["model_name", "kind"],
+            ),
+            anomalies: d.counters(
+                "logprob_anomalies_total",
+                "Invalid logprob rows in the engine's replies.",
+                &["kind"],
+            ),
             exact_lost: d.counters(
                 "exact_lost_total",
-                "Sequences of which the engine was to say exact entropies, and did not.",
+                "Sequences for which the engine did not report the requested exact entropies.",
                 &["reason"],
             ),
-            skipped: d.counters("entropy_skipped_total", "Sequences without the entropy that was wanted.", &["reason"]),
+            skipped: d.counters("entropy_skipped_total", "Sequences without the requested entropy.", &["reason"]),
             unforced_retries: d.counters(
                 "unforced_retries_total",
-                "Requests asked again as the client wrote them.",
+                "Requests that were sent again without forced logprobs.",
                 &["status_code"],
             ),
-            disconnects: d.counter("client_disconnects_total", "Clients that left before their reply was complete."),
-            aborts: d.counter("aborts_sent_total", "Aborts sent for clients that left."),
-            refused: d.counters("guard_refusals_total", "Requests refused because they kill servers.", &["rule"]),
-            shed: d.counters("shed_total", "Requests refused for want of capacity.", &["reason"]),
+            disconnects: d
+                .counter("client_disconnects_total", "Clients that disconnected before their reply was complete."),
+            aborts: d.counter("aborts_sent_total", "Aborts sent after a client disconnected."),
+            refused: d.counters(
+                "guard_refusals_total",
+                "Requests refused because they crash known server versions.",
+                &["rule"],
+            ),
+            shed: d.counters("shed_total", "Requests refused because a limit was reached.", &["reason"]),
             chat: ChatMetrics::declare(&d),
             uncaptured: d.counters(
                 "uncaptured_generations_total",
-                "Generations forwarded without seeing their tokens.",
+                "Generations that were forwarded without reading their tokens.",
                 &["endpoint"],
             ),
             store_entries: d.gauge("entropy_store_entries", "Requests in the entropy store."),
             store_bytes: d.gauge("entropy_store_bytes", "Bytes in the entropy store."),
             store_evictions: d.counters(
                 "entropy_store_evictions_total",
-                "Requests that left the entropy store.",
+                "Requests evicted from the entropy store.",
                 &["reason"],
             ),
-            turns: d.counters("turns_total", "Turns recorded.", &["outcome"]),
+            turns: d.counters("turns_total", "Recorded turns.", &["outcome"]),
             retries: d.counters(
                 "retries_total",
-                "Calls that came again after one whose reply did not reach the client.",
+                "Retried calls whose earlier reply did not reach the client.",
                 &["outcome"],
             ),
             session: SessionMetrics::declare(&d),
-            sessions_evicted: d.counters("sessions_evicted_total", "Sessions that left the store.", &["reason"]),
-            log_failures: d.counters("log_failures_total", "Records that did not reach the log in time.", &["reason"]),
+            sessions_evicted: d.counters("sessions_evicted_total", "Sessions evicted from the store.", &["reason"]),
+            log_failures: d.counters(
+                "log_failures_total",
+                "Records that were not written to the log in time.",
+                &["reason"],
+            ),
             log_degraded: d.gauge("log_degraded", "1 while records cannot be written to the log."),
             log_bytes: d.gauge("log_bytes", "Bytes of the log on disk."),
             log_records: d.counter("log_records_total", "Records written to the log."),
             log_lost: d.counter("log_lost_records_total", "Records that are not in the log."),
             log_restoring: d.gauge("log_restoring", "1 while sessions are restored from the log."),
             log_restored_bytes: d.gauge("log_restored_bytes", "Bytes of the log that were read at the start."),
-            log_restore_seconds: d.seconds("log_restore_seconds", "How long the restoration at the start took."),
-            log_damaged: d
-                .counter("log_damaged_regions_total", "Places in the log whose records are damaged and lost."),
+            log_restore_seconds: d.seconds("log_restore_seconds", "Duration of the restoration at the start."),
+            log_damaged: d.counter("log_damaged_regions_total", "Damaged regions of the log whose records are lost."),
             sessions: d.gauge("sessions", "Sessions in the store."),
             sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
@@ -262,7 +282,7 @@ impl Metrics {
         metrics
     }
 
-    /// Begins what alerts take the increase of: of a counter that appears at five nothing has increased.
+    /// Creates the series that alerts use with the value 0: `increase` sees no increase in a series whose first value is not 0.
     fn begin(&self) {
         for (counters, values) in [
             (&self.upstream_errors, &["connect", "timeout", "reset", "5xx"][..]),
@@ -277,13 +297,13 @@ impl Metrics {
         }
     }
 
-    /// Raises a counter to what is counted elsewhere.
+    /// Raises a counter to a total that is counted elsewhere.
     pub fn raise(&self, counter: &IntCounter, count: u64) {
-        let _alone = self.raising.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.raise_lock.lock().unwrap_or_else(PoisonError::into_inner);
         counter.inc_by(count.saturating_sub(counter.get()));
     }
 
-    /// The text exposition of everything.
+    /// All metrics in the text format of Prometheus.
     ///
     /// # Errors
     /// When a metric cannot be printed.
@@ -293,7 +313,7 @@ impl Metrics {
         Ok(text)
     }
 
-    /// All metrics of tokentap, including those without a value yet, by name.
+    /// The descriptions of all metrics, including those without a value, sorted by name.
     #[must_use]
     pub fn described() -> Vec<MetricDescription> {
         let mut described = Self::new("none").described;
@@ -301,7 +321,7 @@ impl Metrics {
         described
     }
 
-    /// The histograms of a model and an estimator, to be looked up once instead of at each request.
+    /// Returns the histograms of a model and an estimator. The caller keeps them, to save the lookup at each request.
     #[must_use]
     pub fn model(&self, name: &str, estimator: &str) -> ModelMetrics {
         ModelMetrics {
@@ -316,6 +336,6 @@ impl Metrics {
 pub struct ModelMetrics {
     /// Entropies, in nats.
     pub token_entropy: Arc<Tally>,
-    /// Probability covered by the top-k.
+    /// Probability mass of the reported top-k.
     pub topk_mass: Arc<Tally>,
 }

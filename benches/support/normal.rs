@@ -1,6 +1,6 @@
-//! Numbers that are normally distributed, the same in every run.
+//! Normally distributed numbers, equal in every run.
 
-/// Gives one after the other, with a deviation of 1.
+/// Returns numbers with a standard deviation of 1.
 pub(crate) fn normal() -> impl FnMut() -> f64 {
     let mut state = 88_172_645_463_325_252u64;
     let mut unit = move || {

@@ -2,7 +2,7 @@
 
 use crate::json::{Value, python};
 
-/// A value written the same whatever the order of its keys and the spelling of its numbers.
+/// A value as text that does not depend on the order of its keys or the notation of its numbers.
 #[must_use]
 pub(super) fn canonical(value: &Value) -> String {
     let mut out = String::new();

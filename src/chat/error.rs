@@ -11,7 +11,7 @@ pub enum RequestError {
     LimitReached {
         /// The limit; a label of metrics.
         limit: &'static str,
-        /// Which limit, how it was reached, and which setting it is.
+        /// The message: the limit, how it was reached, and its setting.
         message: String,
     },
     /// Only the engine's own endpoint can serve it.

@@ -1,19 +1,19 @@
-//! What `cached_tokens` counts: prompts whose beginning was seen before.
+//! The number for `cached_tokens`: tokens of a prompt that an earlier sequence begins with.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 const SEQUENCES: usize = 64;
 
-/// The latest sequences. Nothing is saved by it; it is here because clients read the number.
+/// The latest sequences. They save no work; clients read the number.
 #[derive(Debug, Default)]
 pub(super) struct PrefixCache {
-    // Held while comparing, never across an await.
+    // locked while prompts are compared
     sequences: Mutex<VecDeque<Vec<u32>>>,
 }
 
 impl PrefixCache {
-    /// Length of the longest known beginning of `prompt`, at most `limit` tokens.
+    /// Length of the longest known prefix of `prompt`, at most `limit` tokens.
     pub(super) fn matched(&self, prompt: &[u32], limit: usize) -> usize {
         let sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         let common = |seen: &Vec<u32>| seen.iter().zip(prompt).take_while(|(a, b)| a == b).count();

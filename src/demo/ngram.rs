@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-/// How many tokens before the next one are looked at.
+/// The number of tokens of context.
 pub(super) const HISTORY: usize = 3;
 
-/// Share of a context's mass per distinct follower that goes to the shorter
-/// context (Witten-Bell has 1). Small values on long contexts make the text's
-/// set phrases nearly certain, which is what gives the model entropies near 0.
+/// The weight of the shorter context per distinct follower (Witten-Bell uses 1). Small values for long contexts make fixed phrases nearly
+/// certain, which gives the model entropies near 0.
 const BACKOFF: [f64; HISTORY] = [0.6, 0.12, 0.02];
 
-/// Added to every unigram count, so that no token is impossible.
+/// Added to every unigram count, so that each token has a probability above 0.
 const FLOOR: f64 = 0.4;
 
 #[derive(Debug, Default)]
@@ -19,7 +18,7 @@ struct Followers {
     counts: Vec<(u32, f64)>,
 }
 
-/// Counts of what follows each context of one to [`HISTORY`] tokens.
+/// Counts of the tokens that follow each context of up to [`HISTORY`] tokens.
 #[derive(Debug)]
 pub(super) struct Ngram {
     unigram: Vec<f64>,
@@ -50,7 +49,7 @@ impl Ngram {
         Self { unigram, followers }
     }
 
-    /// Probabilities of every id after `context`; they sum to 1 and none is 0.
+    /// The probability of each id after `context`. They sum to 1 and none is 0.
     pub(super) fn probabilities(&self, context: &[u32]) -> Vec<f64> {
         let mut probabilities = self.unigram.clone();
         for (longer, table) in self.followers.iter().enumerate() {
@@ -71,7 +70,7 @@ impl Ngram {
     }
 }
 
-/// A context as one number; ids of the demo vocabulary fit 16 bits.
+/// A context as one number. Ids of the demo vocabulary fit 16 bits.
 fn key(context: &[u32]) -> u64 {
     context.iter().fold(1, |key, &id| key << 16 | u64::from(id))
 }

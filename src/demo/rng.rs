@@ -1,7 +1,6 @@
-//! Small deterministic random numbers.
+//! A deterministic random number generator.
 
-/// SplitMix64: one 64-bit state, one number a step. Enough to draw tokens with,
-/// and the same on every machine, which tests rely on.
+/// SplitMix64, with one 64-bit state. Its numbers are equal on every machine, which tests rely on.
 #[derive(Debug, Clone)]
 pub(super) struct Rng(u64);
 
@@ -21,7 +20,7 @@ impl Rng {
     }
 }
 
-/// Scrambles `x`: every bit of the result depends on every bit of it.
+/// Mixes `x`: each bit of the result depends on all bits of `x`.
 pub(super) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use crate::tokenizer::Tokenizer;
 
-/// It never fails, which those of other models may.
+/// Encoding and decoding never fail.
 #[derive(Debug, Clone)]
 pub struct Vocabulary(Tokenizer);
 
@@ -13,12 +13,12 @@ impl Vocabulary {
         Self(Tokenizer::from_bytes(bytes).expect("the checked-in tokenizer loads"))
     }
 
-    /// The ids of `text`; added tokens that are spelled out in it become their ids.
+    /// The ids of `text`. The text of an added token becomes its id.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         self.0.encode(text).expect("a byte-level BPE has an id for every byte")
     }
 
-    /// The text of `ids`, as [`Tokenizer::decode`] gives it.
+    /// The text of `ids`, by [`Tokenizer::decode`].
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         self.0.decode(ids, skip_special).expect("a byte-level decoder takes any bytes")
     }

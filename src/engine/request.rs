@@ -88,7 +88,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// When it is not one JSON object.
-    pub fn made(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
+    pub fn parse_with_ids(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
         Self::read(bytes, Ids::written(ids, span))
     }
 
@@ -283,14 +283,14 @@ mod tests {
     fn ids_that_tokentap_wrote_are_not_parsed_again() {
         let body = br#"{"input_ids":[7,5,300],"sampling_params":{"max_new_tokens":null},"stream":true}"#;
         let ids: Arc<[u32]> = [7, 5, 300].into();
-        let made = GenerateRequest::made(Bytes::from_static(body), Arc::clone(&ids), 13..22).unwrap();
+        let made = GenerateRequest::parse_with_ids(Bytes::from_static(body), Arc::clone(&ids), 13..22).unwrap();
         let read = GenerateRequest::parse(Bytes::from_static(body)).unwrap();
         assert_eq!((made.prompt_ids(0), read.prompt_ids(0), made.prompt_ids(1)), (Some(ids.clone()), Some(ids), None));
         assert_eq!(Ids { written: None, ..made.ids.clone() }, read.ids);
         assert_eq!((made.stream, made.object.span.clone()), (read.stream, read.object.span.clone()));
         // the list at the span is not parsed
         let other = Bytes::from_static(br#"{"input_ids":[,,,,,,,],"stream":true}"#);
-        assert!(GenerateRequest::made(other, [1].into(), 13..22).is_ok_and(|made| made.stream == Some(true)));
+        assert!(GenerateRequest::parse_with_ids(other, [1].into(), 13..22).is_ok_and(|made| made.stream == Some(true)));
     }
 
     #[test]

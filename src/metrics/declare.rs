@@ -1,4 +1,4 @@
-//! How a metric comes into the registry.
+//! Registers metrics.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ pub struct MetricDescription {
     pub labels: Vec<String>,
 }
 
-/// Collects what is being declared; a name that clashes or is ill-formed is a mistake in this file.
+/// Registers metrics and collects their descriptions. Panics if a name is invalid or registered twice.
 pub(super) struct Declare<'a> {
     registry: &'a Registry,
     described: RefCell<Vec<MetricDescription>>,
@@ -34,13 +34,13 @@ impl<'a> Declare<'a> {
     }
 
     pub(super) fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
-        let collector = collector.expect("names and labels in this file are well-formed");
+        let collector = collector.expect("names and labels of metrics are constants, and valid");
         self.described.borrow_mut().extend(collector.desc().into_iter().map(|desc| MetricDescription {
             name: desc.fq_name.clone(),
             help: desc.help.clone(),
             labels: desc.variable_labels.clone(),
         }));
-        self.registry.register(Box::new(collector.clone())).expect("names in this file are distinct");
+        self.registry.register(Box::new(collector.clone())).expect("names of metrics are constants, and distinct");
         collector
     }
 
@@ -56,7 +56,7 @@ impl<'a> Declare<'a> {
         self.keep(IntGauge::with_opts(options(name, help)))
     }
 
-    /// A number of seconds, which has a fraction.
+    /// A gauge of seconds with a fraction.
     pub(super) fn seconds(&self, name: &str, help: &str) -> Gauge {
         self.keep(Gauge::with_opts(options(name, help)))
     }

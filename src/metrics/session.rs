@@ -1,15 +1,15 @@
-//! Metrics of sessions: their names, and how turns attach.
+//! Metrics of sessions: their names, and the attachment of turns.
 
 use prometheus::IntCounterVec;
 
 use super::declare::Declare;
 
-/// Handles.
+/// Handles of the metrics.
 #[derive(Debug)]
 pub struct SessionMetrics {
-    /// How turns found their place in their sessions, by `cause`.
+    /// Turns by how they were attached to their sessions, `cause`.
     pub attachments: IntCounterVec,
-    /// Calls without a session whose name in a field with other uses was passed over, by `field`: metadata, user, key.
+    /// Calls with an ignored invalid session name, by `field`: metadata, user, key.
     pub names_ignored: IntCounterVec,
 }
 
@@ -17,15 +17,19 @@ impl SessionMetrics {
     pub(super) fn declare(d: &Declare<'_>) -> Self {
         let names_ignored = d.counters(
             "session_names_ignored_total",
-            "Calls without a session because a field with other uses holds no valid name.",
+            "Calls without a session, because the field has an invalid session name.",
             &["field"],
         );
-        // an alert needs a first value to see an increase
+        // alerts see an increase only in a series that began at 0
         for field in ["metadata", "user", "key"] {
             names_ignored.with_label_values(&[field]);
         }
         Self {
-            attachments: d.counters("attachments_total", "How turns found their place in their sessions.", &["cause"]),
+            attachments: d.counters(
+                "attachments_total",
+                "Turns by how they were attached to their sessions.",
+                &["cause"],
+            ),
             names_ignored,
         }
     }

@@ -1,31 +1,31 @@
-//! Metrics of whole rows, and of the device that measures them.
+//! Metrics of rows of logits, and of the device that measures them.
 
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 
 use super::OVERHEAD_BUCKETS;
 use super::declare::{Declare, options};
 
-/// Rows measured together: one, a slot, a device's launch.
+/// Rows that are measured together: one, those of a slot, or those of a kernel launch.
 const ROWS_BUCKETS: [f64; 10] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0];
 
-/// Handles. A `backend` is `cpu/…` or `cuda`; a `work` is `rows` or `top_k`.
+/// Handles of the metrics. A `backend` is `cpu/…` or `cuda`; a `work` is `rows` or `top_k`.
 #[derive(Debug)]
 pub struct SliceMetrics {
-    /// Rows measured away from the I/O threads, by `backend`, `work`.
+    /// Rows measured on other threads than those for I/O, by `backend`, `work`.
     pub rows: IntCounterVec,
-    /// Rows measured at once, by `backend`, `work`.
+    /// Rows measured together, by `backend`, `work`.
     pub batch: HistogramVec,
-    /// Seconds from handing rows in to the start of their measuring, by `backend`, `work`.
+    /// Seconds that rows waited in the queue, by `backend`, `work`.
     pub wait: HistogramVec,
-    /// Seconds from that start to the numbers, copies to and from a device included, by `backend`, `work`.
+    /// Seconds of the computation, with copies to and from a device, by `backend`, `work`.
     pub compute: HistogramVec,
-    /// Rows that a device was to measure and the CPU did, by `reason`.
+    /// Rows that the CPU measured instead of the device, by `reason`.
     pub fallbacks: IntCounterVec,
-    /// Errors of the CUDA driver, by `code`, the driver's own number.
+    /// Errors of the CUDA driver, by `code`, the driver's error number.
     pub device_errors: IntCounterVec,
-    /// 1 for the backend in use, 0 for one that was, by `work`, `backend`.
+    /// 1 for the backend in use, 0 for one that was in use before, by `work`, `backend`.
     pub backend: IntGaugeVec,
-    /// Rows from which the device was the faster one, as measured at start, by `work`; absent where it never was.
+    /// The number of rows from which the device is faster, measured at start, by `work`. Absent if it never is.
     pub crossover: IntGaugeVec,
 }
 
@@ -33,21 +33,25 @@ impl SliceMetrics {
     pub(super) fn declare(d: &Declare<'_>) -> Self {
         let by = ["backend", "work"];
         Self {
-            rows: d.counters("slice_rows_total", "Rows measured away from the I/O threads.", &by),
-            batch: d.histograms("slice_batch_rows", "Rows measured at once.", &by, &ROWS_BUCKETS),
-            wait: d.histograms(
-                "slice_wait_seconds",
-                "From handing rows in to their measuring.",
+            rows: d.counters("slice_rows_total", "Rows measured on other threads than those for I/O.", &by),
+            batch: d.histograms("slice_batch_rows", "Rows measured together.", &by, &ROWS_BUCKETS),
+            wait: d.histograms("slice_wait_seconds", "Time that rows waited in the queue.", &by, &OVERHEAD_BUCKETS),
+            compute: d.histograms(
+                "slice_compute_seconds",
+                "Time of the computation, with copies to and from a device.",
                 &by,
                 &OVERHEAD_BUCKETS,
             ),
-            compute: d.histograms("slice_compute_seconds", "Measuring, with all copies.", &by, &OVERHEAD_BUCKETS),
-            fallbacks: d.counters("slice_fallbacks_total", "Rows that the CPU measured for the device.", &["reason"]),
+            fallbacks: d.counters(
+                "slice_fallbacks_total",
+                "Rows that the CPU measured instead of the device.",
+                &["reason"],
+            ),
             device_errors: d.counters("cuda_errors_total", "Errors of the CUDA driver.", &["code"]),
             backend: d
                 .keep(IntGaugeVec::new(options("entropy_backend", "1 for the backend in use."), &["work", "backend"])),
             crossover: d.keep(IntGaugeVec::new(
-                options("cuda_crossover_rows", "Rows from which the device was faster, as measured at start."),
+                options("cuda_crossover_rows", "Number of rows from which the device is faster, measured at start."),
                 &["work"],
             )),
         }

@@ -4,14 +4,14 @@ use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::declare::{Declare, options};
 
-/// Handles. A `port` is `data` or `control`; one without TLS has no series.
+/// Handles of the metrics. A `port` is `data` or `control`. A port without TLS has no series.
 #[derive(Debug)]
 pub struct TlsMetrics {
-    /// When the certificate that is shown ends, in seconds since 1970, by `port`.
+    /// Expiry of the certificate in use, in seconds since 1970, by `port`.
     pub expiry: IntGaugeVec,
-    /// Changes of the files, by `port`, `result`: ok, failed (the pair before stays).
+    /// Reloads of changed files, by `port`, `result`: ok, or failed (the old pair stays in use).
     pub reloads: IntCounterVec,
-    /// Connections on which no TLS came about, by `port`, `reason`.
+    /// Failed TLS handshakes, by `port`, `reason`.
     pub failures: IntCounterVec,
 }
 
@@ -19,15 +19,18 @@ impl TlsMetrics {
     pub(super) fn declare(d: &Declare<'_>) -> Self {
         Self {
             expiry: d.keep(IntGaugeVec::new(
-                options("tls_certificate_expiry_timestamp_seconds", "When the certificate ends, since 1970."),
+                options(
+                    "tls_certificate_expiry_timestamp_seconds",
+                    "Expiry of the certificate, in seconds since 1970.",
+                ),
                 &["port"],
             )),
-            reloads: d.counters("tls_reloads_total", "Changes of certificate and key.", &["port", "result"]),
-            failures: d.counters(
-                "tls_handshake_failures_total",
-                "Connections on which no TLS came about.",
-                &["port", "reason"],
+            reloads: d.counters(
+                "tls_reloads_total",
+                "Reloads of certificate and key after they changed.",
+                &["port", "result"],
             ),
+            failures: d.counters("tls_handshake_failures_total", "Failed TLS handshakes.", &["port", "reason"]),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Text that has come and was not passed on.
+//! Text that was received and not passed on yet.
 
 use memchr::memmem;
 
@@ -12,23 +12,23 @@ pub(super) struct Buffer {
 impl Buffer {
     /// Adds a piece.
     pub(super) fn push(&mut self, piece: &str) {
-        // once a piece and not once a step, so that many steps in one long piece do not move its rest each time
+        // once per piece and not once per step, so that many steps in a long piece do not move its rest each time
         self.text.drain(..std::mem::take(&mut self.at));
         self.text.push_str(piece);
     }
 
-    /// What is left.
+    /// The buffered text.
     pub(super) fn rest(&self) -> &str {
         &self.text[self.at..]
     }
 
-    /// Lets go of `length` bytes.
+    /// Removes the first `length` bytes.
     pub(super) fn skip(&mut self, length: usize) {
         self.at += length;
     }
 }
 
-/// How many bytes of `text` certainly precede `marker`, up to where it begins or may begin; and whether `text` contains it.
+/// The number of bytes of `text` before `marker`, or before what may be the beginning of it; and whether `text` contains it.
 pub(super) fn until(text: &str, marker: &str) -> (usize, bool) {
     match find(text, marker) {
         Some(at) => (at, true),
@@ -36,16 +36,16 @@ pub(super) fn until(text: &str, marker: &str) -> (usize, bool) {
     }
 }
 
-/// Where `marker` begins in `text`; an empty one is nowhere.
+/// The position of `marker` in `text`. An empty marker is never found.
 pub(super) fn find(text: &str, marker: &str) -> Option<usize> {
     if marker.is_empty() { None } else { memmem::find(text.as_bytes(), marker.as_bytes()) }
 }
 
-/// How many bytes at the end of `text` may be the beginning of `marker`.
+/// The number of bytes at the end of `text` that may be the beginning of `marker`.
 fn overlap(text: &str, marker: &str) -> usize {
     let (text, marker) = (text.as_bytes(), marker.as_bytes());
     let longest = marker.len().saturating_sub(1).min(text.len());
-    // a prefix that ends within a character never matches: the text has whole ones
+    // a prefix that ends within a character never matches, because the text has whole characters
     (1..=longest).rev().find(|length| text.ends_with(&marker[..*length])).unwrap_or(0)
 }
 

@@ -1,12 +1,12 @@
-//! What is left of the text, without the white space that markers leave at its ends.
+//! The content of a message, without white space at its ends where markers were removed.
 
 use super::Event;
 use super::space::{strip_end, strip_start};
 
-/// Passes content on, and holds white space until it is clear whether it ends the content.
+/// Passes content on, and holds white space back until it is known whether it ends the content.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
-    /// Something was taken out of the text so far.
+    /// A call or a think span was removed from the text so far.
     taken: bool,
     /// A visible character was passed on.
     visible: bool,
@@ -14,12 +14,12 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Something stood here that is no content.
+    /// A call or a think span was removed at this position.
     pub(super) fn taken(&mut self) {
         self.taken = true;
     }
 
-    /// More text.
+    /// Adds text.
     pub(super) fn push(&mut self, text: &str, out: &mut Vec<Event>) {
         let shown = strip_end(text);
         if shown.is_empty() {
@@ -38,7 +38,7 @@ impl Content {
         out.push(Event::Content(passed));
     }
 
-    /// The end of the text.
+    /// Ends the text.
     pub(super) fn finish(self, out: &mut Vec<Event>) {
         if !self.taken && !self.gap.is_empty() {
             out.push(Event::Content(self.gap));

@@ -5,16 +5,16 @@ use super::buffer::find;
 use super::loads::loads;
 use super::space::strip;
 
-/// Begins a section.
+/// The marker at the start of a section.
 pub(super) const BEGIN: &str = "<｜tool▁calls▁begin｜>";
-/// Ends it.
+/// The marker at its end.
 pub(super) const END: &str = "<｜tool▁calls▁end｜>";
 
 const CALL: &str = "<｜tool▁call▁begin｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 const CALL_END: &str = "<｜tool▁call▁end｜>";
 
-/// Reads one section: the calls in it, whatever text is between them.
+/// Reads the calls of one section and ignores text between them.
 pub(super) fn read(section: &str) -> Vec<ToolCall> {
     let (mut calls, mut rest) = (Vec::new(), section);
     while let Some(at) = find(rest, CALL) {

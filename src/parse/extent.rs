@@ -1,6 +1,6 @@
-//! Where a JSON object or array ends, by its brackets.
+//! Finds the end of a JSON object or array by its brackets.
 
-/// Counts brackets outside of strings. Whether the text is JSON is for the reader of it to say.
+/// Counts brackets outside of strings. Does not validate the JSON.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Extent {
     read: usize,
@@ -10,7 +10,8 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Reads on in `text`, which begins with the bracket and has grown since the last time; its length in bytes once it has closed.
+    /// Continues in `text`, which begins with the bracket and may have grown since the last call. Returns the length of the object or
+    /// array in bytes once it is closed.
     pub(super) fn read(&mut self, text: &str) -> Option<usize> {
         for byte in &text.as_bytes()[self.read..] {
             self.read += 1;

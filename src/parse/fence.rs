@@ -4,14 +4,14 @@ use super::ToolCall;
 use super::buffer::until;
 use super::syntax::Step;
 
-/// Finds the end of a block and has its body read.
+/// Finds the end of a block and reads its body.
 #[derive(Debug, Clone)]
 pub(super) struct Fence {
-    /// Begins a block.
+    /// The marker at the start of a block.
     pub(super) start: &'static str,
     end: &'static str,
     body: fn(&str) -> Vec<ToolCall>,
-    /// Up to here, bytes, no end begins.
+    /// No end marker begins before this byte.
     searched: usize,
 }
 
@@ -24,7 +24,7 @@ impl Fence {
         self.searched = self.start.len();
     }
 
-    /// A block without a call in it is text.
+    /// Reads a block. A block without a call is text.
     pub(super) fn read(&mut self, held: &str) -> Step {
         let (length, found) = until(&held[self.searched..], self.end);
         self.searched += length;

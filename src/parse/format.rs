@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How a family of models writes its calls.
+/// The format of the tool calls of a family of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// A JSON object with `name` and `arguments` in `<tool_call>` tags.
@@ -24,13 +24,13 @@ pub enum Format {
     DeepSeek,
 }
 
-/// No format has this name.
+/// There is no format with this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no format of tool calls is called {0:?}")]
 pub struct UnknownFormat(pub String);
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 8] = [
         Self::Hermes,
         Self::QwenXml,
@@ -42,7 +42,7 @@ impl Format {
         Self::DeepSeek,
     ];
 
-    /// Its name.
+    /// The name of the format.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,14 +57,14 @@ impl Format {
         }
     }
 
-    /// What SGLang's `--tool-call-parser` calls the same format, where the names differ.
+    /// The name of the same format in SGLang's `--tool-call-parser`, if it differs.
     #[must_use]
     pub fn aliases(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &["qwen", "qwen25"],
             Self::QwenXml => &["qwen3_coder"],
             Self::Glm => &["glm45", "glm47"],
-            // not deepseekv32 and later: they write another one
+            // not deepseekv32 and later: their format differs
             Self::DeepSeek => &["deepseekv3", "deepseekv31"],
             Self::KimiK2 | Self::Llama3 | Self::Pythonic | Self::Mistral => &[],
         }

@@ -21,7 +21,8 @@ pub(super) fn read(body: &str) -> Vec<ToolCall> {
     vec![ToolCall::read(name, Some(&PythonValue::Dict(arguments)))]
 }
 
-/// The first key with a value, that value, and the text after them. A key extends up to a value: an end tag without one is part of it.
+/// The first key with a value, that value, and the text after them. A key ends where a value begins: an end tag without a value is part of
+/// the key.
 fn pair(text: &str) -> Option<(&str, &str, &str)> {
     let (_, text) = text.split_once("<arg_key>")?;
     for (at, end) in text.match_indices("</arg_key>") {

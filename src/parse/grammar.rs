@@ -1,13 +1,13 @@
-//! What to look for in a text.
+//! The markers that a text is parsed with.
 
 use super::{Format, Message, StreamingParser};
 
 /// The markers around thinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Think {
-    /// Begins a span. An empty one never does.
+    /// The start of a span. If empty, spans never start.
     pub start: String,
-    /// Ends a span. An empty one never does.
+    /// The end of a span. If empty, spans never end.
     pub end: String,
 }
 
@@ -17,19 +17,19 @@ impl Default for Think {
     }
 }
 
-/// How a text is to be read.
+/// How a text is parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grammar {
-    /// How calls are written; without it no tools exist, and text that looks like a call is content.
+    /// The format of calls. Without it there are no tools, and text that looks like a call is content.
     pub format: Option<Format>,
-    /// The markers of thinking; without them no text is reasoning.
+    /// The markers of thinking. Without them no text is reasoning.
     pub think: Option<Think>,
-    /// The prompt opened a span, so the text begins inside one. Says nothing without `think`.
+    /// The prompt opened a span, so the text begins inside one. Ignored without `think`.
     pub opened: bool,
 }
 
 impl Grammar {
-    /// Reads a whole text. No text fails.
+    /// Parses a whole text. Never fails.
     #[must_use]
     pub fn parse(&self, text: &str) -> Message {
         let mut events = Vec::new();
@@ -39,7 +39,7 @@ impl Grammar {
         events.into_iter().collect()
     }
 
-    /// Reads a text that comes in pieces.
+    /// Returns a parser for a text that arrives in pieces.
     #[must_use]
     pub fn stream(&self) -> StreamingParser {
         StreamingParser::new(self)

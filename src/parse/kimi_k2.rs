@@ -6,12 +6,12 @@ use super::loads::loads;
 use super::space::{strip, strip_start};
 use crate::json::python::is_space;
 
-/// Begins a section.
+/// The marker at the start of a section.
 pub(super) const BEGIN: &str = "<|tool_calls_section_begin|>";
-/// Ends it.
+/// The marker at its end.
 pub(super) const END: &str = "<|tool_calls_section_end|>";
 
-/// Reads one section: the calls in it, whatever text is between them.
+/// Reads the calls of one section and ignores text between them.
 pub(super) fn read(section: &str) -> Vec<ToolCall> {
     let (mut calls, mut rest) = (Vec::new(), section);
     while let Some(at) = find(rest, "<|tool_call_begin|>") {
@@ -42,7 +42,7 @@ fn call(id: &str, raw: &str) -> ToolCall {
     ToolCall { id: Some(id.to_owned()), ..call }
 }
 
-/// The name within an id; the whole id where it has no name in the usual form.
+/// The name within an id, or the whole id if it has no name in the usual form.
 fn name(id: &str) -> &str {
     let numbered = id
         .rsplit_once(':')

@@ -1,7 +1,7 @@
-//! Python's own notation: calls with literals for arguments.
+//! Calls in Python's syntax, with literals as arguments.
 //!
-//! Strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, lists and dicts of them. Not read are other
-//! expressions, tuples and sets, other prefixes of strings, strings side by side, escapes by name (`\N{…}`), underscores and other
+//! Supported are strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, lists and dicts of them. Not supported are
+//! other expressions, tuples and sets, other prefixes of strings, strings side by side, escapes by name (`\N{…}`), underscores and other
 //! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`]. Keys of a dict are compared as `json.dumps` writes them,
 //! so that `1` and `True` are two keys.
 
@@ -9,7 +9,7 @@ use super::ToolCall;
 use super::value::{Dict, PythonValue, escaped, push_char};
 use crate::json::{MAX_DEPTH, python};
 
-/// Reads a list of calls that is the whole of `text`; `None` where it is anything else.
+/// Reads `text`, which must be a list of calls and nothing else; otherwise `None`.
 pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     let mut source = Source { rest: text };
     source.take("[").then_some(())?;
@@ -31,20 +31,20 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// What is left, without the white space that Python allows within brackets.
+    /// The rest of the text, without the white space that Python allows within brackets.
     fn visible(&mut self) -> &'a str {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\x0c', '\n', '\r']);
         self.rest
     }
 
-    /// Passes `token` if it comes next.
+    /// Consumes `token` if it is next.
     fn take(&mut self, token: &str) -> bool {
         let behind = self.visible().strip_prefix(token);
         self.rest = behind.unwrap_or(self.rest);
         behind.is_some()
     }
 
-    /// Passes items with commas between them, perhaps one at the end, and then `close`.
+    /// Consumes items separated by commas, with an optional comma at the end, and then `close`.
     fn separated(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             if self.take(close) {
@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
         Some(PythonValue::List(items))
     }
 
-    /// Keys that are no strings become some, as `json.dumps` makes them.
+    /// Keys that are not strings are converted as by `json.dumps`.
     fn dict(&mut self, depth: usize) -> Option<PythonValue> {
         self.take("{").then_some(())?;
         let mut dict = Dict::default();
@@ -215,7 +215,7 @@ impl<'a> Source<'a> {
         Some(())
     }
 
-    /// The code point that `count` hexadecimal digits say, which may be half of a pair.
+    /// The code point of `count` hexadecimal digits, which may be a surrogate.
     fn code(&mut self, count: usize, out: &mut String) -> Option<()> {
         let digits = self.rest.get(..count).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
         self.rest = &self.rest[count..];

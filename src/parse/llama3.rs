@@ -1,4 +1,4 @@
-//! JSON objects with `name` and `parameters`, `;` between them: after `<|python_tag|>`, or as the whole answer.
+//! JSON objects with `name` and `parameters`, separated by `;`: after `<|python_tag|>`, or as the whole answer.
 
 use super::extent::Extent;
 use super::loads::loads;
@@ -7,22 +7,22 @@ use super::syntax::{self, Step};
 use super::value::PythonValue;
 use super::{ToolCall, named};
 
-/// Says that calls follow. Without an object after it, it is text.
+/// The marker before calls. Without an object after it, it is text.
 pub(super) const TAG: &str = "<|python_tag|>";
 
 const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
 /// Reads one run of objects.
 ///
-/// After a tag each object is a call, and the run ends at what is neither white space, nor a semicolon with an object after it, nor
-/// an object. Without one the run is calls only where it is all of the answer and each object has a name and an object of arguments:
-/// an answer in JSON is an answer.
+/// After a tag each object is a call, and the run ends at the first text that is neither white space, nor a semicolon before an object, nor
+/// an object. Without a tag the objects are calls only if they are the whole answer and each has a name and an object of arguments.
+/// Otherwise the answer is JSON content.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Llama3 {
     calls: Vec<ToolCall>,
-    /// Where the last call ends, or the tag.
+    /// The end of the last call, or of the tag.
     at: usize,
-    /// Where the next one begins, and how far it is read.
+    /// The start of the next call, and how far it has been read.
     object: Option<(usize, Extent)>,
 }
 
@@ -54,19 +54,19 @@ impl Llama3 {
         match tag(held) {
             0 if self.object.is_none() && strip_start(&held[self.at..]).is_empty() => self.ended(1),
             0 => Step::Text(1),
-            // an object that does not end takes the rest of the text with it
+            // an object that does not end includes the rest of the text
             _ if self.calls.is_empty() => Step::More,
             tag => self.ended(tag),
         }
     }
 
-    /// The calls of the run, or that nothing but `marker` bytes were found.
+    /// The calls of the run, or text of `marker` bytes without a call.
     fn ended(&mut self, marker: usize) -> Step {
         if self.calls.is_empty() { Step::Text(marker) } else { Step::Calls(self.at, std::mem::take(&mut self.calls)) }
     }
 }
 
-/// The length of the tag in front.
+/// The length of the tag at the start.
 fn tag(held: &str) -> usize {
     if held.starts_with(TAG) { TAG.len() } else { 0 }
 }

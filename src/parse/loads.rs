@@ -1,13 +1,12 @@
-//! What Python's `json.loads` reads.
+//! JSON as Python's `json.loads` reads it.
 //!
-//! `NaN`, `Infinity`, integers of any size, halves of surrogate pairs and repeated keys included; of the latter the last value counts.
-//! It differs where Python's own limits raise something else than "not JSON": a text that nests deeper than [`MAX_DEPTH`], where
-//! Python goes to about a thousand, and an integer of more than 4300 digits are not JSON here.
+//! It accepts `NaN`, `Infinity`, integers of any size, lone surrogates and repeated keys, whose last value counts. Unlike Python it accepts
+//! neither text that nests deeper than [`MAX_DEPTH`] (Python's limit is about a thousand) nor integers of more than 4300 digits.
 
 use super::value::{Dict, PythonValue, push_char};
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
 
-/// Reads the value that is the whole of `text`.
+/// Reads `text` as one value.
 pub(super) fn loads(text: &str) -> Result<PythonValue, Malformed> {
     let mut cursor = Cursor::new(text.as_bytes());
     let value = value(&mut cursor, 0)?;
@@ -15,12 +14,12 @@ pub(super) fn loads(text: &str) -> Result<PythonValue, Malformed> {
     Ok(value)
 }
 
-/// JSON where it is some, and otherwise the text itself.
+/// The JSON value of the text, or the text itself if it is not JSON.
 pub(super) fn loose(text: &str) -> PythonValue {
     loads(text).unwrap_or_else(|_| PythonValue::text(text))
 }
 
-/// The texts of the elements of a JSON array that is the whole of `text`; they are not looked into.
+/// The texts of the elements of `text`, which is a JSON array. The elements are not validated.
 pub(super) fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
     let mut cursor = Cursor::new(text.as_bytes());
     let mut found = Vec::new();

@@ -1,14 +1,14 @@
-//! What a text says, in parts and put together.
+//! The parts of a parsed message, and the whole message.
 
 use super::value::PythonValue;
 
-/// The name of a call whose own name cannot be read.
+/// The name of a call whose name cannot be read.
 pub const UNKNOWN_TOOL: &str = "unknown_tool";
 
-/// A text, parsed.
+/// A parsed text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The text inside think spans; `None` where it has no visible character.
+    /// The text inside think spans; `None` if it has no visible character.
     pub reasoning: Option<String>,
     /// The text that is neither reasoning nor a call.
     pub content: String,
@@ -16,14 +16,14 @@ pub struct Message {
     pub calls: Vec<ToolCall>,
 }
 
-/// One call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// The tool, or [`UNKNOWN_TOOL`].
+    /// The name of the tool, or [`UNKNOWN_TOOL`].
     pub name: String,
-    /// The call's id, where the text carries one: in `kimi_k2` and `mistral`.
+    /// The call's id, if the format has one: `kimi_k2` and `mistral`.
     pub id: Option<String>,
-    /// A JSON object as Python's `json.dumps` writes it; in an error the text that could not be read.
+    /// A JSON object as Python's `json.dumps` writes it. If the call could not be read, its text.
     pub arguments: String,
     /// The call could not be read.
     pub error: bool,
@@ -41,7 +41,7 @@ pub enum Event {
 }
 
 impl ToolCall {
-    /// A call that was read; anything but a dict of arguments counts as none.
+    /// A call that was read. Arguments that are not a dict count as none.
     pub(super) fn read(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
         let arguments = match arguments {
             Some(arguments @ PythonValue::Dict(_)) => arguments.dumps(),
@@ -50,7 +50,7 @@ impl ToolCall {
         Self { name: name.into(), id: None, arguments, error: false }
     }
 
-    /// A call of which `raw` could not be read.
+    /// A call that could not be read, with its text.
     pub(super) fn unread(name: &str, raw: &str) -> Self {
         let name = if name.is_empty() { UNKNOWN_TOOL } else { name };
         Self { name: name.to_owned(), id: None, arguments: raw.to_owned(), error: true }

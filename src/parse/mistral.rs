@@ -1,6 +1,6 @@
 //! `[TOOL_CALLS]`, then a JSON array of calls, or one call as `NAME[ARGS]{…}` or `NAME[CALL_ID]ID[ARGS]{…}`.
 //!
-//! Nothing ends a call but its JSON: one whose brackets never close takes the rest of the text with it, which stays content.
+//! A call ends where its JSON ends. If its brackets never close, the rest of the text is content.
 
 use super::ToolCall;
 use super::extent::Extent;
@@ -11,10 +11,10 @@ use super::syntax::{self, Step};
 use super::value::PythonValue;
 use crate::json::python::is_space;
 
-/// Stands in front of the array, or of each call.
+/// The marker before the array, or before each call.
 pub(super) const START: &str = "[TOOL_CALLS]";
 
-/// Reads what follows one marker. A marker without a call after it is text.
+/// Reads the text after one marker. A marker without a call after it is text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mistral {
     found: Option<Head>,
@@ -24,7 +24,7 @@ pub(super) struct Mistral {
 /// The part of a call before the JSON.
 #[derive(Debug, Clone, Default)]
 struct Head {
-    /// Where the JSON begins.
+    /// The start of the JSON.
     json: usize,
     /// The name of the one call; `None` before an array.
     name: Option<String>,
@@ -48,7 +48,7 @@ impl Mistral {
     }
 }
 
-/// Why there is no head.
+/// Why no head was found.
 enum Unfit {
     /// The text is too short to decide.
     Short,
@@ -81,7 +81,7 @@ fn head(text: &str) -> Result<Head, Unfit> {
     }
 }
 
-/// Passes a run of visible characters up to a bracket.
+/// Consumes a run of visible characters up to a bracket.
 fn word(rest: &mut &str) -> Result<String, Unfit> {
     let visible = strip_start(rest);
     let length = visible.find(|c| matches!(c, '[' | '{') || is_space(c)).ok_or(Unfit::Short)?;
@@ -94,7 +94,7 @@ fn word(rest: &mut &str) -> Result<String, Unfit> {
     }
 }
 
-/// Passes `tag` if it comes next.
+/// Consumes `tag` if it is next.
 fn tag(rest: &mut &str, tag: &str) -> Result<bool, Unfit> {
     match rest.strip_prefix(tag) {
         Some(behind) => {

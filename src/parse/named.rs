@@ -1,4 +1,4 @@
-//! The JSON objects that are calls: `{"name": …, "arguments": {…}}`.
+//! Calls as JSON objects: `{"name": …, "arguments": {…}}`.
 
 use super::ToolCall;
 use super::buffer::find;
@@ -6,7 +6,7 @@ use super::loads::loads;
 use super::space::strip_start;
 use super::value::PythonValue;
 
-/// Reads a call whose arguments are the value of the first of `keys` that exists; without such a key, or an object there, it has none.
+/// Reads a call. Its arguments are the value of the first of `keys` that exists; if none exists or the value is not an object, it has none.
 pub(super) fn read(raw: &str, keys: &[&str]) -> ToolCall {
     let Ok(PythonValue::Dict(call)) = loads(raw) else { return ToolCall::unread(&spelled(raw), raw) };
     match call.get("name").and_then(PythonValue::as_text) {
@@ -15,7 +15,7 @@ pub(super) fn read(raw: &str, keys: &[&str]) -> ToolCall {
     }
 }
 
-/// The first name that the text of a call spells out, whatever else is wrong with it; empty without one.
+/// The first name in the text of an invalid call; empty without a name.
 fn spelled(raw: &str) -> String {
     let mut rest = raw;
     while let Some(at) = find(rest, "\"name\"") {

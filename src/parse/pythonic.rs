@@ -5,13 +5,13 @@ use super::literal::{self, is_name};
 use super::space::{strip, strip_start};
 use super::syntax::{self, Step};
 
-/// Llama 4 may write it in front of the list.
+/// The marker that Llama 4 may write before the list.
 pub(super) const START: &str = "<|python_start|>";
 const END: &str = "<|python_end|>";
 
-/// Holds what begins like a list of calls up to the end of the text, since anything after the list makes an answer of it.
+/// Buffers text that begins like a list of calls until the end, because text after the list makes it content.
 ///
-/// What has the shape `[NAME( … )]` and is no list of calls with literals by name is one call that could not be read.
+/// Text of the form `[NAME( … )]` that is not a list of calls with keyword literals is one call that could not be read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pythonic {
     likely: bool,
@@ -49,13 +49,13 @@ fn is_closed(list: &str) -> bool {
     calls.is_some_and(|calls| strip(calls.strip_suffix(',').unwrap_or(calls)).ends_with(')'))
 }
 
-/// What begins in front of the first parenthesis.
+/// The text before the first parenthesis.
 enum Name<'a> {
-    /// The call of this name.
+    /// The name of a call.
     Called(&'a str),
-    /// What may become a call.
+    /// It may become a call.
     Short,
-    /// No call.
+    /// Not a call.
     Other,
 }
 

@@ -32,7 +32,7 @@ fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a s
     loop {
         rest = &rest[find(rest, open)? + open.len()..];
         let (name, behind) = rest.split_once('>')?;
-        // without a name it is no element, and the next one may be
+        // without a name it is not an element; the next one may be
         if !name.is_empty() {
             let (inner, behind) = behind.split_once(close)?;
             return Some((name, inner, behind));

@@ -1,20 +1,20 @@
-//! The text of think spans, put together.
+//! The reasoning of a message: the text of its think spans.
 
 use super::Event;
 use super::space::{strip_end, strip_start};
 
-/// Passes reasoning on: each span without white space at its ends, a line feed between two of them.
+/// Passes reasoning on: each span without white space at its ends, with a line feed between spans.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reasoning {
     /// A visible character was passed on.
     visible: bool,
-    /// One of this span was.
+    /// A visible character of this span was passed on.
     begun: bool,
     gap: String,
 }
 
 impl Reasoning {
-    /// More text of the open span.
+    /// Adds text of the open span.
     pub(super) fn push(&mut self, text: &str, out: &mut Vec<Event>) {
         let text = if self.begun { text } else { strip_start(text) };
         let shown = strip_end(text);
@@ -32,7 +32,7 @@ impl Reasoning {
         out.push(Event::Reasoning(passed));
     }
 
-    /// The end of the span.
+    /// Ends the span.
     pub(super) fn end(&mut self) {
         self.begun = false;
         self.gap.clear();

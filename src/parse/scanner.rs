@@ -1,4 +1,4 @@
-//! Tells calls from content, in text without think spans.
+//! Separates calls from content, in text without think spans.
 
 use super::buffer::{Buffer, until};
 use super::content::Content;
@@ -11,11 +11,11 @@ use super::{Event, Format};
 pub(super) struct Scanner {
     syntax: Option<Syntax>,
     buffer: Buffer,
-    /// What is left begins with a marker or an opener.
+    /// The buffered text begins with a marker or an opener.
     in_call: bool,
-    /// Nothing visible has been settled so far, neither text nor calls.
+    /// No visible text and no call has been emitted so far.
     blank: bool,
-    /// A span was taken out of the text that is held.
+    /// A think span was removed from the buffered text.
     parted: bool,
     content: Content,
 }
@@ -32,24 +32,24 @@ impl Scanner {
         }
     }
 
-    /// Whether the text so far ends within what may be a call.
+    /// Whether the text so far ends within a possible call.
     pub(super) fn in_call(&self) -> bool {
         self.in_call
     }
 
-    /// A span was taken out here.
+    /// A think span was removed at this position.
     pub(super) fn taken(&mut self) {
-        // after what is held: that may yet be the first visible text
+        // after the buffered text, which may become the first visible text
         if self.buffer.rest().is_empty() { self.content.taken() } else { self.parted = true }
     }
 
-    /// More text.
+    /// Adds text.
     pub(super) fn push(&mut self, text: &str, out: &mut Vec<Event>) {
         self.buffer.push(text);
         self.scan(out);
     }
 
-    /// The end of the text.
+    /// Ends the text.
     pub(super) fn finish(mut self, out: &mut Vec<Event>) {
         while self.in_call {
             let held = self.buffer.rest();

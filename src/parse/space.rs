@@ -7,12 +7,12 @@ pub(super) fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
-/// `text` without white space in front.
+/// `text` without white space at its start.
 pub(super) fn strip_start(text: &str) -> &str {
     text.trim_start_matches(is_space)
 }
 
-/// `text` without white space at its back.
+/// `text` without white space at its end.
 pub(super) fn strip_end(text: &str) -> &str {
     text.trim_end_matches(is_space)
 }

@@ -6,21 +6,21 @@ use super::scanner::Scanner;
 use super::space::strip_start;
 use super::{Event, Format, Grammar, Think};
 
-/// Where the next character is.
+/// The state of the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParserState {
     Outside,
-    /// In the prompt's span, where a second think start may still follow.
+    /// In the span that the prompt opened, where a second think start may follow.
     Opened,
-    /// In the prompt's span.
+    /// In the span that the prompt opened.
     Within,
-    /// In a span of the model's, in the text.
+    /// In a span that the model opened, in the text.
     Inside,
-    /// In a span of the model's, in the middle of a call.
+    /// In a span that the model opened, within a call.
     InCall,
 }
 
-/// Reads a text piece by piece. The events of all pieces together are the message, wherever the text is cut.
+/// Reads a text piece by piece. The events do not depend on where the text is cut.
 ///
 /// Content and reasoning are emitted up to text that may still become a marker or trailing white space; a call is emitted when its
 /// block is complete. The cost of a piece is linear in its length: nothing is read twice.
@@ -29,7 +29,7 @@ pub struct StreamingParser {
     think: Think,
     place: ParserState,
     buffer: Buffer,
-    /// The model's open span, in case it stays open.
+    /// The text of the span that the model opened, in case it is never closed.
     span: String,
     reasoning: Reasoning,
     format: Option<Format>,
@@ -122,7 +122,7 @@ impl StreamingParser {
         self.buffer.skip(length);
     }
 
-    /// The end of the text: adds to `out` what was held, and the calls of a span that the model left open.
+    /// Ends the text. Adds the buffered text to `out`, and the calls of a span that the model never closed.
     pub fn finish(mut self, out: &mut Vec<Event>) {
         let rest = self.buffer.rest().len();
         let mut drafts = Vec::new();
@@ -144,7 +144,7 @@ impl StreamingParser {
         out.extend(drafts);
     }
 
-    /// The calls after a think start that nothing ends.
+    /// The calls after a think start that is never ended.
     fn drafts(&self) -> Vec<Event> {
         let (mut scanner, mut events) = (Scanner::new(self.format), Vec::new());
         // the marker is text here, so that what follows it is not the whole answer

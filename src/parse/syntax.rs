@@ -1,4 +1,4 @@
-//! What the scanner asks of a format.
+//! The interface between the scanner and a format.
 
 use super::deepseek;
 use super::fence::Fence;
@@ -7,20 +7,19 @@ use super::mistral::Mistral;
 use super::pythonic::Pythonic;
 use super::{Format, ToolCall, glm, hermes, kimi_k2, qwen_xml};
 
-/// Names and white space in front of the JSON of a call end within this many bytes, or it is no call. It bounds what is read again
-/// with each piece.
+/// The maximum number of bytes before the JSON of a call. It bounds the text that is read again with each piece.
 const MAX_HEAD: usize = 512;
 
-/// The beginning of `text` in which the head of a call has to end, and whether that is all that there will ever be of it.
+/// The beginning of `text` in which the head of a call must end, and whether it is complete.
 pub(super) fn head(text: &str) -> (&str, bool) {
     let length = (0..=text.len().min(MAX_HEAD)).rev().find(|length| text.is_char_boundary(*length)).unwrap_or_default();
     (&text[..length], text.len() >= MAX_HEAD)
 }
 
-/// What is known of the text that begins with a marker.
+/// The result of reading text that begins with a marker.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Not enough.
+    /// More text is needed.
     More,
     /// This many bytes, at least one, are text, and the scan goes on after them.
     Text(usize),
@@ -61,7 +60,7 @@ impl Syntax {
         }
     }
 
-    /// The first visible character of an answer that may be calls without a marker.
+    /// The first visible character of an answer that may consist of calls without a marker.
     pub(super) fn opener(&self) -> Option<char> {
         match self {
             Self::Llama3(_) => Some('{'),
@@ -70,7 +69,7 @@ impl Syntax {
         }
     }
 
-    /// Forgets the last block.
+    /// Resets the state for the next block.
     pub(super) fn begin(&mut self) {
         match self {
             Self::Fence(fence) => fence.begin(),
@@ -80,7 +79,7 @@ impl Syntax {
         }
     }
 
-    /// Reads on in `held`, which begins with the marker or the opener, and has grown since the last time.
+    /// Continues in `held`, which begins with the marker or the opener and may have grown since the last call.
     pub(super) fn read(&mut self, held: &str) -> Step {
         match self {
             Self::Fence(fence) => fence.read(held),
@@ -90,7 +89,7 @@ impl Syntax {
         }
     }
 
-    /// Nothing follows `held`. [`Step::More`] is text up to the end.
+    /// Reads `held` at the end of the text. [`Step::More`] means that the rest is text.
     pub(super) fn end(&mut self, held: &str) -> Step {
         match self {
             Self::Fence(_) | Self::Mistral(_) => Step::More,

@@ -1,10 +1,10 @@
-//! A value as Python would hold it, on its way from the text of a call to `json.dumps`.
+//! A Python value that is read from the text of a call and written as by `json.dumps`.
 
 use std::collections::HashMap;
 
 use crate::json::{Text, python};
 
-/// A JSON value. Numbers and strings are kept as `json.dumps` writes them, which loses nothing.
+/// A JSON value. Numbers and strings are kept as `json.dumps` writes them.
 #[derive(Debug, Clone)]
 pub(super) enum PythonValue {
     Null,
@@ -16,7 +16,7 @@ pub(super) enum PythonValue {
     Dict(Dict),
 }
 
-/// A dict in the order in which its keys first came.
+/// A dict in the order of insertion.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dict {
     members: Vec<(String, PythonValue)>,
@@ -24,7 +24,7 @@ pub(super) struct Dict {
 }
 
 impl Dict {
-    /// Sets a key, given as `json.dumps` writes it without its quotes; the last value stays.
+    /// Sets a key, written as by `json.dumps` without quotes. The last value counts.
     pub(super) fn set(&mut self, key: String, value: PythonValue) {
         if let Some(place) = self.places.get(&key) {
             self.members[*place].1 = value;
@@ -34,12 +34,12 @@ impl Dict {
         }
     }
 
-    /// Whether this key exists, given as [`Dict::set`] takes it.
+    /// Whether a key exists. The key is written as for [`Dict::set`].
     pub(super) fn has(&self, key: &str) -> bool {
         self.places.contains_key(key)
     }
 
-    /// The value of a key without anything to escape.
+    /// The value of a key that needs no escapes.
     pub(super) fn get(&self, key: &str) -> Option<&PythonValue> {
         self.places.get(key).map(|place| &self.members[*place].1)
     }
@@ -51,14 +51,14 @@ impl PythonValue {
         Self::Text(escaped(text))
     }
 
-    /// The string that this is. Halves of surrogate pairs, which Rust has no strings of, become U+FFFD.
+    /// The string, if the value is one. Lone surrogates become U+FFFD.
     pub(super) fn as_text(&self) -> Option<String> {
         let Self::Text(escaped) = self else { return None };
         let text = Text { raw: escaped.as_bytes(), escaped: escaped.contains('\\') };
         Some(text.decode().into_owned())
     }
 
-    /// What `json.dumps` writes.
+    /// The text that `json.dumps` writes.
     pub(super) fn dumps(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);

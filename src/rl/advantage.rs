@@ -1,27 +1,27 @@
 //! Advantages: of a group by its rewards (GRPO), and shaped by entropy (EGPO).
 
-/// What verl adds to the standard deviation.
+/// The number that verl adds to the standard deviation.
 const EPSILON: f64 = 1e-6;
 
-/// Mean and spread of a group's rewards, as verl's `compute_grpo_outcome_advantage` takes them.
+/// Mean and standard deviation of a group's rewards, as in verl's `compute_grpo_outcome_advantage`.
 ///
-/// verl computes in float32 and this in float64: they agree to about 1e-5, relative, where the rewards' spread is well above 1e-6. Where
-/// all rewards are equal the advantage here is exactly 0; in float32 the rounding of the mean may leave up to about 1e-2.
+/// verl computes in float32 and this in float64. They agree to about 1e-5, relative, if the standard deviation is well above 1e-6. If all
+/// rewards are equal, the advantage here is exactly 0; in float32 the rounding of the mean may leave up to about 1e-2.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupStats {
-    /// Their mean; 0 for a group of one.
+    /// The mean; 0 for a group of one.
     pub mean: f64,
-    /// Their unbiased standard deviation, with n - 1 in the denominator; 1 for a group of one.
+    /// The unbiased standard deviation, with n - 1 in the denominator; 1 for a group of one.
     pub std: f64,
 }
 
 impl GroupStats {
-    /// Of these rewards, which are finite and within float32.
+    /// Computes both of rewards that are finite and within float32.
     #[must_use]
     pub fn of(rewards: &[f64]) -> Self {
         let [first, _, ..] = rewards else { return Self { mean: 0.0, std: 1.0 } };
         let count = rewards.len() as f64;
-        // Around the first one: the mean of equal rewards is that reward to the last bit.
+        // relative to the first reward, so that the mean of equal rewards is exactly that reward
         let mean = first + rewards.iter().map(|reward| reward - first).sum::<f64>() / count;
         let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
         Self { mean, std: (squares / (count - 1.0)).sqrt() }
@@ -35,20 +35,19 @@ impl GroupStats {
     }
 }
 
-/// EGPO's bonus for entropy: `A + lambda * clip(H, -|A|/alpha, |A|/alpha)`.
+/// The entropy bonus of EGPO: `A + lambda * clip(H, -|A|/alpha, |A|/alpha)`.
 ///
-/// `H` is not negative, so the bonus is `lambda * min(H, |A|/alpha)` for either sign of `A`: a good answer gains, a bad one is punished
-/// less. With `|lambda| < alpha` no advantage changes its sign.
+/// `H` is not negative, so the bonus is `lambda * min(H, |A|/alpha)` for either sign of `A`. With `|lambda| < alpha` no advantage changes its sign.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shaping {
-    /// The weight of the bonus, one a nat.
+    /// The weight of the bonus, per nat.
     pub lambda: f64,
-    /// How much smaller than `|A|` the clipped entropy stays; positive.
+    /// The clipped entropy is at most `|A| / alpha`; positive.
     pub alpha: f64,
 }
 
 impl Shaping {
-    /// The shaped advantage. `entropy` is the mean of the thinking, nats; without one the advantage stays as it is.
+    /// Returns the shaped advantage. `entropy` is the mean of the thinking tokens in nats. Without it the advantage is unchanged.
     #[must_use]
     pub fn apply(&self, advantage: f64, entropy: Option<f64>) -> f64 {
         let Some(entropy) = entropy else { return advantage };

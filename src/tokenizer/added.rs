@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A token that texts are split at.
+/// An added token. Texts are split at its occurrences.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Added {
     /// Its text.
@@ -21,8 +21,8 @@ pub(super) struct Added {
     pub(super) special: bool,
 }
 
-/// What transformers adds: the tokens of `added_tokens_decoder` in the order of their ids, and special tokens that are none of them
-/// and `is_known` does not know. It numbers them itself.
+/// The tokens that transformers adds: those of `added_tokens_decoder` in the order of their ids, and special tokens that are not among them
+/// and not known to `is_known`, which get new ids.
 pub(super) fn tokens(
     decoder: BTreeMap<String, Added>,
     specials: impl Iterator<Item = String>,

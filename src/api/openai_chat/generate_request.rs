@@ -91,6 +91,6 @@ impl ChatRequest {
             members.put("return_logprob", b"true");
         }
         out.push(b'}');
-        GenerateRequest::made(hold(out), Arc::clone(ids), written).map_err(unreadable)
+        GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), written).map_err(unreadable)
     }
 }

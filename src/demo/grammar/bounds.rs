@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 /// Numbers between two bounds.
 const NUMBERS: u8 = 10;
 
-/// The integers that are written.
+/// The integers between the bounds.
 const LEAST: i128 = i64::MIN as i128;
 const MOST: i128 = u64::MAX as i128;
 
@@ -13,10 +13,10 @@ const MOST: i128 = u64::MAX as i128;
 #[derive(Debug, PartialEq)]
 pub(super) struct Beyond;
 
-/// Some integers between the bounds; `None` where there are no bounds.
+/// Some integers between the bounds; `None` without bounds.
 ///
 /// # Errors
-/// [`Beyond`] where there are such integers, and none of them has 64 bits.
+/// [`Beyond`] if there are such integers, and none fits 64 bits.
 pub(super) fn integers(object: &Map<String, Value>) -> Result<Option<Vec<Value>>, Beyond> {
     let bound = |name: &str, up: bool| object.get(name).and_then(|value| integer(value, up));
     // an exclusive bound between two integers excludes neither
@@ -44,14 +44,14 @@ pub(super) fn integers(object: &Map<String, Value>) -> Result<Option<Vec<Value>>
     Ok(Some(between.into_iter().map(written).collect()))
 }
 
-/// A bound as an integer: one with a fraction, or beyond 64 bits, is a float, and is rounded.
+/// A bound as an integer. A bound with a fraction or beyond 64 bits is a float and is rounded.
 fn integer(value: &Value, up: bool) -> Option<i128> {
     let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
     let rounded = |bound: f64| if up { bound.ceil() } else { bound.floor() };
     whole.or_else(|| value.as_f64().map(|bound| rounded(bound) as i128))
 }
 
-/// Some numbers between the bounds, of two decimals; `None` where there are no bounds.
+/// Some numbers between the bounds, with two decimals; `None` without bounds.
 pub(super) fn numbers(object: &Map<String, Value>) -> Option<Vec<Value>> {
     let bound = |name: &str| object.get(name).and_then(Value::as_f64);
     let step = 0.1;

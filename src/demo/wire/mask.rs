@@ -1,19 +1,19 @@
-//! What tokens were sampled from, for `return_sampling_mask`.
+//! The sampling masks, for `return_sampling_mask`.
 
 use super::logprobs::Writer;
 
-/// What one token was sampled from.
+/// The tokens that one token was sampled from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mask {
-    /// Every token that could have been.
+    /// The ids of all of them.
     pub ids: Vec<u32>,
-    /// Logprobs of all of them, renormalised, or of the sampled one alone.
+    /// The renormalised logprobs of all of them, or of the sampled one only.
     pub logprobs: Vec<f32>,
-    /// Whether they are of all.
+    /// Whether the logprobs are those of all of them.
     pub whole: bool,
 }
 
-/// Writes the three members; `length` is how many tokens have a mask so far.
+/// Writes the three members. `length` is the number of tokens that have a mask so far.
 pub(super) fn write(writer: &mut Writer<'_>, masks: &[Mask], length: usize) {
     writer.raw("\"output_token_sampling_mask\":");
     writer.list(masks, |writer, mask| writer.list(&mask.ids, |writer, id| writer.integer(*id as usize)));

@@ -1,8 +1,8 @@
-//! How numbers and strings are spelled.
+//! The text of numbers and strings.
 
 use super::super::options::Dialect;
 
-/// The two JSON writers that SGLang uses. They agree on strings, not on small numbers.
+/// The two JSON writers that SGLang uses. They print strings alike and small numbers differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// orjson: `0.00001`, `1e-6`.
@@ -20,7 +20,7 @@ impl Spelling {
         }
     }
 
-    /// The shortest digits that read back as `value`; `null` where it is not finite.
+    /// The shortest text that parses to `value`; `null` if it is not finite.
     pub(super) fn float(self, out: &mut Vec<u8>, value: f64) {
         if !value.is_finite() {
             return out.extend_from_slice(b"null");
@@ -34,7 +34,7 @@ impl Spelling {
     }
 }
 
-/// Python writes an exponent below 1e-4 (orjson below 1e-5), of two digits at least.
+/// Python writes an exponent below 1e-4 (orjson below 1e-5), with at least two digits.
 fn stdlib(out: &mut Vec<u8>, value: f64, digits: &str) {
     if let Some((mantissa, exponent)) = digits.split_once('e') {
         let mantissa = mantissa.strip_suffix(".0").unwrap_or(mantissa);

@@ -1,4 +1,4 @@
-//! What a conversation is to a template: dicts and lists that are written as Python writes them, wherever they become text.
+//! The values of a conversation in a template: dicts and lists that are printed as Python prints them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use minijinja::value::{Enumerator, Object, ObjectRepr};
 use super::python;
 use crate::json;
 
-/// A value of JSON.
+/// Converts a JSON value.
 pub(super) fn value(value: &json::Value) -> Value {
     match value {
         json::Value::Null => Value::from(()),
@@ -26,7 +26,7 @@ pub(super) fn value(value: &json::Value) -> Value {
     }
 }
 
-/// A list of values of JSON.
+/// Converts a list of JSON values.
 pub(super) fn list(items: &[json::Value]) -> Value {
     list_of(items.iter().map(value).collect())
 }
@@ -36,7 +36,7 @@ pub(super) fn list_of(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
 
-/// A number as the narrowest type that holds it; beyond 128 bits integers become doubles.
+/// A number in the narrowest type that fits. Integers beyond 128 bits become doubles.
 fn number(text: &str) -> Value {
     let integer = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<i128>().map(Value::from));
     integer.unwrap_or_else(|_| {
@@ -73,7 +73,7 @@ impl Object for List {
 
 #[derive(Debug)]
 struct Dict {
-    /// In their order.
+    /// The members in their order.
     keys: Vec<Value>,
     values: HashMap<Box<str>, Value>,
 }
@@ -92,26 +92,26 @@ impl Object for Dict {
     }
 }
 
-/// What can be gone through in Python, but is no list: it has no places and is no JSON.
+/// An iterable of Python that is not a list: it has no indices and cannot be JSON.
 #[derive(Debug)]
 pub(super) struct Iterated {
     items: Vec<Value>,
-    /// Of a dict, which may be empty; what is not is a generator, which never seems so.
+    /// A view of a dict, which is false if it is empty. Otherwise a generator, which is always true.
     is_view: bool,
 }
 
 impl Iterated {
-    /// What filters give that are generators in Python.
+    /// The result of a filter that is a generator in Python.
     pub(super) fn generator(items: Vec<Value>) -> Value {
         Value::from_object(Self { items, is_view: false })
     }
 
-    /// What `keys`, `values` and `items` give.
+    /// The result of `keys`, `values` or `items`.
     pub(super) fn view(items: Vec<Value>) -> Value {
         Value::from_object(Self { items, is_view: true })
     }
 
-    /// Whether a value is one.
+    /// Whether a value is such an iterable.
     pub(super) fn is(value: &Value) -> bool {
         value.downcast_object_ref::<Self>().is_some()
     }

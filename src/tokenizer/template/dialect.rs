@@ -1,4 +1,4 @@
-//! Jinja as Hugging Face sets it up, where minijinja differs.
+//! The differences between minijinja and Jinja as Hugging Face configures it.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     environment.add_function("dict", dict);
     filters::replace(&mut environment);
-    // a string is a sequence to Python, and so is a dict; none is nothing that can be gone through
+    // in Python a string and a dict are iterable, and None is not
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::String | ValueKind::Map)
             && !Iterated::is(value)
@@ -35,7 +35,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// `dict` of a mapping, or of pairs, and of what is named.
+/// `dict` of a mapping or of pairs, and of keyword arguments.
 fn dict(from: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let mut members: Vec<(Value, Value)> = Vec::new();
     if let Some(from) = from.filter(|from| !from.is_undefined()) {

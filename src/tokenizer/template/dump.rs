@@ -1,4 +1,4 @@
-//! `tojson` of transformers: `json.dumps`, which escapes no HTML.
+//! `tojson` of transformers: `json.dumps`, which does not escape HTML.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
@@ -65,7 +65,7 @@ impl Dump {
         Ok(())
     }
 
-    /// A string, in which marks stay as they are.
+    /// A string, in which the tokenizer's marks are not escaped.
     fn string(&self, out: &mut String, text: &str) {
         out.push('"');
         for (at, part) in Content::between_marks(text).enumerate() {
