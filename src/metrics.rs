@@ -98,7 +98,7 @@ pub struct Metrics {
     pub session: SessionMetrics,
     /// Sessions evicted from the store, by `reason`: ttl, bytes.
     pub sessions_evicted: IntCounterVec,
-    /// Records that were not written to the log in time, by `reason`: write, slow.
+    /// Records that were not written to the log in time, by `reason`: write, queue_full, slow.
     pub log_failures: IntCounterVec,
     /// 1 while records cannot be written to the log.
     pub log_degraded: IntGauge,
@@ -289,7 +289,7 @@ impl Metrics {
             (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent", "listen_queue"]),
             (&self.store_evictions, &["ttl", "entries", "bytes"]),
             (&self.sessions_evicted, &["ttl", "bytes"]),
-            (&self.log_failures, &["write", "slow"]),
+            (&self.log_failures, &["write", "queue_full", "slow"]),
         ] {
             for value in values {
                 counters.with_label_values(&[value]);

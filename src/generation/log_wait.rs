@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::session::ledger::Ack;
+use crate::session::ledger::{Ack, AppendError};
 
 /// How long a reply waits for the log at most, regardless of its number of turns.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -30,52 +30,77 @@ impl LogWait {
         Self { skipped_until: Mutex::default(), metrics }
     }
 
-    /// The deadline of a wait that begins now.
-    fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        let is_skipped =
-            self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until);
-        if is_skipped { now } else { now + MAX_WAIT }
+    /// Whether replies do not wait now.
+    fn is_skipped(&self) -> bool {
+        let until = *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Starts the back-off after a wait timed out.
-    fn trip(&self) {
+    fn back_off(&self) {
         *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE);
     }
 
     /// Waits until records are on disk. A log failure loses the record, never the reply.
     pub async fn wait(&self, acks: Vec<Ack>) {
-        let deadline = self.deadline();
+        let is_skipped = self.is_skipped();
+        let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { MAX_WAIT };
+        let mut timed_out = false;
         for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
-            match tokio::time::timeout_at(deadline, ack).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => self.metrics.log_failures.with_label_values(&["write"]).inc(),
+            let reason = match tokio::time::timeout_at(deadline, ack).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(AppendError::QueueFull)) => "queue_full",
+                Ok(Err(_)) => "write",
                 Err(_) => {
-                    self.metrics.log_failures.with_label_values(&["slow"]).inc();
-                    self.trip();
+                    timed_out = true;
+                    "slow"
                 }
-            }
+            };
+            self.metrics.log_failures.with_label_values(&[reason]).inc();
+        }
+        // a reply that did not wait does not extend the back-off, which would never end while there is traffic
+        if timed_out && !is_skipped {
+            self.back_off();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
     use tokio::time::advance;
 
     use super::*;
 
+    /// The time that a reply waits for a record that is never written.
+    async fn time_of_a_wait(wait: &LogWait) -> Duration {
+        let (_writer, answer) = oneshot::channel();
+        let started = Instant::now();
+        wait.wait(vec![Ack::awaited(answer)]).await;
+        started.elapsed()
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn back_off_from_a_slow_log_ends_after_ten_seconds_of_the_monotonic_clock() {
+    async fn back_off_from_a_slow_log_ends_after_ten_seconds_of_the_monotonic_clock_despite_traffic() {
         let wait = LogWait::new(Arc::new(Metrics::new("cpu")));
-        let remaining = || wait.deadline() - Instant::now();
-        assert_eq!(remaining(), MAX_WAIT);
-        wait.trip();
-        assert_eq!(remaining(), Duration::ZERO, "one timeout starts the back-off");
-        // the wall clock does not advance meanwhile
-        advance(PAUSE - Duration::from_millis(1)).await;
-        assert_eq!(remaining(), Duration::ZERO);
-        advance(Duration::from_millis(1)).await;
-        assert_eq!(remaining(), MAX_WAIT);
+        // the clock stops at whole milliseconds
+        let rounding = Duration::from_millis(2);
+        assert!(time_of_a_wait(&wait).await >= MAX_WAIT);
+        let backed_off = Instant::now();
+        while backed_off.elapsed() < PAUSE - Duration::from_secs(1) - rounding {
+            assert!(time_of_a_wait(&wait).await <= rounding, "one timeout starts the back-off");
+            advance(Duration::from_secs(1)).await;
+        }
+        advance(Duration::from_secs(1)).await;
+        assert!(time_of_a_wait(&wait).await >= MAX_WAIT, "the back-off has ended");
+    }
+
+    #[tokio::test]
+    async fn failures_of_the_log_are_counted_by_reason() {
+        let metrics = Arc::new(Metrics::new("cpu"));
+        let wait = LogWait::new(Arc::clone(&metrics));
+        wait.wait(vec![Ack::failed(AppendError::QueueFull), Ack::failed(AppendError::Closed), Ack::done()]).await;
+        let count = |reason| metrics.log_failures.with_label_values(&[reason]).get();
+        assert_eq!((count("queue_full"), count("write"), count("slow")), (1, 1, 0));
     }
 }

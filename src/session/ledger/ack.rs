@@ -50,11 +50,11 @@ impl Ack {
         matches!(self.0, State::Resolved(Ok(())))
     }
 
-    pub(super) fn failed(error: AppendError) -> Self {
+    pub(crate) fn failed(error: AppendError) -> Self {
         Self(State::Resolved(Err(error)))
     }
 
-    pub(super) fn awaited(answer: oneshot::Receiver<Result<(), AppendError>>) -> Self {
+    pub(crate) fn awaited(answer: oneshot::Receiver<Result<(), AppendError>>) -> Self {
         Self(State::Awaited(answer))
     }
 }
