@@ -315,7 +315,7 @@ fn apis(parts: &Parts) -> Apis {
     Apis::default().with(routes::CHAT, Arc::new(chat)).with(routes::COMPLETIONS, Arc::new(completions))
 }
 
-/// Limits the memory for undelivered replies to an eighth of `in_flight`, the most bytes that tokentap may hold.
+/// Limits the memory for undelivered replies to an eighth of `in_flight`, the value of `--max-bytes-in-flight`.
 fn retry_bounds(in_flight: u64) -> ReplayLimits {
     let part = usize::try_from(in_flight / 8).unwrap_or(usize::MAX);
     let usual = ReplayLimits::default();

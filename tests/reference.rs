@@ -170,6 +170,21 @@ fn export_formats_page_is_up_to_date() {
 }
 
 #[test]
+fn every_export_format_is_named_in_the_help_the_proto_and_the_guide() {
+    let mut command = Cli::command();
+    let help = command.find_subcommand_mut("export").unwrap().render_long_help().to_string();
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let (proto, guide) = (read("proto/tokentap/v1/tokentap.proto"), read("docs/guides/export.md"));
+    for format in Format::ALL {
+        let name = format.name();
+        for (place, text) in [("--format", &help), ("the .proto", &proto), ("docs/guides/export.md", &guide)] {
+            let mut words = text.split(|letter: char| !letter.is_alphanumeric());
+            assert!(words.any(|word| word == name), "{place} does not name the format {name}");
+        }
+    }
+}
+
+#[test]
 fn grpc_page_is_up_to_date() {
     let proto = std::fs::read_to_string(root().join("proto/tokentap/v1/tokentap.proto")).unwrap();
     let introduction = "The services of `proto/tokentap/v1/tokentap.proto`, from its comments. `grpc.health.v1.Health` and \

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 pub enum Kind {
     /// /generate, which is captured.
     Generate,
-    /// Generates tokens that tokentap does not capture.
-    Uncaptured,
+    /// Another path that generates tokens. They are captured if an API of tokentap serves the path.
+    Generating,
     /// A call of a trainer or operator. It may block until running requests have ended.
     Control,
     /// Returns the engine's launch arguments, including its keys.
@@ -64,7 +64,7 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// OpenAI's completions.
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 
-const UNCAPTURED: [&str; 10] = [
+const GENERATING: [&str; 10] = [
     CHAT,
     COMPLETIONS,
     "/v1/responses",
@@ -154,7 +154,7 @@ fn known(path: &str) -> Option<Route> {
         return Some(GENERATE);
     }
     let tables: [(&[&'static str], Kind); 5] = [
-        (&UNCAPTURED, Kind::Uncaptured),
+        (&GENERATING, Kind::Generating),
         (&POLICY, Kind::Control),
         (&CONTROL, Kind::Control),
         (&INFO, Kind::Info),

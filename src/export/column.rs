@@ -76,6 +76,15 @@ pub(super) fn numbers<'a>(column: Column, segment: &Segment<'a>) -> Option<&'a [
     (numbers.len() == segment.ids.len()).then_some(numbers)
 }
 
+/// Writes a member with the entropies after the first prompt, 0.0 where the mask is 0; null if none was measured.
+pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
+    if super::settle::is_measured(path) {
+        Column::Entropy.list(response(path), "0.0", text.key(name));
+    } else {
+        text.key(name).literal("null");
+    }
+}
+
 /// The tokens of the first prompt.
 pub(super) fn prompt(path: &Path) -> &[u32] {
     path.steps.first().map_or(&[], |step| &step.turn.prompt)

@@ -28,7 +28,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 10] = [
         Self::Verl,
         Self::Miles,
@@ -57,6 +57,12 @@ impl Format {
             Self::Arrow => "arrow",
             Self::Parquet => "parquet",
         }
+    }
+
+    /// Whether the format can hold decoded text.
+    #[must_use]
+    pub fn has_text(self) -> bool {
+        matches!(self, Self::Jsonl | Self::Arrow | Self::Parquet)
     }
 
     /// The format with this name.

@@ -39,22 +39,13 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("session_id").string(&path.session);
     text.key("remove_sample").literal("false");
     text.key("prefix_cache_info").object(|text| miles::prefix_cache(path, text));
-    text.key("train_metadata").object(|text| entropies(path, "rollout_entropys", text));
+    text.key("train_metadata").object(|text| column::entropies(path, "rollout_entropys", text));
     text.key("metadata").object(|text| {
         text.key("session").string(&path.session);
         text.key("version").integer(path.version);
         text.key("leaf").integer(path.leaf().id);
         text.key("flags").strings(facts::flags(path));
     });
-}
-
-/// Writes the entropies after the first prompt, 0.0 where the mask is 0; null if none was measured.
-pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
-    if super::settle::is_measured(path) {
-        Column::Entropy.list(column::response(path), "0.0", text.key(name));
-    } else {
-        text.key(name).literal("null");
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use super::column::{self, Column};
 use super::facts::{self, Status};
-use super::slime::entropies;
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Needs, settle};
@@ -58,7 +57,7 @@ fn trajectory(path: &Path, text: &mut Text) {
     Column::Ids { pad: 0 }.list(column::response(path), "0", text.key("conversation_tokens"));
     Column::Mask.list(column::response(path), "0", text.key("conversation_masks"));
     Column::Logprobs.list(column::response(path), "0.0", text.key("old_logprobs"));
-    entropies(path, "entropies", text);
+    column::entropies(path, "entropies", text);
     // tunix has one version per trajectory: the policy at its start
     text.key("policy_version").maybe(versions::range(path).map(|range| range.0));
     text.key("status").string(match Status::of(path) {

@@ -77,7 +77,7 @@ impl ActiveGeneration {
     }
 
     /// Records that the engine has ended it.
-    pub fn end(&mut self) {
+    pub fn mark_ended(&mut self) {
         self.sent = false;
     }
 
@@ -172,7 +172,7 @@ impl Drop for ActiveGeneration {
 const ABORTS_AT_ONCE: usize = 64;
 
 /// Timeout of an abort.
-pub(super) const ABORT: Duration = ANSWER_TIMEOUT;
+pub(super) const ABORT_TIMEOUT: Duration = ANSWER_TIMEOUT;
 
 async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>) {
     let outcomes = context.engines.abort(rid, key).await;

@@ -112,7 +112,7 @@ impl Events {
                 // the engine stops running it when its reply ends or breaks off
                 if let Some(active) = active.as_mut().filter(|_| !matches!(frame, Some(Ok(_))) || body.is_end_stream())
                 {
-                    active.end();
+                    active.mark_ended();
                 }
                 let Some(frame) = frame else { return Poll::Ready(None) };
                 if let Some(event) = frame.map(unparsed).transpose() {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use tokio::sync::watch;
 
-use super::active::{ABORT, ActiveGeneration, GenerationContext};
+use super::active::{ABORT_TIMEOUT, ActiveGeneration, GenerationContext};
 use super::buffered::{BufferedReply, collect};
 use super::capture::Capture;
 use super::event::{EventAccess, GenerationEvent, UnparsedReason};
@@ -281,7 +281,7 @@ impl Generator {
             let mut aborting = self.context.aborting.subscribe();
             let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
             // the outcome of the wait does not matter: the next lines check again
-            let _ = tokio::time::timeout(ABORT, free).await;
+            let _ = tokio::time::timeout(ABORT_TIMEOUT, free).await;
         }
         if self.context.config.entropy.no_guard {
             return Ok(flights.start(rids));
@@ -312,7 +312,7 @@ impl Generator {
                 head.call(active.capture().plan().body.clone()),
             )
             .await;
-            let reply = reply.inspect_err(|_| active.end())?;
+            let reply = reply.inspect_err(|_| active.mark_ended())?;
             match pauses.next().filter(|_| reply.status() == StatusCode::BAD_REQUEST) {
                 Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
                 None => break reply,
@@ -333,7 +333,7 @@ impl Generator {
             head.call(active.capture().plan().body.clone()),
         )
         .await;
-        let second = second.inspect_err(|_| active.end())?;
+        let second = second.inspect_err(|_| active.mark_ended())?;
         let shape = active.capture().plan().shape;
         if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
             tracing::warn!(
@@ -354,7 +354,7 @@ impl Generator {
         let (mut head, body) = reply.into_parts();
         headers::end_hop(&mut head.headers);
         if head.status != StatusCode::OK {
-            active.end();
+            active.mark_ended();
             active.capture_mut().fail();
             return Ok(Generation::unparsed(head, &self.context.metrics, Bytes::new(), body));
         }
@@ -376,11 +376,11 @@ impl Generator {
         let reply = match collect(body, &head.headers, limit, self.context.budget.reply()).await {
             Ok(reply) => reply,
             Err(failure) => {
-                active.end();
+                active.mark_ended();
                 return Err(failed(&self.context.metrics, failure));
             }
         };
-        active.end();
+        active.mark_ended();
         let body = match reply {
             BufferedReply::All(bytes) => bytes,
             BufferedReply::Passing { reason, .. } if strict => {

@@ -161,7 +161,7 @@ impl EventStream {
 
     fn end(&mut self) {
         self.state = State::Ended;
-        self.active.end();
+        self.active.mark_ended();
         self.active.capture_mut().cut(Fault::Broken);
     }
 
@@ -193,7 +193,7 @@ impl EventStream {
     fn event(&mut self, event: sse::SseEvent) -> Arc<GenerationEvent> {
         if event.is_done() {
             // the engine has finished, even if the connection breaks later
-            self.active.end();
+            self.active.mark_ended();
             return self.completed(GenerationEvent::done(event.raw));
         }
         let sse::SseEvent { raw, data } = event;

@@ -1,6 +1,6 @@
 //! The data port: all routes of SGLang, under the same paths.
 
-pub(crate) mod aborts;
+pub(crate) mod abort_relay;
 pub(crate) mod api_call;
 pub(crate) mod forward;
 pub mod gate;
@@ -33,7 +33,7 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
     let path = request.uri().path();
     let known = routes::route(path);
     let api = apis.get(known.endpoint).or_else(|| apis.get(path));
-    let route = api.map_or(known, |(endpoint, _)| Route { endpoint, kind: Kind::Uncaptured });
+    let route = api.map_or(known, |(endpoint, _)| Route { endpoint, kind: Kind::Generating });
     RequestInfo {
         route,
         api: api.map(|(_, api)| Arc::clone(api)),
@@ -81,7 +81,7 @@ async fn route(
         return redact::redacted(state, forward(state, route, request, None).await?).await;
     }
     let original = MisdirectedRequest::new(state, &request, session.as_ref());
-    let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+    let generates = route.kind == Kind::Generating && request.method() == Method::POST;
     let unnamed = generates.then(|| state.tools.flights.unnamed());
     let reply = forward(state, route, request, session).await?;
     Ok(original.answer(route, reply).await?.map(|body| body.with_unnamed(unnamed)))

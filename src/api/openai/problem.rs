@@ -10,9 +10,6 @@ use super::to_json;
 use crate::api::ApiError;
 use crate::json::Value;
 
-/// Bytes of an engine's error that are read.
-pub(crate) const LARGEST: u64 = 1 << 20;
-
 /// Words that every client looks for when a conversation is too long.
 const TOO_LONG: &str = "maximum context length";
 

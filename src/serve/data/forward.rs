@@ -15,7 +15,7 @@ use crate::engine::routes::{Kind, Route};
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
-use crate::serve::data::aborts::{self, LARGEST_ABORT};
+use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
 use crate::serve::data::{gate, policy};
 use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
@@ -30,7 +30,7 @@ pub(crate) async fn forward(
     request: Request<Incoming>,
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
-    let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+    let generates = route.kind == Kind::Generating && request.method() == Method::POST;
     let uncaptured = if generates {
         let identity = Identity::of(&state.config, session.as_ref(), request.uri(), request.headers(), None)?;
         identity.report_ignored(state);
@@ -38,10 +38,10 @@ pub(crate) async fn forward(
     } else {
         None
     };
-    if route.endpoint == gate::ABORT && request.method() == Method::POST && aborts::are_sent_to_engines(state) {
+    if route.endpoint == gate::ABORT && request.method() == Method::POST && abort_relay::are_sent_to_engines(state) {
         let (head, body) = request.into_parts();
         let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
-        return Ok(aborts::send_to_engines(state, &head.headers, &body).await);
+        return Ok(abort_relay::send_to_engines(state, &head.headers, &body).await);
     }
     let update = route.changes_policy().then(|| policy::WeightUpdate::new(state));
     let (head, body) = request.into_parts();

@@ -12,7 +12,7 @@ use crate::engine::routes::Route;
 use crate::engine::upstream::send;
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
-use crate::serve::data::aborts::{self, LARGEST_ABORT};
+use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
 use crate::serve::data::forward::{forwarded, upstream_headers};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::json_reply;
@@ -60,8 +60,8 @@ pub(crate) async fn control(
     if state.config.keys.agent_token.is_some() {
         state.client.sign(&mut headers);
     }
-    if aborts::are_sent_to_engines(state) {
-        return Ok(aborts::send_to_engines(state, &headers, &Bytes::from(body)).await);
+    if abort_relay::are_sent_to_engines(state) {
+        return Ok(abort_relay::send_to_engines(state, &headers, &Bytes::from(body)).await);
     }
     let call = UpstreamCall::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
     Ok(forwarded(state, send(&state.client, &state.metrics, route, call).await?))

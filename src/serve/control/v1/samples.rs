@@ -94,8 +94,10 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
             return Err(Problem::bad(format!("{name}: must be 1 to {LONGEST}")));
         }
     }
-    if request.text && !matches!(format, Format::Jsonl | Format::Arrow | Format::Parquet) {
-        return Err(Problem::bad(format!("text: only jsonl, arrow and parquet have text, not {}", request.format)));
+    if request.text && !format.has_text() {
+        let with_text: Vec<&str> =
+            Format::ALL.into_iter().filter(|format| format.has_text()).map(Format::name).collect();
+        return Err(Problem::bad(format!("text: {} has no text; {} have", request.format, with_text.join(", "))));
     }
     let decoder = request.text.then(|| decoder(state)).transpose()?;
     let mut batch = batch(state, &request.sessions, request.version, request.include_branches)?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use crate::api::openai::problem::LARGEST;
 use crate::api::sample::Sample;
 use crate::api::{Api, ApiError, ReplyEncoder};
 use crate::engine::headers;
@@ -71,6 +70,9 @@ impl From<Error> for ReplyFailure {
     }
 }
 
+/// The bytes of an engine's error that are read.
+const LARGEST_ERROR: u64 = 1 << 20;
+
 async fn start(
     state: &ProxyState,
     api: &Arc<dyn Api>,
@@ -79,7 +81,7 @@ async fn start(
     encoder: Box<dyn ReplyEncoder>,
 ) -> Result<ReplyStart, ReplyFailure> {
     if head.status != StatusCode::OK {
-        let body = events.gather(LARGEST, state.budget.reply()).await.unwrap_or_default();
+        let body = events.gather(LARGEST_ERROR, state.budget.reply()).await.unwrap_or_default();
         return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
