@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use tokentap::cli;
-use tokentap::config::{self, Command, Invalid, LogConfig, LogFormat};
+use tokentap::config::{self, Command, Invalid};
 
 /// Every request allocates and frees bodies of a few hundred kilobytes. The system's allocator returns such blocks to the system at once,
 /// and each page then faults again.
@@ -32,10 +32,13 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    if let Err(error) = log(command.logging()) {
-        eprintln!("tokentap: --log: {error}");
-        return ExitCode::from(64);
-    }
+    let log = match cli::logging::start(command.logging()) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("tokentap: --log: {error}");
+            return ExitCode::from(64);
+        }
+    };
     // a blocking thread that has parsed a long body keeps freed memory in its own heap until the thread ends
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().thread_keep_alive(std::time::Duration::from_millis(10));
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     };
     // a file operation that hangs must not delay the exit
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    drop(log);
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -67,22 +71,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Log lines go to standard error, so that what a command prints can be piped.
-fn log(config: &LogConfig) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter: tracing_subscriber::EnvFilter = config.log.parse()?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    match config.log_format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
-    // most panics are caught and answered with an error; each becomes a log line in the configured format
-    std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string);
-        let payload = panic.payload();
-        let reason = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-        tracing::error!(place, reason, "a thread panicked");
-    }));
-    Ok(())
 }

@@ -57,7 +57,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),
     ("toml", &["src/config/"]),
-    ("tracing_subscriber", &["src/main.rs"]),
+    ("tracing_subscriber", &["src/cli/logging.rs"]),
     ("zstd", &["src/session/ledger/log/frame.rs"]),
     ("crc32c", &["src/session/ledger/log/frame.rs", "src/session/ledger/log/segment.rs"]),
     ("fs4", &["src/session/ledger/log/directory.rs"]),

@@ -1,0 +1,50 @@
+//! The log: lines on standard error, in the configured format.
+
+mod writer;
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+use crate::config::{LogConfig, LogFormat};
+use writer::LogWriter;
+
+/// Writes the remaining lines when it is dropped.
+#[derive(Debug)]
+#[must_use = "lines that are logged after it is dropped are lost"]
+pub struct LogGuard(LogWriter);
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn report_dropped(lines: u64) {
+    tracing::warn!(lines, "log lines were dropped, because standard error was not read");
+}
+
+/// Starts the log of the process. Panics become log lines.
+///
+/// # Errors
+/// When the filter is invalid, or the thread that writes cannot be started.
+pub fn start(config: &LogConfig) -> Result<LogGuard, String> {
+    let filter: EnvFilter = config.log.parse().map_err(|error: ParseError| error.to_string())?;
+    let writer = LogWriter::start(std::io::stderr(), report_dropped).map_err(|error| error.to_string())?;
+    let lines = writer.clone();
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || lines.clone()).with_target(false);
+    match config.log_format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+    // most panics are caught and answered with an error; each becomes a log line in the configured format
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let payload = panic.payload();
+        let reason = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        tracing::error!(place, reason, "a thread panicked");
+    }));
+    Ok(LogGuard(writer))
+}
