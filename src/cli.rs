@@ -1,4 +1,4 @@
-//! One file a command.
+//! The commands, one file each, and the log.
 
 mod bar;
 pub mod check;
@@ -7,11 +7,12 @@ pub mod demo;
 mod descriptors;
 pub mod entropy;
 pub mod export;
+pub mod logging;
 pub mod serve;
 
 use std::io::Write;
 
-/// Prints what a command is for to standard output. Errors are ignored: a closed standard output has no reader.
+/// Prints the result of a command to standard output. Errors are ignored: a closed standard output has no reader.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! Writes log lines on a thread of its own, many lines in one system call.
+//! Writes log lines on a separate thread, many lines in one system call.
 //!
 //! A write per line costs a request several microseconds, and a full pipe blocks the thread that logs. Here a line is copied into a buffer,
 //! and a thread writes the buffer. If the reader of the pipe stops, lines are dropped and counted.
