@@ -2,7 +2,7 @@
 
 mod running;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub struct EvictionCounts {
 struct RequestEntry {
     // held for the length of a copy, never across an await
     sequences: Mutex<Vec<Progress>>,
-    names: Mutex<HashSet<String>>,
+    names: Mutex<Vec<Arc<str>>>,
     /// The session it belongs to, if known.
     session: OnceLock<Arc<str>>,
     /// Set when the request has ended: the finish reason of sequences without an entry.
@@ -113,10 +113,13 @@ struct EndedEntries {
     evicted: EvictionCounts,
 }
 
+/// A request, and the index of the sequence that a name refers to.
+type NamedSequence = (Arc<RequestEntry>, usize);
+
 /// The store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EntropyStore {
-    names: Arc<DashMap<String, (Arc<RequestEntry>, usize)>>,
+    names: Arc<DashMap<Arc<str>, NamedSequence>>,
     // held while entries are moved, never across an await
     ended: Arc<Mutex<EndedEntries>>,
     limits: StoreLimits,
@@ -213,9 +216,16 @@ pub struct EntropyWriter {
 impl EntropyWriter {
     /// Makes the request readable by `rid`, which names sequence `index`.
     pub fn name(&self, rid: &str, index: usize) {
-        if locked(&self.entry.names).insert(rid.to_owned()) {
-            self.store.names.insert(rid.to_owned(), (Arc::clone(&self.entry), index));
+        let is_ours = self.store.names.get(rid).map(|named| Arc::ptr_eq(&named.0, &self.entry));
+        match is_ours {
+            Some(true) => return,
+            // a later request reuses the name, and keeps it
+            Some(false) if locked(&self.entry.names).iter().any(|name| **name == *rid) => return,
+            Some(false) | None => {}
         }
+        let name: Arc<str> = rid.into();
+        locked(&self.entry.names).push(Arc::clone(&name));
+        self.store.names.insert(name, (Arc::clone(&self.entry), index));
     }
 
     /// Sets the session of the request. Later calls have no effect.
@@ -365,5 +375,16 @@ mod tests {
             small.begin().name(&format!("{at}"), 0);
         }
         assert!(small.take_evicted().bytes >= 1 && small.size().1 <= 1000);
+    }
+
+    #[test]
+    fn repeated_name_of_an_earlier_request_does_not_replace_a_later_one() {
+        let store = store(10, 1 << 20);
+        let (earlier, later) = (store.begin(), store.begin());
+        earlier.name("same", 0);
+        later.name("same", 1);
+        earlier.name("same", 0);
+        assert_eq!(store.follow("same", None).unwrap().index, 1);
+        assert_eq!(locked(&earlier.entry.names).len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use super::{EntropyStore, RequestEntry, locked};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunningSequence {
     /// A request id that names it.
-    pub rid: String,
+    pub rid: Arc<str>,
     /// Its index in the request.
     pub index: usize,
     /// The session it belongs to; `None` if it is not recorded.
@@ -23,7 +23,7 @@ impl EntropyStore {
     #[must_use]
     pub fn running(&self, session: Option<&str>, limit: usize) -> Vec<RunningSequence> {
         // the map's own locks are released before an entry is locked
-        let named: Vec<(String, Arc<RequestEntry>, usize)> = self
+        let named: Vec<(Arc<str>, Arc<RequestEntry>, usize)> = self
             .names
             .iter()
             .filter(|named| named.value().0.ended.get().is_none())
@@ -66,7 +66,7 @@ mod tests {
         first.name("r-1", 1);
         first.append(1, [0.5, 0.25], &[7, 8]);
         second.name("s", 0);
-        let shown = |session: Option<&str>| -> Vec<(String, usize, usize)> {
+        let shown = |session: Option<&str>| -> Vec<(Arc<str>, usize, usize)> {
             store.running(session, 10).into_iter().map(|found| (found.rid, found.index, found.tokens)).collect()
         };
         assert_eq!(shown(None), [("r".into(), 0, 0), ("r-1".into(), 1, 2), ("s".into(), 0, 0)]);
