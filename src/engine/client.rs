@@ -1,5 +1,7 @@
 //! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -70,7 +72,7 @@ pub struct Client {
     breaker: Breaker,
     /// The URI of /generate, parsed once because most traffic goes there.
     generate: http::Uri,
-    upstream: String,
+    upstream: Arc<str>,
     api_key: Option<HeaderValue>,
     admin_key: Option<HeaderValue>,
 }
@@ -95,7 +97,7 @@ impl Client {
             transport: Transport::try_new(upstream, limits).map_err(|error| format!("--upstream {error}"))?,
             breaker: Breaker::new(limits.breaker_failures),
             generate,
-            upstream: upstream.to_owned(),
+            upstream: upstream.into(),
             api_key: bearer(keys.upstream_api_key.as_ref())?,
             admin_key: bearer(keys.upstream_admin_key.as_ref())?,
         })
@@ -108,12 +110,18 @@ impl Client {
     pub fn at(&self, url: &str) -> Result<Self, String> {
         let generate = generate(url)?;
         let transport = self.transport.to(url)?;
-        Ok(Self { transport, upstream: url.to_owned(), generate, breaker: Breaker::new(0), ..self.clone() })
+        Ok(Self { transport, upstream: url.into(), generate, breaker: Breaker::new(0), ..self.clone() })
     }
 
     /// The URL of the server.
     #[must_use]
     pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// The same, shared.
+    #[must_use]
+    pub fn shared_upstream(&self) -> &Arc<str> {
         &self.upstream
     }
 
@@ -132,7 +140,7 @@ impl Client {
         *request.uri_mut() = self.uri(&call.target)?;
         *request.method_mut() = call.method;
         *request.headers_mut() = call.headers;
-        let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.clone(), failures };
+        let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.to_string(), failures };
         self.breaker.admit().map_err(unreachable)?;
         let sent = self.transport.send(request).await.map_err(|error| self.failure(&error));
         match &sent {
@@ -170,7 +178,7 @@ impl Client {
         if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
             upload.clone().into()
         } else if matches!(error, SendError::Connect(_)) {
-            Failure::Connect { upstream: self.upstream.clone(), cause }
+            Failure::Connect { upstream: self.upstream.to_string(), cause }
         } else {
             Failure::Broken(cause)
         }

@@ -117,8 +117,8 @@ impl Engines {
 
     /// The URL of the engine, where the upstream is one; `None` where a router chooses the engine of each request.
     #[must_use]
-    pub fn single(&self) -> Option<&str> {
-        (self.lock().source == EngineSource::Upstream).then(|| self.upstream.upstream())
+    pub fn single(&self) -> Option<Arc<str>> {
+        (self.lock().source == EngineSource::Upstream).then(|| Arc::clone(self.upstream.shared_upstream()))
     }
 
     /// Returns any engine, preferably a healthy one, for a call that all engines answer alike. Returns the upstream if no engine is listed.

@@ -1,5 +1,8 @@
 //! The members that are appended to the `meta_info` of a reply.
 
+use std::fmt::Display;
+use std::io::Write;
+
 use crate::entropy::Estimator;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::measure::{ListContent, STATS};
@@ -51,25 +54,43 @@ impl EntropyInfo {
         }
     }
 
-    fn json(&self) -> String {
-        let number = |value: Option<f64>| {
-            value.filter(|value| value.is_finite()).map_or("null".to_owned(), |value| value.to_string())
-        };
-        let count = |value: Option<usize>| value.map_or("null".to_owned(), |value| value.to_string());
-        let reason = self.reason.map(|reason| format!(",\"reason\":\"{}\"", reason.name())).unwrap_or_default();
-        let lowered = self.lowered_from.map(|k| format!(",\"top_k_lowered_from\":{k}")).unwrap_or_default();
-        format!(
-            "{{\"source\":\"{}\",\"estimator\":\"{}\",\"unit\":\"nats\",\"temperature\":{},\"top_k\":{}{lowered},\
-             \"vocab_size\":{},\"mean\":{}{reason}}}",
-            self.source(),
-            self.estimator.name(),
-            number(self.temperature),
-            count(Some(self.width).filter(|width| self.measured && *width > 0)),
-            count(self.vocab.map(|vocab| vocab as usize)),
-            number(self.mean),
-        )
+    /// Writes the object.
+    fn write(&self, out: &mut Vec<u8>) {
+        let width = Some(self.width).filter(|width| self.measured && *width > 0);
+        text(out, &["{\"source\":\"", self.source(), "\",\"estimator\":\"", self.estimator.name()]);
+        text(out, &["\",\"unit\":\"nats\",\"temperature\":"]);
+        number(out, self.temperature.filter(|value| value.is_finite()));
+        text(out, &[",\"top_k\":"]);
+        number(out, width);
+        if let Some(k) = self.lowered_from {
+            text(out, &[",\"top_k_lowered_from\":"]);
+            number(out, Some(k));
+        }
+        text(out, &[",\"vocab_size\":"]);
+        number(out, self.vocab);
+        text(out, &[",\"mean\":"]);
+        number(out, self.mean.filter(|value| value.is_finite()));
+        if let Some(reason) = self.reason {
+            text(out, &[",\"reason\":\"", reason.name(), "\""]);
+        }
+        out.push(b'}');
     }
 }
+
+fn text(out: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+}
+
+/// Writes a number, or null.
+fn number(out: &mut Vec<u8>, value: Option<impl Display>) {
+    match value {
+        Some(value) => write!(out, "{value}").expect("writing to memory never fails"),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// The expected length of `entropy_info` in bytes.
+const INFO_LENGTH: usize = 192;
 
 /// Adds the members to an object whose lists hold `content`. `info` is `Some` for the object with the finish reason.
 pub(crate) fn add(
@@ -79,9 +100,10 @@ pub(crate) fn add(
     info: Option<&EntropyInfo>,
     edit: &mut Edit<'_>,
 ) {
-    edit.append("output_token_entropy", &bracketed(sequence.lists.entropy.text(content)));
+    let list = sequence.lists.entropy.text(content);
+    edit.append_with("output_token_entropy", list.len() + 2 + INFO_LENGTH, |out| bracketed(list, out));
     if let Some(info) = info {
-        edit.append("entropy_info", info.json().as_bytes());
+        edit.append_with("entropy_info", INFO_LENGTH, |out| info.write(out));
     }
     for (name, text) in members(sequence, content, entropy_request) {
         edit.append(name, &text);
@@ -105,8 +127,12 @@ fn members(
     let lists = &sequence.lists;
     let mut members = Vec::new();
     if entropy_request.bounds {
-        members.push(("output_token_entropy_lower", bracketed(lists.bounds[0].text(content))));
-        members.push(("output_token_entropy_upper", bracketed(lists.bounds[1].text(content))));
+        for (name, list) in ["output_token_entropy_lower", "output_token_entropy_upper"].into_iter().zip(&lists.bounds)
+        {
+            let mut text = Vec::with_capacity(list.text(content).len() + 2);
+            bracketed(list.text(content), &mut text);
+            members.push((name, text));
+        }
     }
     if entropy_request.stats {
         let mut stats = vec![b'{'];
@@ -123,10 +149,9 @@ fn members(
     members
 }
 
-fn bracketed(list: &[u8]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(list.len() + 2);
-    text.push(b'[');
-    text.extend_from_slice(list);
-    text.push(b']');
-    text
+/// Writes a list whose text has no brackets.
+fn bracketed(list: &[u8], out: &mut Vec<u8>) {
+    out.push(b'[');
+    out.extend_from_slice(list);
+    out.push(b']');
 }

@@ -227,7 +227,7 @@ impl Generator {
         let mut context = RecordContext::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
         context.chat = request.chat.clone();
         // before the first probe the upstream may still prove to be a router
-        context.engine = self.context.engines.single().filter(|_| !upstream.model.is_empty()).map(Into::into);
+        context.engine = self.context.engines.single().filter(|_| !upstream.model.is_empty());
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.mark_last();
@@ -253,9 +253,8 @@ impl Generator {
         let max_reply_bytes = self.context.config.limits.max_reply_bytes;
         let context = PlanContext { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
         let mut plan = Plan::try_new(request, upstream, config, &context)?;
-        // the budget has counted the request already; these are copies
+        // the budget has counted the request already; this is a copy
         plan.body = self.counted(request, plan.body)?;
-        plan.unforced = plan.unforced.map(|body| self.counted(request, body)).transpose()?;
         Ok(plan)
     }
 
@@ -325,7 +324,10 @@ impl Generator {
         }
         drop(first);
         self.context.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
-        active.capture_mut().plan_mut().give_up(Reason::Refused);
+        let plan = active.capture_mut().plan_mut();
+        plan.give_up(Reason::Refused);
+        // it replaces the forced body, so no room is asked for
+        plan.body = self.context.budget.hold(std::mem::take(&mut plan.body));
         let second = send(
             &self.context.client,
             &self.context.metrics,

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
 use crate::generation::reason::Reason;
-use crate::generation::rewrite::rewrite;
+use crate::generation::rewrite::{RewrittenBody, rewrite};
 use crate::generation::rid;
 
 /// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
@@ -36,8 +36,9 @@ pub struct Plan {
     pub body: Bytes,
     /// The engine is asked to echo the prompt's ids, which the client did not request.
     pub echo: bool,
-    /// The body without anything forced. `None` if nothing is forced, or only a larger k on logprobs that the client requested.
-    pub unforced: Option<Bytes>,
+    /// The body without anything forced, which is built when it is needed. `None` if nothing is forced, or only a larger k on logprobs
+    /// that the client requested.
+    pub unforced: Option<RewrittenBody>,
     /// Request ids that are known before the engine answers, with the index of their sequence.
     pub rids: Vec<(String, usize)>,
     /// The client's own `rid` string, under which all sequences can be read.
@@ -74,7 +75,7 @@ impl Plan {
         let items = facts.items();
         let assigned_rid = if context.assign_rid { assign_rid(request) } else { None };
         let echo = context.record && entropy_request.wanted && wants_echo(request, upstream);
-        let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo);
+        let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo).into_bytes();
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
         let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
             let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
@@ -134,7 +135,7 @@ impl Plan {
             item.reason = self.entropy_request.wanted.then_some(reason);
         }
         if let Some(body) = self.unforced.take() {
-            self.body = body;
+            self.body = body.into_bytes();
             self.echo = false;
         }
     }

@@ -26,7 +26,7 @@ pub struct RecordContext {
     /// The served model.
     pub model: Arc<str>,
     /// The URL of the engine, where it is known.
-    pub engine: Option<Box<str>>,
+    pub engine: Option<Arc<str>>,
     /// The policy.
     pub policy: Arc<Policy>,
     /// The policy's epoch when the request came.
@@ -280,7 +280,7 @@ impl Recorder {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             policy: self.context.policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
             sampling: self.context.sampling.get(at).cloned().flatten(),
-            model: (*self.context.model).into(),
+            model: Arc::clone(&self.context.model),
             started_ms: self.started_ms,
             first_ms: turn.first_ms,
             elapsed_ms: self.elapsed_ms(),

@@ -6,9 +6,25 @@ use crate::engine::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 use crate::generation::forcing::{ExactSource, ForcingFacts, ItemPlan};
 use crate::json::{Cursor, Edit, Object, Splice};
 
-/// Returns the upstream body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
+/// The client's body and its changes for the engine.
+#[derive(Debug, Clone)]
+pub struct RewrittenBody {
+    /// The client's body.
+    original: Bytes,
+    changes: Splice,
+}
+
+impl RewrittenBody {
+    /// Applies the changes. A body without changes is not copied.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        if self.changes.is_empty() { self.original } else { self.changes.apply(&self.original).into() }
+    }
+}
+
+/// Rewrites the client's body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> Bytes {
+pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> RewrittenBody {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
@@ -29,7 +45,7 @@ pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<
     for parameters in parameters(request, items) {
         parameters.finish(bytes, &mut splice);
     }
-    if splice.is_empty() { request.bytes.clone() } else { splice.apply(bytes).into() }
+    RewrittenBody { original: request.bytes.clone(), changes: splice }
 }
 
 fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {

@@ -46,7 +46,7 @@ pub struct TurnMetadata {
     pub uid: Option<Uid>,
     /// The URL of the engine that sampled it; `None` if a router chose the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub engine: Option<Box<str>>,
+    pub engine: Option<Arc<str>>,
     /// `meta_info.id`.
     pub rid: Option<Box<str>>,
     /// Its index among the sequences of the request.
@@ -66,7 +66,7 @@ pub struct TurnMetadata {
     /// The client's `sampling_params`: the unchanged text of a JSON object.
     pub sampling: Option<Box<str>>,
     /// The served model.
-    pub model: Box<str>,
+    pub model: Arc<str>,
     /// The arrival of the request: milliseconds since 1970.
     pub started_ms: u64,
     /// From then to the first token, milliseconds; `None` for a reply that is not a stream.
@@ -223,17 +223,13 @@ impl Turn {
     pub fn bytes(&self) -> u64 {
         let about = &self.about;
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let engine = about.engine.as_ref().map_or(0, |engine| engine.len());
         let extras: usize = about.extras.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
         let spans: usize =
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
         let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
-        let texts = chat
-            + text(&about.engine)
-            + text(&about.rid)
-            + text(&about.finish)
-            + text(&about.sampling)
-            + about.model.len();
+        let texts = chat + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
         (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

@@ -333,7 +333,7 @@ mod tests {
             |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| {
                 TurnMetadata {
                     uid: first_ms.map(|_| Uid::unique()),
-                    engine: rid.clone(),
+                    engine: rid.as_deref().map(Into::into),
                     rid: rid.clone(),
                     index,
                     cause,
@@ -343,7 +343,7 @@ mod tests {
                     policy,
                     measured,
                     sampling: rid,
-                    model,
+                    model: model.into(),
                     started_ms,
                     first_ms,
                     elapsed_ms: started_ms,
