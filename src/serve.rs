@@ -98,5 +98,5 @@ pub fn port(
             restored::check(&sessions, request).map_err(Rejection::Refused)
         }))
         .layer_fn(|inner| Admit { permits: permits.clone(), inner })
-        .service(Routes { port, states, grpc })
+        .service(Routes::new(port, states, grpc))
 }

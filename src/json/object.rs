@@ -141,11 +141,16 @@ impl<'a> Edit<'a> {
 
     /// Appends a member after the last one. `name` is plain ASCII without escapes.
     pub fn append(&mut self, name: &str, value: &[u8]) {
-        self.appended.reserve(name.len() + value.len() + 4);
+        self.append_with(name, value.len(), |out| out.extend_from_slice(value));
+    }
+
+    /// Appends a member whose value `write` writes. `length` is its expected length in bytes.
+    pub fn append_with(&mut self, name: &str, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.appended.reserve(name.len() + length + 4);
         self.appended.extend_from_slice(b",\"");
         self.appended.extend_from_slice(name.as_bytes());
         self.appended.extend_from_slice(b"\":");
-        self.appended.extend_from_slice(value);
+        write(&mut self.appended);
     }
 
     /// Removes every member whose key matches.

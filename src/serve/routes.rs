@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -17,13 +18,21 @@ use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
 /// Dispatches gRPC calls to the services of the port, and other requests to its HTTP routes.
 #[derive(Debug, Clone)]
-pub(super) struct Routes {
-    /// The port.
-    pub(super) port: Port,
+pub(super) struct Routes(Arc<PortRoutes>);
+
+#[derive(Debug)]
+struct PortRoutes {
+    port: Port,
     /// The state of the HTTP routes.
-    pub(super) states: Control,
-    /// The gRPC services.
-    pub(super) grpc: Services,
+    states: Control,
+    grpc: Services,
+}
+
+impl Routes {
+    /// The routes of a port.
+    pub(super) fn new(port: Port, states: Control, grpc: Services) -> Self {
+        Self(Arc::new(PortRoutes { port, states, grpc }))
+    }
 }
 
 impl Service<Request<Incoming>> for Routes {
@@ -36,12 +45,13 @@ impl Service<Request<Incoming>> for Routes {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let Self { port, states, grpc } = self.clone();
+        let routes = Arc::clone(&self.0);
         Box::pin(async move {
+            let PortRoutes { port, states, grpc } = &*routes;
             Ok(match (RequestInfo::of(&request).protocol, port) {
                 (Protocol::Grpc, _) => grpc.answer(request).await.map(ReplyBody::grpc),
                 (Protocol::Http, Port::Data) => data::answer(&states.proxy, request).await.map(ReplyBody::http),
-                (Protocol::Http, Port::Control) => control::answer(&states, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Control) => control::answer(states, request).await.map(ReplyBody::http),
             })
         })
     }

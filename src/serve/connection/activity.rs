@@ -3,6 +3,7 @@
 //! Over HTTP/1 hyper has a timeout for each head, which closes an idle connection. Over HTTP/2 it has none: a client that only answers
 //! pings would hold its connection forever.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::time::Instant;
-use tower::{Service, ServiceExt};
+use tower::Service;
 
 use super::last_reply::{Replies, ReplyGuard};
 
@@ -81,21 +82,24 @@ impl Streams {
         }
     }
 
-    /// Wraps a service. Counts each HTTP/2 request until the last byte of its reply is sent, and reports HTTP/1 requests to `replies`.
+    /// Wraps a service that is always ready. Counts each HTTP/2 request until the last byte of its reply is sent, and reports HTTP/1 requests to `replies`.
     pub(super) fn track<S, B>(
         self,
         replies: Replies,
         service: S,
     ) -> impl hyper::service::Service<Request<Incoming>, Response = Response<TrackedBody<B>>, Error = Infallible, Future: Send>
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Send,
         B: http_body::Body<Data = Bytes> + Unpin,
     {
+        // borrowed while a request is dispatched. Cloning the layers for each request would touch the counters of all that they share
+        let service = RefCell::new(service);
         service_fn(move |request: Request<Incoming>| {
             let running = (request.version() == Version::HTTP_2).then(|| self.begin());
             let replies = running.is_none().then(|| replies.clone());
             replies.iter().for_each(Replies::request);
-            let reply = service.clone().oneshot(request);
+            // the layers of a port are always ready
+            let reply = service.borrow_mut().call(request);
             async move {
                 let mut reply = reply.await?;
                 let guard = replies.map(|replies| replies.begin(reply.headers_mut()));
