@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokentap::api::openai_chat::Addition;
+use tokentap::api::openai_chat::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::model::ChatModel;
-use tokentap::chat::prompt::{Preparation, Prepared};
-use tokentap::chat::reading::ParserSettings;
+use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
+use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::session::{Call, Draft, Session, Store, StoreLimits, TurnMetadata};
@@ -85,15 +85,15 @@ impl Conversation {
     }
 
     /// Prepares a request for the engine.
-    fn prepare(&self, body: &[u8], session: Option<&Session>) -> (ChatRequest, Prepared) {
+    fn prepare(&self, body: &[u8], session: Option<&Session>) -> (ChatRequest, PreparedPrompt) {
         let request = ChatRequest::parse(bytes::Bytes::copy_from_slice(body)).unwrap();
-        let preparation = Preparation {
+        let builder = PromptBuilder {
             renderer: &self.model.renderer,
             session,
             earlier_thinking: EarlierThinking::Keep,
             parser: self.model.parser.clone(),
         };
-        let prepared = preparation.prepare(&request.conversation).unwrap();
+        let prepared = builder.prepare(&request.conversation).unwrap();
         (request, prepared)
     }
 
@@ -101,7 +101,7 @@ impl Conversation {
     fn turn(&mut self, asked: &str, answered: &str) {
         let body = self.request(asked);
         let (_, prepared) = self.prepare(&body, self.session().as_deref());
-        assert!(self.messages.is_empty() || prepared.known > 0, "the earlier turn is found");
+        assert!(self.messages.is_empty() || prepared.reused > 0, "the earlier turn is found");
         let tokenizer = self.model.renderer.tokenizer();
         let mut response = tokenizer.encode(answered).unwrap();
         response.extend(self.model.renderer.end_of_turn());
@@ -128,8 +128,12 @@ fn main() {
     let store = Arc::new(Store::new(limits));
     let parser = ParserSettings { format: Some("hermes".into()), separate: true };
     let vocabulary = renderer.tokenizer().vocab_size();
-    let model =
-        ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), parser, thinks: false };
+    let model = ChatModel {
+        renderer: Arc::new(renderer),
+        defaults: SamplingDefaults::default(),
+        parser,
+        has_reasoning_parser: false,
+    };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
     let corpus = corpus();
     let bytes_per_token =
@@ -149,8 +153,15 @@ fn main() {
         let (request, prepared) = conversation.prepare(body, session.as_deref());
         let (ids, defaults) = (&Arc::from(prepared.ids), &conversation.model.defaults);
         request
-            .native(
-                Addition { ids, defaults, skip_special: true, thinks: false, served_model: "m", loses_ids: false },
+            .generate_request(
+                GenerateInputs {
+                    ids,
+                    defaults,
+                    skip_special: true,
+                    require_reasoning: false,
+                    served_model: "m",
+                    loses_ids: false,
+                },
                 Into::into,
             )
             .unwrap()
@@ -158,18 +169,21 @@ fn main() {
     let all = best(|| drop(black_box(native(&body))));
     let more = conversation.request(&long);
     let with_more = best(|| drop(black_box(native(&more))));
-    let anew = |body: &[u8]| {
+    let from_scratch = |body: &[u8]| {
         let (request, _) = conversation.prepare(body, session.as_deref());
-        best(|| drop(black_box(Preparation::anew(&conversation.model).rendering(&request.conversation).unwrap())))
+        best(|| {
+            let builder = PromptBuilder::without_session(&conversation.model);
+            drop(black_box(builder.render_whole(&request.conversation).unwrap()));
+        })
     };
-    let (anew_all, anew_more) = (anew(&body), anew(&more));
+    let (from_scratch_all, from_scratch_more) = (from_scratch(&body), from_scratch(&more));
     let (_, prepared) = conversation.prepare(&more, session.as_deref());
     let per_token = |time: Duration| time.as_secs_f64() * 1e9 / history as f64;
     println!(
         "turn {TURNS} of {history} tokens ({} bytes of JSON), vocabulary {vocabulary}; {} bytes rendered, {} tokens encoded for {} new characters",
         body.len(),
         prepared.rendered,
-        prepared.ids.len() - prepared.known,
+        prepared.ids.len() - prepared.reused,
         long.chars().count(),
     );
     println!("| step | time | goal |\n|---|---|---|");
@@ -181,10 +195,14 @@ fn main() {
         long.chars().count(),
         ms(with_more.saturating_sub(all))
     );
-    println!("| render and encode everything | {:.1} ms | |", ms(anew_all));
-    let times = |anew: Duration, time: Duration| anew.as_secs_f64() / time.as_secs_f64();
-    println!("| ratio to the total | {:.0} times | at least 50 times |", times(anew_all, all));
-    println!("| ratio with {} more characters | {:.0} times | |", long.chars().count(), times(anew_more, with_more));
+    println!("| render and encode everything | {:.1} ms | |", ms(from_scratch_all));
+    let times = |from_scratch: Duration, time: Duration| from_scratch.as_secs_f64() / time.as_secs_f64();
+    println!("| ratio to the total | {:.0} times | at least 50 times |", times(from_scratch_all, all));
+    println!(
+        "| ratio with {} more characters | {:.0} times | |",
+        long.chars().count(),
+        times(from_scratch_more, with_more)
+    );
 }
 
 fn ms(time: Duration) -> f64 {

@@ -1,7 +1,7 @@
 //! Rows of logits on a GPU, compared with its read rate and its bus in the same run: `make bench-gpu`.
 //!
 //! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device returns
-//! is compared with the CPU's before any time is printed. It also runs on the stand-in driver of the tests, whose times mean nothing.
+//! is compared with the CPU's before any time is printed. It also runs on the fake driver of the tests, whose times mean nothing.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to its terminal")]
 
@@ -22,17 +22,17 @@ const WIDTH: usize = 2 * VOCAB;
 /// Number of different rows; larger batches repeat them.
 const PATTERN: usize = 64;
 
-/// Each time is the best of this number of rounds; a round runs the kernel and the reading alternately.
+/// Each time is the best of this number of rounds. A round times the kernel, then reading the same bytes.
 const ROUNDS: usize = 7;
 
-/// Approximate time of one kind in a round.
+/// Approximate time of each measurement in a round.
 const ROUND: Duration = Duration::from_millis(100);
 
 /// Rows of a batch from pinned memory: the largest batch of the queue.
 const BATCH: usize = 104;
 
 /// Required share of the read rate, from 1,024 rows on.
-const ASKED: f64 = 0.9;
+const REQUIRED_SHARE: f64 = 0.9;
 
 fn main() {
     let counts: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
@@ -59,7 +59,7 @@ fn run(counts: &[usize]) -> Result<(), Unavailable> {
     }
     bus(&bare, &pattern, &expected, *counts.iter().max().unwrap_or(&BATCH))?;
     drop(bare);
-    lone(&pattern, &expected)
+    single_row(&pattern, &expected)
 }
 
 /// Times the kernels over rows that are already on the device.
@@ -76,7 +76,7 @@ fn resident(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], count: us
     assert_eq!(bare.sum(&mut held)?, words, "every byte was read");
     let bytes = (count * WIDTH) as f64;
     let share = reading / kernel;
-    let verdict = match (count >= 1024, share >= ASKED) {
+    let verdict = match (count >= 1024, share >= REQUIRED_SHARE) {
         (false, _) => "",
         (true, true) => ", met",
         (true, false) => ", MISSED",
@@ -116,8 +116,8 @@ fn bus(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], most: usize) -
     Ok(())
 }
 
-/// Times one row through the thread that owns the device, and the number of rows from which the device is faster.
-fn lone(pattern: &[u8], expected: &[RowStats]) -> Result<(), Unavailable> {
+/// Times a single row through the thread that owns the device; prints the number of rows from which the device is faster than the CPU.
+fn single_row(pattern: &[u8], expected: &[RowStats]) -> Result<(), Unavailable> {
     for deadline in [Duration::ZERO, Duration::from_micros(200)] {
         let metrics = Arc::new(Metrics::new("cuda"));
         let cuda = Cuda::open(&Settings { device: None, memory: 256 << 20, deadline }, &metrics)?;

@@ -47,7 +47,7 @@ fn main() {
     let name = words.first().map_or("", String::as_str);
     let number = |usual: u64| words.get(1).map_or(usual, |word| word.parse().expect("a number"));
     let size = |usual: u64| number(usual) as usize;
-    // addresses in use are those of earlier loads; all loads together stay below this limit
+    // a load that takes longer has hung
     let limit = Duration::from_secs(number(0).max(1200) + 600);
     let load = async {
         match name {

@@ -14,11 +14,11 @@ use tokentap::session::{Call, Draft, EntropyMethod, Span, Store, StoreLimits, Tu
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// As in the goal.
+/// The size that the goal names.
 const SESSIONS: usize = 10_000;
 const TURNS: usize = 8;
 const TOKENS: usize = 512;
-/// What an agent's tools say between two turns.
+/// Tokens of a tool result between two turns.
 const OBSERVED: usize = 16;
 
 fn main() {
@@ -27,7 +27,7 @@ fn main() {
     let idle = resident();
     let started = Instant::now();
     for session in 0..SESSIONS {
-        play(&store, session);
+        record_session(&store, session);
     }
     let took = started.elapsed();
     let tokens = SESSIONS * TURNS * TOKENS;
@@ -47,8 +47,8 @@ fn main() {
     }
 }
 
-/// An agent's run: each turn continues the one before.
-fn play(store: &Arc<Store>, session: usize) {
+/// Records the turns of an agent: each continues the one before.
+fn record_session(store: &Arc<Store>, session: usize) {
     let id: Arc<str> = format!("session-{session:05}").into();
     let mut context: Vec<u32> = (0..64).map(|at| (session * 7 + at) as u32 % 150_000).collect();
     for turn in 0..TURNS {
@@ -92,7 +92,7 @@ fn play(store: &Arc<Store>, session: usize) {
     }
 }
 
-/// A thousand sessions as one batch, thrown away as it is made.
+/// Exports a thousand sessions as one batch, and discards its chunks.
 fn export(store: &Arc<Store>, format: Format) {
     let (mut bytes, mut best, mut growth) = (0, Duration::MAX, 0);
     for _ in 0..3 {
@@ -120,7 +120,7 @@ fn export(store: &Arc<Store>, format: Format) {
     );
 }
 
-/// Bytes from a line of /proc/self/status.
+/// The value of a line of /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -135,7 +135,7 @@ fn peak() -> u64 {
     status("VmHWM:")
 }
 
-/// Sets the peak back to what is held now, and returns that.
+/// Resets the peak to the current resident memory, and returns it.
 fn reset_peak() -> u64 {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     resident()

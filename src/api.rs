@@ -1,126 +1,146 @@
 //! The APIs that agents speak, one folder each.
 //!
-//! An API decodes a request to a generation, and encodes the events of its reply. All else is the same for every API: sessions, retries, recording,
-//! aborts, admission and metrics. A new one implements [`Api`], and [`Apis`] gets its path.
+//! An API decodes a request to a generation and encodes the events of its reply. Sessions, retries, recording, aborts, admission and
+//! metrics are the same for every API. A new API implements [`Api`] and [`ApiRequest`], and [`Apis`] gets its path. The [native] API needs
+//! no [`ReplyEncoder`]: its events keep the engine's bytes.
 
+pub(crate) mod native;
 pub(crate) mod openai;
 pub mod openai_chat;
 pub mod openai_completions;
-pub mod sample;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 
 use crate::chat::RequestError;
-use crate::chat::remembered::Remembered;
+pub use crate::chat::RequestSession;
+use crate::chat::forwarded::ForwardedChat;
 use crate::engine::request::{GenerateRequest, SessionNames};
 use crate::error::BoxError;
+use crate::generation::event::GenerationEvent;
+use crate::generation::update::SequenceUpdate;
+use crate::json::Object;
 use crate::session::{Chat, Session};
-use sample::Sample;
+use openai_chat::passthrough::PassthroughRequest;
 
 /// An API.
 pub trait Api: Debug + Send + Sync {
-    /// Whether requests can be decoded now. Others are forwarded to the engine's own endpoint.
+    /// Whether requests are decoded here now. Otherwise the engine's own endpoint serves them.
     fn is_served(&self) -> bool {
         true
     }
 
-    /// Whether requests that go to the engine's own endpoint are read, because the engine may tell the ids of its reply.
-    fn reads_passthrough(&self) -> bool {
+    /// Whether tokentap records requests that the engine's own endpoint serves: the engine can report the token ids of its reply.
+    fn records_passthrough(&self) -> bool {
         false
     }
 
-    /// Decodes the body of a request, without its session.
+    /// Reads a request that the engine's own endpoint serves. `None` if its reply is not recorded.
+    fn passthrough(&self, _body: &[u8], _members: &Object, _headers: &HeaderMap) -> Option<PassthroughRequest> {
+        None
+    }
+
+    /// Decodes the body of a request. Its session is not known yet.
     ///
     /// # Errors
     /// [`RequestError`].
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError>;
 
-    /// The error that a client gets for this status and message.
+    /// Returns the error of this API for a status and a message.
     fn error(&self, status: StatusCode, message: String) -> ApiError;
 
-    /// The error for an answer of the engine that is not 200.
+    /// Converts an error reply of the engine.
     fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError;
 
-    /// The error for the `error` member of an event of the engine, which is JSON text.
+    /// Converts the `error` member of an engine event, which is JSON text.
     fn event_error(&self, error: &str) -> ApiError;
 }
 
 /// A decoded request.
 pub trait ApiRequest: Debug + Send + Sync {
-    /// The names that the body has for its session.
+    /// The members of the body that may name its session.
     fn session_names(&self) -> SessionNames;
 
-    /// Whether [`Self::generation`] takes longer than other requests should wait. `session` is the one that the request names, if it exists.
+    /// Whether [`Self::generation`] takes too long for a runtime thread. `session` is the named session, if it exists.
     fn is_long(&self, _session: Option<&Session>) -> bool {
         false
     }
 
-    /// The generation that the request asks for.
+    /// Converts the request to a generation.
     ///
     /// # Errors
     /// [`RequestError`].
     fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError>;
 
-    /// What the turn is to remember of the request where the engine's own endpoint serves it.
-    fn remembered(&self, _session: Option<&Session>) -> Option<Remembered> {
+    /// Describes the chat that a turn records if the engine's own endpoint serves the request.
+    fn forwarded_chat(&self, _session: Option<&Session>) -> Option<ForwardedChat> {
         None
     }
 }
 
-/// The session of a request.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestSession<'a> {
-    /// The client has named it.
-    pub is_named: bool,
-    /// The session that it has named, if it exists.
-    pub existing: Option<&'a Arc<Session>>,
-}
-
-/// A generation, and the encoder of its reply.
+/// A generation and the encoder of its reply.
 #[derive(Debug)]
 pub struct ApiGeneration {
     /// The request for /generate.
     pub request: GenerateRequest,
-    /// What its turn remembers, if it is a turn of a chat.
+    /// The chat that its turn records; `None` if it is not a chat.
     pub chat: Option<Box<Chat>>,
     /// Encodes the reply.
     pub encoder: Box<dyn ReplyEncoder>,
 }
 
-/// Encodes a reply.
+/// Encodes the reply to one request.
 pub trait ReplyEncoder: Debug + Send + Sync {
-    /// The body of a reply that does not stream.
+    /// Encodes the body of a reply that does not stream.
     ///
     /// # Errors
-    /// When it cannot be encoded, such as by a tokenizer that fails.
-    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError>;
+    /// When it cannot be encoded, such as when the tokenizer fails.
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError>;
 
-    /// How many tokens of a sequence have been encoded: an event has those that follow.
-    fn known(&self, index: usize) -> usize;
+    /// The number of tokens of a sequence that are encoded. The next update of the sequence has the tokens after them.
+    fn encoded_tokens(&self, index: usize) -> usize;
 
-    /// Appends the events of a stream that one of the engine's events becomes.
+    /// Appends the events of a stream for one engine event.
     ///
     /// # Errors
-    /// When it cannot be encoded; the stream then breaks off.
-    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError>;
+    /// When it cannot be encoded. The stream then ends with an error.
+    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError>;
 
-    /// Appends the event by which a stream fails.
+    /// Appends the error event of a stream.
     fn fail(&mut self, error: &ApiError, out: &mut String);
 
-    /// Appends the events at the end of a stream.
+    /// Appends the last events of a stream.
     fn finish(&mut self, out: &mut String);
 }
 
-/// An error in the shape of an API.
+/// Encodes the events of a stream as bytes.
+pub trait EventEncoder: Debug + Send {
+    /// Appends an encoded event to `out`.
+    ///
+    /// # Errors
+    /// When the event cannot be encoded. The stream then fails.
+    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError>;
+
+    /// Returns the encoded event if it exists already, so that an event that fills a frame alone is not copied.
+    fn encoded(&self, _event: &GenerationEvent) -> Option<Bytes> {
+        None
+    }
+
+    /// Whether the encoding of an unparsed event has the event's length.
+    fn keeps_length(&self) -> bool {
+        false
+    }
+}
+
+/// An error in the format of an API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     /// 4xx or 5xx.
     pub status: StatusCode,
-    /// JSON.
+    /// The body, as JSON text.
     pub body: String,
 }
 
@@ -129,14 +149,14 @@ pub struct ApiError {
 pub struct Apis(Vec<(&'static str, Arc<dyn Api>)>);
 
 impl Apis {
-    /// Serves requests to `path` by an API.
+    /// Adds an API that serves requests to `path`.
     #[must_use]
     pub fn with(mut self, path: &'static str, api: Arc<dyn Api>) -> Self {
         self.0.push((path, api));
         self
     }
 
-    /// The API of a path, with its path.
+    /// Returns the API of a path, with the path.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<(&'static str, &Arc<dyn Api>)> {
         self.0.iter().find(|(known, _)| *known == path).map(|(known, api)| (*known, api))

@@ -1,10 +1,10 @@
-//! The composition root: settings become running parts. The only file that knows all of them.
+//! The composition root: builds the parts of the proxy from the settings and runs them. No other file depends on all of them.
 
 mod chat;
 mod parts;
 mod restoration;
 mod session_metrics;
-mod thought;
+mod think_entropy;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -17,6 +17,7 @@ use crate::api::openai_chat::OpenAiChat;
 use crate::api::openai_completions::OpenAiCompletions;
 use crate::api::{Api, Apis};
 use crate::budget::Budget;
+use crate::chat::ChatService;
 use crate::chat::model::Chats;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
 use crate::engine::client::Client;
@@ -45,14 +46,14 @@ use crate::tokenizer::Renderer;
 pub use parts::Parts;
 use session_metrics::SessionMetrics;
 
-/// How long the aborts of what was cut may take at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// The maximum time that the shutdown waits for the aborts of the last generations.
+const FINAL_ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A tokentap with its ports bound.
+/// A proxy whose ports are bound.
 #[derive(Debug)]
 pub struct App {
     parts: Arc<Parts>,
-    /// The APIs of the data port beside the native one.
+    /// The APIs of the data port, except SGLang's native API.
     apis: Apis,
     data: Listener,
     control: Listener,
@@ -61,12 +62,12 @@ pub struct App {
     chats: watch::Sender<Arc<Chats>>,
     /// The log from which sessions are restored while the ports are open.
     directory: Option<Directory>,
-    /// What renders chats, where that is known without reading files.
+    /// An embedded chat renderer, which is used instead of the engine's tokenizer files.
     renderer: Option<Arc<Renderer>>,
 }
 
 impl App {
-    /// Binds the ports.
+    /// Binds the ports and builds the parts.
     ///
     /// # Errors
     /// A line for the user.
@@ -74,7 +75,7 @@ impl App {
         Self::assemble(config, phase, None).await
     }
 
-    /// The same with a backend of the caller's.
+    /// Like [`bind`](Self::bind), but measures with the given backend.
     ///
     /// # Errors
     /// A line for the user.
@@ -99,12 +100,12 @@ impl App {
         let engines = Engines::try_new(client.clone(), &config.engine)?;
         let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
         let metrics = Arc::new(Metrics::new(name));
-        let door = |listener, files: Option<TlsFiles>, port| {
+        let with_tls = |listener, files: Option<TlsFiles>, port| {
             let tls = files.map(|files| Tls::load(&files, port, &metrics).map(Arc::new)).transpose()?;
             Ok::<_, String>(Listener { listener, tls, drops: Some(ListenDrops::new(Arc::clone(&metrics))) })
         };
-        let data = door(data, config.tls.data(), "data")?;
-        let control = door(control, config.tls.control(), "control")?;
+        let data = with_tls(data, config.tls.data(), "data")?;
+        let control = with_tls(control, config.tls.control(), "control")?;
         let slices = Slices::start(&config.slices, &metrics);
         let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
         let backend = backend.unwrap_or_else(|| slices.backend());
@@ -119,7 +120,7 @@ impl App {
         let (ready, is_ready) = watch::channel(false);
         let ledger = SharedLedger::default();
         let policy = Arc::new(Policy::new(ledger.clone()));
-        let (sessions, directory) = sessions(&config.sessions, ledger, &metrics)?;
+        let (sessions, directory) = session_store(&config.sessions, ledger, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
@@ -129,7 +130,7 @@ impl App {
             Arc::clone(&tools),
             upstream.clone(),
             budget.clone(),
-            Retries::new(retry_bounds(config.limits.max_bytes_in_flight)),
+            Retries::new(replay_limits(config.limits.max_bytes_in_flight)),
         );
         let slices = Arc::new(slices);
         let generator = Arc::new(generator);
@@ -167,19 +168,19 @@ impl App {
 
     /// Renders chats with `renderer`, unless `--tokenizer` is set.
     #[must_use]
-    pub fn rendering(mut self, renderer: Renderer) -> Self {
+    pub fn with_renderer(mut self, renderer: Renderer) -> Self {
         self.renderer = Some(Arc::new(renderer)).filter(|_| self.parts.config.chat.tokenizer.is_none());
         self
     }
 
-    /// Serves requests to `path` on the data port by another API.
+    /// Adds an API, which serves the requests to `path` on the data port.
     #[must_use]
     pub fn with_api(mut self, path: &'static str, api: Arc<dyn Api>) -> Self {
         self.apis = self.apis.with(path, api);
         self
     }
 
-    /// Where the data port is.
+    /// The address of the data port.
     ///
     /// # Errors
     /// If the system does not return the address.
@@ -187,7 +188,7 @@ impl App {
         self.data.listener.local_addr()
     }
 
-    /// Where the control port is.
+    /// The address of the control port.
     ///
     /// # Errors
     /// If the system does not return the address.
@@ -195,7 +196,7 @@ impl App {
         self.control.listener.local_addr()
     }
 
-    /// Both as URLs, the data port first.
+    /// The URLs of the data port and the control port.
     ///
     /// # Errors
     /// If the system does not return the address.
@@ -203,13 +204,13 @@ impl App {
         Ok([self.data.url()?, self.control.url()?])
     }
 
-    /// What the parts share.
+    /// The parts of the proxy.
     #[must_use]
     pub fn parts(&self) -> &Arc<Parts> {
         &self.parts
     }
 
-    /// Serves until the phase changes; returns how many connections were cut at the end.
+    /// Serves until the drain has ended. Returns the number of connections that were still open and were closed.
     ///
     /// # Errors
     /// A line for the user when sessions cannot be restored.
@@ -232,13 +233,13 @@ impl App {
         };
         let (restored, is_restored) = watch::channel(directory.is_none());
         let restoring = restoration::restore(Arc::clone(&parts), directory, restored);
-        // neither may touch sessions or the policy while those are restored
+        // neither task may change the sessions or the policy during the restoration
         let watching = restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
-        let thinking = tokio::spawn(thought::watch(Arc::clone(&parts)));
+        let thinking = tokio::spawn(think_entropy::watch(Arc::clone(&parts)));
         let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
-        let following = [&data, &control].map(|door| tokio::spawn(follow(door.tls.clone())));
-        // probes and metrics stay until the last request has ended
+        let reloading = [&data, &control].map(|listener| tokio::spawn(reload_certificates(listener.tls.clone())));
+        // the control port serves probes and metrics until the last request has ended
         let (stop, stopped) = watch::channel(Phase::Serving);
         let control = tokio::spawn(serve(
             control,
@@ -264,22 +265,22 @@ impl App {
             cut = serving => Ok(cut),
             error = restoring => Err(error),
         };
-        // the runtime waits for threads that block
+        // the runtime waits for blocking threads when it shuts down
         parts.sessions.cancel_restore();
-        // what was cut is aborted before the process ends; an engine that is gone is not waited for
+        // the engine must receive the aborts of closed connections before the process ends, but it may not answer any more
         let mut aborting = parts.generator.context.aborting.subscribe();
-        let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;
-        // this fails only when every receiver is gone, and then there is no task to notify
+        let _ = tokio::time::timeout(FINAL_ABORT_TIMEOUT, aborting.wait_for(|count| *count == 0)).await;
+        // an error means that all receivers were dropped, so no task must be notified
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
-        for task in [watching, sweeping, thinking, rendering, draining].into_iter().chain(following) {
+        for task in [watching, sweeping, thinking, rendering, draining].into_iter().chain(reloading) {
             task.abort();
         }
         cut
     }
 }
 
-/// What the routes of the ports are served with.
+/// Builds the state of the routes of both ports.
 fn states(parts: &Parts) -> Control {
     let Parts { config, client, engines, metrics, sessions, tools, upstream, generator, budget, .. } = parts;
     let proxy = ProxyState {
@@ -305,28 +306,28 @@ fn states(parts: &Parts) -> Control {
     Control { proxy: Arc::new(proxy), trainers: Arc::clone(&parts.trainers), readiness: Arc::new(readiness) }
 }
 
-/// The APIs of the data port beside the native one, by their paths.
+/// The APIs of the data port by path, except SGLang's native API.
 fn apis(parts: &Parts) -> Apis {
     let (config, upstream) = (Arc::clone(&parts.config), parts.upstream.clone());
-    let chats = parts.chats.clone();
-    let chat =
-        OpenAiChat::new(Arc::clone(&config), Arc::clone(&parts.metrics), parts.budget.clone(), chats, upstream.clone());
+    let chats = Arc::new(ChatService::new(Arc::clone(&config), Arc::clone(&parts.metrics), parts.chats.clone()));
+    let chat = OpenAiChat { chats, budget: parts.budget.clone(), upstream: upstream.clone() };
     let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
     Apis::default().with(routes::CHAT, Arc::new(chat)).with(routes::COMPLETIONS, Arc::new(completions))
 }
 
-/// Limits the memory for undelivered replies to an eighth of `in_flight`, the value of `--max-bytes-in-flight`.
-fn retry_bounds(in_flight: u64) -> ReplayLimits {
+/// The default limits of retries, with the memory for undelivered replies limited to an eighth of `in_flight`, the value of
+/// `--max-bytes-in-flight`.
+fn replay_limits(in_flight: u64) -> ReplayLimits {
     let part = usize::try_from(in_flight / 8).unwrap_or(usize::MAX);
     let usual = ReplayLimits::default();
     ReplayLimits { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
 
-// what a session may hold is restored
+// a session with the maximum number of turns can be restored from the log
 const _: () = assert!(config::MOST_SESSION_TURNS < crate::session::MOST_TURNS as usize);
 
-/// The store of sessions, and the log from which it is to be restored.
-fn sessions(
+/// Builds the session store, and locks the log from which it will be restored, if any.
+fn session_store(
     config: &SessionConfig,
     ledger: SharedLedger,
     metrics: &Arc<Metrics>,
@@ -345,19 +346,20 @@ fn sessions(
     Ok((store, Some(directory)))
 }
 
-/// Keeps the certificate of a port up to date.
-async fn follow(tls: Option<Arc<Tls>>) {
+/// Reloads the certificate of a port whenever its files change.
+async fn reload_certificates(tls: Option<Arc<Tls>>) {
     if let Some(tls) = tls {
         tls.follow().await;
     }
 }
 
+/// Evicts expired sessions, replies for retries and entropies, once a second.
 async fn sweep(parts: Arc<Parts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
         let store = Arc::clone(&parts.sessions);
-        // a panic there must not end the sweeping
+        // a panic in the store must not end this task
         drop(tokio::task::spawn_blocking(move || store.sweep()).await);
         parts.generator.retries.sweep(parts.config.sessions.session_idle);
         let evicted = parts.tools.store.take_evicted();
@@ -382,10 +384,10 @@ mod tests {
     use crate::demo::{Engine, EngineOptions, Model, Streaming};
     use crate::engine::response::read_on_this_thread;
 
-    /// Tokens of a reply.
+    /// The number of tokens of a reply.
     const TOKENS: usize = 12;
 
-    /// The demo engine on a port.
+    /// Starts a demo engine and returns its address.
     async fn engine(phase: watch::Receiver<Phase>) -> SocketAddr {
         let engine = Engine::new(EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -407,7 +409,7 @@ mod tests {
         addr
     }
 
-    /// Sends a call over a new connection. Returns the whole reply.
+    /// Sends a request over a new connection. Returns the complete reply.
     async fn ask(addr: SocketAddr, path: &str, body: &serde_json::Value) -> String {
         let body = body.to_string();
         let head = format!(
@@ -422,9 +424,9 @@ mod tests {
         reply
     }
 
-    // on one thread, whose reads are counted
+    // on one thread, because the counter of parsed objects is per thread
     #[tokio::test]
-    async fn each_object_of_a_reply_is_parsed_once_for_each_http_api() {
+    async fn each_http_api_parses_each_object_of_a_reply_once() {
         let (_stop, phase) = watch::channel(Phase::Serving);
         let engine = engine(phase.clone()).await;
         let upstream = format!("http://{engine}");
@@ -440,7 +442,7 @@ mod tests {
         ];
         let cli = config::load(flags.map(OsString::from)).unwrap();
         let app = App::bind(cli.command.config().unwrap().clone(), phase).await.unwrap();
-        let app = app.rendering(Renderer::new(Model::folder()));
+        let app = app.with_renderer(Renderer::new(Model::folder()));
         let (data, parts) = (app.data_addr().unwrap(), Arc::clone(app.parts()));
         tokio::spawn(app.run());
         drop(parts.upstream.clone().wait_for(|found| found.original_logprobs.is_some()).await.unwrap());

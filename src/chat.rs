@@ -1,25 +1,28 @@
-//! Conversations as token ids, and sampled ids as messages.
+//! Converts conversations to token ids, and sampled token ids to messages.
 //!
-//! A conversation has no API's words in it: an API decodes its requests to a [`Conversation`], and encodes the messages that are read here from what
-//! was sampled. The tokens that a session has stay as they are; only what follows them is rendered and encoded.
+//! This module does not depend on an API. An API decodes its requests to a [`Conversation`], and encodes the messages that are parsed here.
+//! The tokens of a session are reused unchanged. Only the messages after them are rendered and encoded.
 
 mod canonical;
 pub(crate) mod conversation;
-mod departure;
 pub mod drift;
 mod error;
+pub(crate) mod forwarded;
 mod history;
+mod history_change;
 pub(crate) mod limits;
 pub(crate) mod message;
 pub mod model;
 pub mod prompt;
-pub mod reading;
-pub(crate) mod remembered;
+pub mod reply_reader;
+pub(crate) mod reply_stream;
+pub(crate) mod service;
 pub(crate) mod tool_choice;
 
 pub use canonical::dumps;
 pub use conversation::Conversation;
 pub use error::RequestError;
+pub use service::{ChatPrompt, ChatService, RequestSession};
 
 /// A string as JSON text.
 #[must_use]

@@ -1,6 +1,5 @@
-//! The commands, one file each, and the log.
+//! The commands of the binary, one file for each, and the setup of logging.
 
-mod bar;
 pub mod check;
 pub mod config;
 pub mod demo;
@@ -8,11 +7,12 @@ mod descriptors;
 pub mod entropy;
 pub mod export;
 pub mod logging;
+mod progress;
 pub mod serve;
 
 use std::io::Write;
 
-/// Prints the result of a command to standard output. Errors are ignored: a closed standard output has no reader.
+/// Prints the result of a command to standard output. Ignores errors: if standard output is closed, no process reads the result.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,7 +1,7 @@
-//! The embedded demo engine: a real, tiny language model behind SGLang's HTTP.
+//! The embedded demo engine: a small language model that serves SGLang's HTTP API.
 //!
-//! Its whole distribution is known at every position ([`Engine::distribution`]),
-//! so tests compare what was made of its top logprobs with the truth.
+//! [`Engine::distribution`] returns its exact distribution at every position, so tests compare the results that tokentap computes from top
+//! logprobs with the exact values.
 
 mod admin;
 mod body;
@@ -14,15 +14,15 @@ mod info;
 mod item;
 mod journal;
 mod logits;
+mod logprob_rows;
 mod model;
 mod ngram;
 mod options;
 mod refusal;
+mod reply_members;
 mod request;
 mod rng;
 mod routes;
-mod rows;
-mod said;
 mod sampling;
 mod sequence;
 mod transcript;
@@ -34,7 +34,7 @@ pub mod wire;
 pub use body::ReplyBody;
 pub use engine::Engine;
 pub use grammar::Grammar;
-pub use journal::{End, JournalEntry, Sampled};
+pub use journal::{End, JournalEntry, SampledToken};
 pub use model::{Model, Position, THINK_TOKENS, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};
 pub use sampling::{SamplingParams, ScriptedOutput};

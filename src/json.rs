@@ -19,16 +19,16 @@ pub use splice::Splice;
 pub use text::Text;
 pub use value::Value;
 
-/// Deeper nesting is refused. Python's own parser fails at about 1,000 levels.
+/// The maximum nesting depth in levels; deeper text is rejected. Python's own parser fails at about 1,000 levels.
 pub const MAX_DEPTH: usize = 128;
 
-/// The error for a text that is not JSON.
+/// Error: the text is not valid JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not JSON at byte {at}")]
 pub struct Malformed {
-    /// Offset of the first invalid byte.
+    /// The offset of the first invalid byte.
     pub at: usize,
-    /// Whether the text is valid so far but nests deeper than [`MAX_DEPTH`].
+    /// The text is valid up to `at`, but nests deeper than [`MAX_DEPTH`] there.
     pub too_deep: bool,
 }
 

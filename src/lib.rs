@@ -1,8 +1,8 @@
 //! tokentap: a sidecar for SGLang.
 //!
-//! Agents point at it instead of SGLang. They get what SGLang would have answered, plus the entropy of the policy at every sampled
-//! token; and every token that went in and came out is kept as a trajectory. Nothing in SGLang is patched: tokentap asks for the top
-//! logprobs, measures them, and takes them away again.
+//! Agents send their requests to tokentap instead of SGLang. They get the replies of SGLang, plus the entropy of the policy at every
+//! sampled token. tokentap records all prompt and output tokens as trajectories. It does not patch SGLang: it requests top logprobs,
+//! computes the entropies from them, and removes the logprobs that the client did not request.
 //!
 //! ```text
 //!            decode                                                                   raw bytes
@@ -20,24 +20,24 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`app`] | builds the running parts from the settings |
-//! | [`cli`] | one file a command |
-//! | [`serve`] | the ports: connections, the layers that every request passes, the routes of HTTP and gRPC |
-//! | [`demo`] | the embedded engine |
-//! | [`api`] | the APIs that agents speak: requests to generations, events to replies |
+//! | [`app`] | builds the parts of the proxy from the settings and runs them |
+//! | [`cli`] | the commands, one file for each |
+//! | [`serve`] | the ports: connections, the layers that each request passes, the routes of HTTP and gRPC |
+//! | [`demo`] | the embedded demo engine |
+//! | [`api`] | the APIs of agents: decodes requests to generation requests, encodes events to replies |
 //! | [`export`] | trajectories in the formats of trainers |
 //! | [`rl`] | advantages and thinking spans over recorded trajectories |
 //! | [`logits`] | whole rows of logits: safetensors, shared memory, batching, GPU |
-//! | [`generation`] | the pipeline: plan, guard, ask, parse, measure, record, abort, retry |
-//! | [`chat`] | conversations to token ids and back |
+//! | [`generation`] | the pipeline: plans, requests, parses, measures, records, aborts and retries generations |
+//! | [`chat`] | renders conversations to token ids, and parses token ids to messages |
 //! | [`engine`] | SGLang: client, wire format, probe, capabilities |
 //! | [`session`] | turns, sessions, the store and its log |
-//! | [`entropy`] | estimators and kernels: numbers in, numbers out |
-//! | [`tokenizer`] | text to ids and back, chat templates |
-//! | [`parse`] | generated text to reasoning, content and tool calls |
-//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`] | used by all of them |
+//! | [`entropy`] | estimators and kernels of entropy, without I/O |
+//! | [`tokenizer`] | encodes and decodes text, renders chat templates |
+//! | [`parse`] | parses generated text into reasoning, content and tool calls |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`] | shared utilities |
 //!
-//! A module imports only modules below it in this list; `tests/layering.rs` checks it.
+//! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
 
 pub mod api;
 pub mod app;

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use tokentap::cli;
 use tokentap::config::{self, Command, Invalid};
 
-/// Every request allocates and frees bodies of a few hundred kilobytes. The system's allocator returns such blocks to the system at once,
-/// and each page then faults again.
+/// The allocator. Each request allocates and frees bodies of a few hundred kilobytes. The default allocator returns such blocks to the
+/// system at once, so each new block causes page faults.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of mimalloc's option `purge_delay`. The bindings have no name for it.
+/// The number of mimalloc's option `purge_delay`. The bindings have no constant for it.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 /// Milliseconds after which freed memory is returned to the system. With mimalloc's default of one second, requests of 1 MiB from 512
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    // a blocking thread that has parsed a long body keeps freed memory in its own heap until the thread ends
+    // the heap of a blocking thread keeps freed memory until the thread ends, so idle threads end soon
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().thread_keep_alive(std::time::Duration::from_millis(10));
     let runtime = match builder.build() {

@@ -1,12 +1,12 @@
-//! Strict parsers of what a model wrote: its reasoning, its content and its tool calls.
+//! Strict parsers of generated text: separate reasoning, content and tool calls.
 //!
-//! A [`Grammar`] says what to look for. [`Grammar::parse`] reads a whole text, [`Grammar::stream`] reads one that comes in pieces, and
-//! both are the same incremental scanner: however a text is cut, the events put together are the message. Nothing is repaired. Text
-//! between the markers of a call that cannot be parsed becomes a call with `error`, with the raw text as its arguments, so that the
-//! agent's validation fails and the model sees its mistake. Text that begins a call and does not end it is no call, and stays text.
+//! A [`Grammar`] has the format of calls and the markers of thinking. [`Grammar::parse`] parses a whole text, and [`Grammar::stream`]
+//! parses a text that arrives in pieces. Both use the same incremental parser, so the message does not depend on where the text is cut.
+//! Calls are not repaired: an invalid call between its markers becomes a call with `error` and its raw text as arguments, so that the
+//! agent's validation fails and the model sees its mistake. A call without an end marker stays text.
 //!
 //! ```text
-//!            ┌─────────┐  outside of spans  ┌─────────┐  outside of calls  ┌─────────┐
+//!            ┌─────────┐   outside spans    ┌─────────┐   outside calls    ┌─────────┐
 //!  pieces ──▶│  spans  │ ──────────────────▶│ scanner │ ──────────────────▶│ content │──▶ Event::Content
 //!            └────┬────┘                    └────┬────┘                    └─────────┘
 //!                 └▶ Event::Reasoning            └▶ Event::Call
@@ -14,40 +14,40 @@
 //!
 //! # Thinking
 //!
-//! A span is a think start up to the next think end, wherever it is, also within a call: spans are taken out first, and calls are
-//! looked for in what is left. A lone think end is text. What remains open at the end depends on who opened it:
+//! A span of thinking lasts from a think start to the next think end, also inside a call: spans are removed first, and calls are searched
+//! in the remaining text. A span that the prompt opened ([`Grammar::opened`]) begins with the text; a think start that the model repeats
+//! there is dropped. A think end outside a span is text. A span without a think end:
 //!
-//! - The prompt ([`Grammar::opened`]): everything up to the think end is reasoning and holds no calls, and without one all of the text
-//!   is. A think start that the model writes first of all is the prompt's once more.
-//! - The model: the text after the think start is reasoning, word for word, and the calls in it are calls as well, emitted at the end.
-//!   Where the think start is within an open call, it is only a part of that call.
+//! - If the prompt opened the span, all of the text is reasoning, without calls.
+//! - If the model opened the span, the text after the think start is reasoning. Calls in it are part of the reasoning, and they are also
+//!   emitted, at the end of the text. But if the think start is inside an open call, it is text of that call.
 //!
-//! Each span loses the white space at its ends; spans with text in them are joined by a line feed.
+//! White space at the ends of each span is removed. Spans that are not empty are joined by a line feed.
 //!
 //! # Content
 //!
-//! What is neither a span nor a call, byte for byte, except for white space at the ends: in front it is dropped where something was
-//! taken out before the first visible character, at the back where something was taken out at all. A call that does not end, and a
-//! block of calls in which none is found, stay content with their markers.
+//! Content is the text outside spans and calls, byte for byte, except for white space at its ends. White space at the start is removed if a
+//! span or call was removed before the first visible character; white space at the end is removed if any span or call was removed. A call
+//! without an end, and a block without calls, are content with their markers.
 //!
-//! White space is Python's throughout.
+//! White space is as in Python's `str.isspace`.
 
+mod bracket_matcher;
 mod buffer;
 mod content;
 mod deepseek;
-mod extent;
 mod fence;
 mod format;
 mod glm;
 mod grammar;
 mod hermes;
+mod json_call;
 mod kimi_k2;
 mod literal;
 mod llama3;
 mod loads;
 mod message;
 mod mistral;
-mod named;
 mod pythonic;
 mod qwen_xml;
 mod reasoning;

@@ -1,18 +1,20 @@
-//! What trainers compute from trajectories: advantages of groups, shaped by the entropy of the thinking.
+//! Computes advantages of groups of trajectories (GRPO), optionally shaped by the entropy of the thinking (EGPO), and statistics of the
+//! thinking.
 //!
-//! Pure functions of [`Path`](crate::session::Path)s: nothing here waits, keeps state or knows HTTP. All arithmetic is float64.
+//! All functions are pure functions of [`Path`](crate::session::Path)s: they do not wait, keep no state and do not use HTTP. All arithmetic
+//! is float64.
 
 mod advantage;
-mod answer;
 mod request;
-mod summary;
+mod response;
 mod think;
+mod thinking_columns;
 
 pub use advantage::{GroupStats, Shaping};
-pub use answer::{Answer, GroupAnswer, SampleAnswer, advantages};
 pub use request::{AdvantageEstimator, GroupId, GroupRequest, Request, RequestError, SampleRequest};
-pub use summary::thinking;
-pub use think::{HIGH_ENTROPY, Think, ThinkTokens};
+pub use response::{AdvantageResponse, GroupResponse, SampleResponse, advantages};
+pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens};
+pub use thinking_columns::thinking;
 
 #[cfg(test)]
 mod tests;

@@ -36,7 +36,7 @@ mod view;
 
 pub use call::{Call, Turns};
 pub use change_feed::CommittedTurn;
-pub use chat::{Chat, Digest, Reading};
+pub use chat::{Chat, Digest, ParseOptions};
 pub use conversation::{Fingerprint, Prefix};
 pub use counts::TurnCounts;
 pub use fault::Fault;

@@ -1,4 +1,4 @@
-//! Text to token ids and back, by the files of a Hugging Face tokenizer.
+//! Encodes text to token ids and decodes ids to text, with the files of a Hugging Face tokenizer.
 
 mod added;
 mod content;
@@ -17,18 +17,18 @@ pub use content::{Content, TextOrigin};
 pub use detokenizer::Detokenizer;
 pub use family::Family;
 pub use folder::{Folder, FolderError, SamplingDefaults};
-pub use render::{Fit, Prompt, PromptError, Renderer, Setting, Trial};
+pub use render::{ContinuationCheck, Fit, Prompt, PromptError, Renderer, Setting};
 
-/// Why a tokenizer could not be loaded, or could not do its work.
+/// Error: a tokenizer failed to load, to encode or to decode.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// The file is none.
+    /// The bytes are not a `tokenizer.json`.
     #[error("not a tokenizer.json: {0}")]
     Load(#[source] tokenizers::Error),
-    /// A text has parts that it has no ids for.
+    /// The text has parts without an id.
     #[error("the tokenizer cannot encode the text: {0}")]
     Encode(#[source] tokenizers::Error),
-    /// Ids that it has no text for.
+    /// The ids have no text.
     #[error("the tokenizer cannot decode the ids: {0}")]
     Decode(#[source] tokenizers::Error),
 }
@@ -38,9 +38,9 @@ pub enum TokenizerError {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     content: Content,
-    /// Ids of all added tokens, at which the text falls into parts that are encoded each for itself.
+    /// Ids of all added tokens. Text is split at added tokens, and the parts are encoded separately.
     added: HashSet<u32>,
-    /// Ids of those that are left out of texts.
+    /// Ids of the special tokens, which decoding can leave out.
     special: HashSet<u32>,
 }
 
@@ -48,10 +48,10 @@ impl Tokenizer {
     /// Loads the bytes of a `tokenizer.json`.
     ///
     /// # Errors
-    /// When they are something else.
+    /// When they are not a tokenizer that the `tokenizers` crate reads.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(TokenizerError::Load)?;
-        // transformers does neither unless it is asked to
+        // transformers truncates and pads only on request
         inner.with_truncation(None).map_err(TokenizerError::Load)?.with_padding(None);
         Ok(Self::new(inner))
     }
@@ -63,9 +63,9 @@ impl Tokenizer {
         Self { added: added.keys().copied().collect(), special, content, inner }
     }
 
-    /// With these added tokens as well, or instead of those of the same text.
-    fn with_added(mut self, tokens: &[added::Added]) -> Result<Self, TokenizerError> {
-        let token = |added: &added::Added| {
+    /// Adds tokens. A token replaces an added token of the same text.
+    fn with_added_tokens(mut self, tokens: &[added::AddedTokenConfig]) -> Result<Self, TokenizerError> {
+        let token = |added: &added::AddedTokenConfig| {
             AddedToken::from(added.content.as_str(), added.special)
                 .single_word(added.single_word)
                 .lstrip(added.lstrip)
@@ -76,7 +76,7 @@ impl Tokenizer {
         Ok(Self::new(self.inner))
     }
 
-    /// The ids of `text` with what the tokenizer puts around it; added tokens that are spelled out in it become their ids.
+    /// The ids of `text`, with the special tokens that the tokenizer adds at its ends. Added tokens in the text become their ids.
     ///
     /// # Errors
     /// When the text has parts without an id.
@@ -85,7 +85,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The ids of a rendered conversation: nothing is put around it, and what [`Content`] marked in it stays text.
+    /// The ids of a rendered conversation, without special tokens at its ends. Control tokens that [`Content`] marked are encoded as text.
     ///
     /// # Errors
     /// When the text has parts without an id.
@@ -101,8 +101,8 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text that holds marks: added tokens are found, the marks are removed, and the rest is encoded as usual.
-    /// Where the vocabulary itself joins what a mark has broken, there is nothing, unless the text is `split` at the marks.
+    /// The ids of a text with marks: finds added tokens, removes the marks, and encodes the rest as plain text. Returns `None` if the model
+    /// then merges the pieces of a marked name into a special token. With `split`, the text is split at the marks, so this cannot happen.
     fn encode_marked(&self, text: &str, split: bool) -> tokenizers::Result<Option<Vec<u32>>> {
         let mut words = self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), text);
         if split {
@@ -116,17 +116,17 @@ impl Tokenizer {
         if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut words)?;
         }
-        let joined = Cell::new(false);
+        let merged = Cell::new(false);
         words.tokenize(|word| {
             let tokens = self.inner.get_model().tokenize(word.get())?;
-            joined.set(joined.get() || tokens.iter().any(|token| self.special.contains(&token.id)));
+            merged.set(merged.get() || tokens.iter().any(|token| self.special.contains(&token.id)));
             Ok(tokens)
         })?;
         let ids = words.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec();
-        Ok((split || !joined.get()).then_some(ids))
+        Ok((split || !merged.get()).then_some(ids))
     }
 
-    /// The text of `ids`. Ids outside the vocabulary are left out, bytes that are not UTF-8 become U+FFFD.
+    /// The text of `ids`. Ids outside the vocabulary are left out. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -134,88 +134,88 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special).map_err(TokenizerError::Decode)
     }
 
-    /// The bytes of one token, which need not be whole characters; `None` where only its text is known.
+    /// The bytes of one token of a byte-level vocabulary, which may be part of a character. `None` for added tokens and other vocabularies.
     #[must_use]
     pub fn bytes(&self, id: u32) -> Option<Vec<u8>> {
-        if self.added.contains(&id) || !self.spells_bytes() {
+        if self.added.contains(&id) || !self.is_byte_level() {
             return None;
         }
-        self.inner.id_to_token(id)?.chars().map(byte_level).collect()
+        self.inner.id_to_token(id)?.chars().map(byte_of_char).collect()
     }
 
-    /// Whether every token spells bytes, and a text is nothing but those of its tokens.
-    fn spells_bytes(&self) -> bool {
+    /// Whether the vocabulary is byte-level: the bytes of a text are the concatenated bytes of its tokens.
+    fn is_byte_level(&self) -> bool {
         matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)))
     }
 
-    /// The bytes that any token of a byte-level vocabulary adds to a text; nothing for what is no token.
-    fn spelled(&self, id: u32) -> Vec<u8> {
+    /// The bytes of a token of a byte-level vocabulary, added tokens included; empty for an unknown id.
+    fn byte_level_bytes(&self, id: u32) -> Vec<u8> {
         let token = self.inner.id_to_token(id).unwrap_or_default();
-        // added tokens may be written plainly
-        token.chars().map(byte_level).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.into_bytes())
+        // the text of an added token need not be in the byte-level alphabet
+        token.chars().map(byte_of_char).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.into_bytes())
     }
 
-    /// Whether there is such a token.
-    fn knows(&self, id: u32) -> bool {
+    /// Whether the vocabulary contains this id.
+    fn contains_id(&self, id: u32) -> bool {
         self.inner.id_to_token(id).is_some()
     }
 
-    /// Whether a token is one byte of a vocabulary that has others as well, like `<0x0A>`.
-    fn is_byte(&self, id: u32) -> bool {
+    /// Whether the token is a byte-fallback token such as `<0x0A>`.
+    fn is_byte_fallback(&self, id: u32) -> bool {
         let token = self.inner.id_to_token(id).unwrap_or_default();
         let digits = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
         digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
     }
 
-    /// What marks the texts of messages before they are rendered.
+    /// Marks control tokens in the texts of messages before they are rendered.
     #[must_use]
     pub fn content(&self) -> &Content {
         &self.content
     }
 
-    /// The id of exactly this token.
+    /// The id of the token with exactly this text.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// Whether this is an added token.
+    /// Whether an added token has exactly this text.
     #[must_use]
     pub fn is_added(&self, token: &str) -> bool {
         self.token_to_id(token).is_some_and(|id| self.added.contains(&id))
     }
 
-    /// Ids of special tokens.
+    /// The ids of the special tokens.
     #[must_use]
     pub fn special(&self) -> &HashSet<u32> {
         &self.special
     }
 
-    /// Whether this id is of a special token, which is no text.
+    /// Whether this id is that of a special token.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
         self.special.contains(&id)
     }
 
-    /// The added token that a text begins with, the longest of several.
+    /// The text and the id of the longest added token that the text begins with.
     #[must_use]
     pub fn added_at_start(&self, text: &str) -> Option<(String, u32)> {
-        let spelled = self.inner.get_added_tokens_decoder();
-        let begins =
-            spelled.into_iter().filter(|(_, token)| !token.content.is_empty() && text.starts_with(&token.content));
-        begins.map(|(id, token)| (token.content, id)).max_by_key(|(text, _)| text.len())
+        let added = self.inner.get_added_tokens_decoder();
+        let matching =
+            added.into_iter().filter(|(_, token)| !token.content.is_empty() && text.starts_with(&token.content));
+        matching.map(|(id, token)| (token.content, id)).max_by_key(|(text, _)| text.len())
     }
 
-    /// Number of entries, added tokens included.
+    /// The number of tokens, added tokens included.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 }
 
-/// The byte that a character stands for in byte-level vocabularies: bytes that are visible as Latin-1 stand for themselves, the others
-/// are moved behind it in their order (GPT-2's table).
-fn byte_level(c: char) -> Option<u8> {
+/// The byte of a character in byte-level vocabularies, the inverse of GPT-2's `bytes_to_unicode`: printable Latin-1 characters are their
+/// own bytes, and the other bytes, in their order, are the characters from U+0100 on.
+fn byte_of_char(c: char) -> Option<u8> {
     let code = u32::from(c);
     let byte = match code {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => code,
@@ -230,11 +230,11 @@ fn byte_level(c: char) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_byte_has_a_distinct_character() {
-        let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(super::byte_level).collect();
+    fn each_byte_has_one_character_in_byte_level_vocabularies() {
+        let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(super::byte_of_char).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
-        assert_eq!(super::byte_level('Ġ'), Some(b' '));
-        assert_eq!(super::byte_level('Ċ'), Some(b'\n'));
+        assert_eq!(super::byte_of_char('Ġ'), Some(b' '));
+        assert_eq!(super::byte_of_char('Ċ'), Some(b'\n'));
     }
 }

@@ -1,7 +1,7 @@
 //! Runs the commands of README.md and docs/, and compares what they print with what the pages show.
 //!
 //! A fenced block named `console` holds commands, each after `$ `, and their output. Every page has a fresh `tokentap demo`. Outputs are
-//! compared by shape: JSON by members and types, other lines with each run of digits taken as equal; a line `...` stands for any lines.
+//! compared by shape: JSON by members and types, other lines without the values of their digits. A line `...` matches any number of lines.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot run a command has failed")]
 
@@ -52,7 +52,7 @@ fn examples(text: &str) -> Vec<Example> {
     found
 }
 
-/// JSON without its values: members and types, an array by its first element.
+/// The names and types of the members of JSON, without values. An array has the type of its first element.
 fn shape(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -67,8 +67,8 @@ fn shape(value: &Value) -> String {
     }
 }
 
-/// A line without what differs from run to run.
-fn normal(line: &str) -> String {
+/// A line without the parts that differ from run to run.
+fn normalized(line: &str) -> String {
     let (prefix, rest) = line.strip_prefix("data: ").map_or(("", line), |rest| ("data: ", rest));
     if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(rest) {
         return format!("{prefix}{}", shape(&value));
@@ -87,12 +87,12 @@ fn normal(line: &str) -> String {
     text
 }
 
-/// Whether the output of a command fits the lines of its page.
-fn fits(shown: &[String], printed: &[String]) -> bool {
+/// Whether the output of a command matches the lines of its page.
+fn matches(shown: &[String], printed: &[String]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
-        Some((first, rest)) if first.trim() == "..." => (0..=printed.len()).any(|at| fits(rest, &printed[at..])),
-        Some((first, rest)) => printed.split_first().is_some_and(|(line, more)| first == line && fits(rest, more)),
+        Some((first, rest)) if first.trim() == "..." => (0..=printed.len()).any(|at| matches(rest, &printed[at..])),
+        Some((first, rest)) => printed.split_first().is_some_and(|(line, more)| first == line && matches(rest, more)),
     }
 }
 
@@ -122,7 +122,7 @@ impl Demo {
                 }
             }
         }
-        // what else it prints must not fill the pipe
+        // the remaining output is read and discarded, because a full pipe would block the demo
         std::thread::spawn(move || lines.for_each(drop));
         let [data, control] = [ports.remove(0), ports.remove(0)];
         Self { child, data, control }
@@ -157,7 +157,7 @@ fn run(demo: &Demo, folder: &Path, command: &str) -> Vec<String> {
 }
 
 fn without_blank(lines: &[String]) -> Vec<String> {
-    lines.iter().filter(|line| !line.trim().is_empty()).map(|line| normal(line)).collect()
+    lines.iter().filter(|line| !line.trim().is_empty()).map(|line| normalized(line)).collect()
 }
 
 #[test]
@@ -182,23 +182,23 @@ fn commands_match_the_pages() {
         for Example { command, output } in examples {
             count += 1;
             let printed = run(&demo, folder.path(), &command);
-            if !fits(&without_blank(&output), &without_blank(&printed)) {
+            if !matches(&without_blank(&output), &without_blank(&printed)) {
                 failed.push(format!("{}: $ {command}\n{}", page.display(), printed.join("\n")));
             }
         }
     }
     assert!(count > 10, "the pages have commands");
-    assert!(failed.is_empty(), "{} of {count} commands print something else:\n{}", failed.len(), failed.join("\n\n"));
+    assert!(failed.is_empty(), "{} of {count} commands print different output:\n{}", failed.len(), failed.join("\n\n"));
 }
 
 #[test]
 fn outputs_are_compared_by_shape() {
     let lines = |text: &str| without_blank(&text.lines().map(str::to_owned).collect::<Vec<_>>());
-    assert!(fits(&lines("{\"a\":[1,2],\"b\":\"x\"}"), &lines("{\"b\":\"yy\",\"a\":[3]}")));
-    assert!(!fits(&lines("{\"a\":1}"), &lines("{\"a\":1,\"b\":2}")), "a member more");
-    assert!(!fits(&lines("{\"a\":1}"), &lines("{\"a\":\"1\"}")), "another type");
-    assert!(fits(&lines("wrote 12 rows in 5ms"), &lines("wrote 7 rows in 31ms")));
-    assert!(!fits(&lines("wrote 12 rows"), &lines("read 12 rows")));
-    assert!(fits(&lines("first\n...\nlast"), &lines("first\na\nb\nlast")));
-    assert!(!fits(&lines("first\n...\nlast"), &lines("first\na")));
+    assert!(matches(&lines("{\"a\":[1,2],\"b\":\"x\"}"), &lines("{\"b\":\"yy\",\"a\":[3]}")));
+    assert!(!matches(&lines("{\"a\":1}"), &lines("{\"a\":1,\"b\":2}")), "an additional member");
+    assert!(!matches(&lines("{\"a\":1}"), &lines("{\"a\":\"1\"}")), "another type");
+    assert!(matches(&lines("wrote 12 rows in 5ms"), &lines("wrote 7 rows in 31ms")));
+    assert!(!matches(&lines("wrote 12 rows"), &lines("read 12 rows")));
+    assert!(matches(&lines("first\n...\nlast"), &lines("first\na\nb\nlast")));
+    assert!(!matches(&lines("first\n...\nlast"), &lines("first\na")));
 }

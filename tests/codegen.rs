@@ -1,6 +1,6 @@
-//! The generated code is what the `.proto` says. `UPDATE=1 cargo test --test codegen` writes it anew.
+//! Compares the generated code with the `.proto`. `UPDATE=1 cargo test --test codegen` writes the code again.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The set of descriptors; with the comments, which become those of the code.
+/// The compiled descriptors; `comments` includes the comments, which become doc comments of the code.
 fn descriptors(comments: bool) -> Compiler {
     let mut compiler = Compiler::new([root().join("proto")]).unwrap();
     compiler.include_source_info(comments).include_imports(true).open_file(PROTO).unwrap();
@@ -27,7 +27,7 @@ fn generated(configure: impl FnOnce(tonic_prost_build::Builder) -> tonic_prost_b
     let builder = tonic_prost_build::configure()
         .build_transport(false)
         .emit_rerun_if_changed(false)
-        // payloads are handed on, not copied
+        // fields of type `bytes::Bytes`, so that payloads are not copied
         .bytes(".")
         .btree_map(".")
         .out_dir(folder.path());
@@ -37,7 +37,7 @@ fn generated(configure: impl FnOnce(tonic_prost_build::Builder) -> tonic_prost_b
 }
 
 /// Compares the file with the generated content; with `UPDATE=1` writes the content instead.
-fn settle(path: &str, fresh: &[u8]) {
+fn compare_or_update(path: &str, fresh: &[u8]) {
     let file: PathBuf = root().join(path);
     if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -45,22 +45,22 @@ fn settle(path: &str, fresh: &[u8]) {
         return;
     }
     let found = std::fs::read(&file).unwrap_or_default();
-    assert!(found == fresh, "{path} is not what {PROTO} says: UPDATE=1 cargo test --test codegen writes it anew");
+    assert!(found == fresh, "{path} differs from {PROTO}: UPDATE=1 cargo test --test codegen writes it again");
 }
 
 #[test]
 fn services_and_messages_match_the_proto() {
-    settle("src/serve/grpc/pb/tokentap.v1.rs", &generated(|builder| builder.build_client(false)));
+    compare_or_update("src/serve/grpc/pb/tokentap.v1.rs", &generated(|builder| builder.build_client(false)));
 }
 
 #[test]
 fn reflection_descriptors_match_the_proto() {
-    settle("src/serve/grpc/pb/tokentap.v1.bin", &descriptors(false).encode_file_descriptor_set());
+    compare_or_update("src/serve/grpc/pb/tokentap.v1.bin", &descriptors(false).encode_file_descriptor_set());
 }
 
 #[test]
 fn test_client_matches_the_proto() {
     let client =
         generated(|builder| builder.build_server(false).extern_path(".tokentap.v1", "::tokentap::serve::grpc::pb"));
-    settle("tests/integration/grpc/client/tokentap.v1.rs", &client);
+    compare_or_update("tests/integration/grpc/client/tokentap.v1.rs", &client);
 }

@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets, and what once broke a reader, as ordinary tests.
+//! Runs the properties of the fuzz targets on their seeds, which include inputs that once failed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[path = "fuzz/properties/mod.rs"]
 mod properties;
 
-/// Names and paths of what a folder of `tests/fuzz` holds.
+/// Names and paths of the entries of a folder of `tests/fuzz`.
 fn list(folder: &str) -> Vec<(String, PathBuf)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(folder);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -23,7 +23,7 @@ fn every_property_holds_on_every_seed() {
     let mut broken = Vec::new();
     for (target, property) in properties::ALL {
         let seeds = list(&format!("seeds/{target}"));
-        assert!(seeds.len() > 2, "{target} has no seeds to speak of");
+        assert!(seeds.len() > 2, "{target} has too few seeds");
         for (name, path) in seeds {
             let bytes = std::fs::read(path).unwrap();
             if std::panic::catch_unwind(|| property(&bytes)).is_err() {
@@ -35,7 +35,7 @@ fn every_property_holds_on_every_seed() {
 }
 
 #[test]
-fn every_property_is_a_target() {
+fn every_property_has_a_fuzz_target() {
     let names: Vec<&str> = properties::ALL.iter().map(|(name, _)| *name).collect();
     assert_eq!(list("seeds").iter().map(|(name, _)| &**name).collect::<Vec<_>>(), names);
     let targets = list("targets");
@@ -43,7 +43,10 @@ fn every_property_is_a_target() {
     let manifest = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/Cargo.toml")).unwrap();
     for (target, path) in targets {
         let text = std::fs::read_to_string(path).unwrap();
-        assert!(text.contains(&format!("tokentap_fuzz::{target}(bytes)")), "{target} calls another's property");
-        assert!(manifest.contains(&format!("path = \"targets/{target}.rs\"")), "{target} is not built");
+        assert!(text.contains(&format!("tokentap_fuzz::{target}(bytes)")), "{target} does not call its own property");
+        assert!(
+            manifest.contains(&format!("path = \"targets/{target}.rs\"")),
+            "tests/fuzz/Cargo.toml does not build {target}"
+        );
     }
 }

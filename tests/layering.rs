@@ -1,11 +1,12 @@
-//! Who may import whom, and which outside crate lives where: a rule that fails a test outlives one on a page.
+//! Checks the module dependencies: which module may import which, and which files may use an external crate, contain `unsafe` code or read
+//! the wall clock.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The levels, from the top; a module may import what is below it.
+/// The levels, from the top. A module may import modules of lower levels only.
 const LEVELS: &[&[&str]] = &[
     &["main"],
     &["cli"],
@@ -19,16 +20,16 @@ const LEVELS: &[&[&str]] = &[
     &["json", "config", "metrics", "error", "logprobs", "budget", "long_work"],
 ];
 
-/// Imports across one level, each with its reason.
+/// Further allowed imports: the module, the imported module and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[];
 
-/// Where each outside crate may be named.
-const HOMES: &[(&str, &[&str])] = &[
+/// The files and folders that may use each external crate. `src/demo` may use all of them.
+const CRATE_USERS: &[(&str, &[&str])] = &[
     ("reqwest", &["src/engine/client.rs", "src/engine/transport.rs"]),
     (
         "hyper",
         &[
-            // speaks to a tokentap, with the keys of its control port, and never to SGLang
+            // a client of tokentap's control port, with its keys; it never sends requests to SGLang
             "src/cli/export/connection.rs",
             "src/cli/export/sidecar.rs",
             "src/serve.rs",
@@ -37,7 +38,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "src/engine/transport.rs",
         ],
     ),
-    ("tokio_rustls", &["src/serve/connection/tls.rs", "src/serve/connection/tls/", "src/cli/export/trust.rs"]),
+    ("tokio_rustls", &["src/serve/connection/tls.rs", "src/serve/connection/tls/", "src/cli/export/tls.rs"]),
     ("x509_cert", &["src/serve/connection/tls/"]),
     ("hyper_util", &["src/serve/connection.rs", "src/cli/export/connection.rs", "src/engine/transport.rs"]),
     ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport.rs"]),
@@ -68,16 +69,16 @@ const HOMES: &[(&str, &[&str])] = &[
     ("arrow_schema", &["src/export/columnar.rs", "src/export/columnar/"]),
     ("arrow_ipc", &["src/export/arrow.rs"]),
     ("parquet", &["src/export/parquet.rs"]),
-    // by its inner module: an export has one of its name
+    // with its inner module, because a module of `export` has the same name
     ("safetensors::tensor", &["src/logits/safetensors/"]),
     ("libc", &["src/serve/connection/listen_queue.rs", "src/logits/shm.rs"]),
     ("rustix", &["src/cli/descriptors.rs", "src/engine/transport/"]),
     ("cudarc", &["src/logits/cuda.rs", "src/logits/cuda/"]),
     ("crossbeam_channel", &["src/logits/slices/", "src/logits/cuda.rs", "src/logits/cuda/"]),
-    ("indicatif", &["src/cli/bar.rs"]),
+    ("indicatif", &["src/cli/progress.rs"]),
 ];
 
-/// Where `unsafe` may stand.
+/// The files and folders that may contain `unsafe` code.
 const UNSAFE: &[&str] = &[
     "src/entropy/cpu.rs",
     "src/logits/cuda/",
@@ -86,15 +87,15 @@ const UNSAFE: &[&str] = &[
     "src/engine/scan/avx2.rs",
 ];
 
-/// Where the time of day is read. It is written down there, and compared with nothing: a clock that is set must not end a wait, let a
-/// session go or put turns in another order.
-const TIME_OF_DAY: &[&str] = &[
+/// The files and folders that may read the wall clock. They only record its time and never compare it, because setting the clock must not
+/// end a wait, evict a session or reorder turns.
+const WALL_CLOCK: &[&str] = &[
     "src/generation/recorder.rs",
-    // `created` of a chat's reply
+    // the `created` member of a chat completion
     "src/api/openai.rs",
-    // what a template writes with strftime_now
+    // the template function `strftime_now`
     "src/tokenizer/template/",
-    // whether a certificate has expired, for the log
+    // logs whether a certificate has expired
     "src/serve/connection/tls.rs",
     "src/session/eviction.rs",
     "src/session/ledger/log/writer.rs",
@@ -102,26 +103,26 @@ const TIME_OF_DAY: &[&str] = &[
     "src/demo",
 ];
 
-/// Modules that do not import others although the levels would allow it, each with its reason.
+/// Imports that the levels allow and that are forbidden nevertheless: the module, the imported modules and the reason.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
-    ("entropy", &["config", "metrics"], "numbers in, numbers out"),
-    ("session", &["config", "metrics"], "a store is used without a process, such as by `tokentap export`"),
+    ("entropy", &["config", "metrics"], "the kernels depend on numbers only"),
+    ("session", &["config", "metrics"], "the store is also used without a server, as in `tokentap export`"),
 ];
 
-/// Modules of one folder that import each other, with the reason.
-const CIRCLES: &[(&str, &[&str], &str)] = &[
+/// Known import cycles: the folder, its modules that import each other, and the reason.
+const CYCLES: &[(&str, &[&str], &str)] = &[
     (
         "demo",
-        &["admin", "engine", "generate", "info", "item", "routes", "rows", "said", "sequence"],
-        "one program: the engine that tests and newcomers run",
+        &["admin", "engine", "generate", "info", "item", "logprob_rows", "reply_members", "routes", "sequence"],
+        "the routes use the engine, and the engine passes requests to the routes",
     ),
-    ("demo", &["logits", "model"], "a model and the rows that it makes"),
+    ("demo", &["logits", "model"], "the model uses functions on logits, and the penalties use `Position`"),
     (
         "generation",
         &["events", "retries"],
-        "a reply that several readers share is a source of events, and reads from one",
+        "a shared reply is a source of events, and reads events from another source",
     ),
-    ("logits", &["cuda", "slices"], "the device measures slices, and their slots are in its memory"),
+    ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
     (
         "parse",
         &["fence", "llama3", "mistral", "pythonic", "syntax"],
@@ -129,17 +130,19 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// A file without its comments and without its own tests.
+/// A source file.
 struct Source {
     path: String,
+    /// The text without comments and unit tests.
     code: String,
-    whole: String,
+    /// The whole text.
+    text: String,
 }
 
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![root.join("src")];
-    // generated; tests/codegen.rs checks it
+    // generated code, which tests/codegen.rs checks
     let generated = root.join("src/serve/grpc/pb");
     let mut files: Vec<PathBuf> = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -154,15 +157,15 @@ fn sources() -> Vec<Source> {
     }
     let mut found: Vec<Source> = files.iter().map(|path| source(root, path)).collect();
     found.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(found.len() > 40, "the sources were found");
+    assert!(found.len() > 40, "the source files are found");
     found
 }
 
 fn source(root: &Path, path: &Path) -> Source {
-    let whole = std::fs::read_to_string(path).unwrap();
-    let product = whole.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     let code = product.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
-    Source { path: path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/"), code, whole }
+    Source { path: path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/"), code, text }
 }
 
 /// The top-level module of a file.
@@ -172,10 +175,10 @@ fn module(path: &str) -> String {
 }
 
 fn level(module: &str) -> usize {
-    LEVELS.iter().position(|level| level.contains(&module)).unwrap_or_else(|| panic!("{module} stands in no level"))
+    LEVELS.iter().position(|level| level.contains(&module)).unwrap_or_else(|| panic!("LEVELS does not list {module}"))
 }
 
-/// The top-level modules that a file names by `crate::` or, in main, by `tokentap::`.
+/// The top-level modules that a file imports by `crate::` or, in `main.rs`, by `tokentap::`.
 fn imports(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for prefix in ["crate::", "tokentap::"] {
@@ -195,7 +198,7 @@ fn imports(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn imports_point_downwards() {
+fn modules_import_lower_levels_only() {
     for file in sources().iter().filter(|file| file.path != "src/lib.rs" && !file.path.contains("/tests/")) {
         let own = module(&file.path);
         for other in imports(&file.code).iter().filter(|other| **other != own) {
@@ -205,7 +208,7 @@ fn imports_point_downwards() {
     }
 }
 
-/// The paths that a file names, from the crate's root; `module` is the path of the file's module.
+/// The paths that a file uses, relative to the crate root. `module` is the path of the file's module.
 fn paths(code: &str, module: &[&str]) -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
@@ -243,7 +246,7 @@ fn paths(code: &str, module: &[&str]) -> BTreeSet<Vec<String>> {
     found
 }
 
-/// The modules that can be reached from `start`.
+/// The modules that `start` imports, directly or indirectly.
 fn reachable<'a>(imports: &'a BTreeMap<String, BTreeSet<String>>, start: &'a str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut open = vec![start];
@@ -258,7 +261,7 @@ fn reachable<'a>(imports: &'a BTreeMap<String, BTreeSet<String>>, start: &'a str
 }
 
 #[test]
-fn modules_of_one_folder_do_not_import_each_other_in_circles() {
+fn modules_of_one_folder_have_no_unlisted_import_cycles() {
     let sources = sources();
     let mut folders: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for file in sources.iter().filter(|file| !file.path.contains("/tests")) {
@@ -272,24 +275,24 @@ fn modules_of_one_folder_do_not_import_each_other_in_circles() {
         });
         folders.entry(folder.to_owned()).or_default().entry(own.to_owned()).or_default().extend(others);
     }
-    assert!(folders["generation"]["generator"].contains("recorder"), "imports were found");
+    assert!(folders["generation"]["generator"].contains("recorder"), "imports are found");
     for (folder, imports) in &folders {
         for module in imports.keys() {
             let back = reachable(imports, module);
-            let circle: BTreeSet<&str> =
+            let cycle: BTreeSet<&str> =
                 back.iter().copied().filter(|other| reachable(imports, other).contains(&**module)).collect();
-            let known = CIRCLES.iter().find(|(of, names, _)| of == folder && names.contains(&&**module));
+            let known = CYCLES.iter().find(|(of, names, _)| of == folder && names.contains(&&**module));
             if let Some((_, names, reason)) = known {
                 let names: BTreeSet<&str> = names.iter().copied().collect();
-                assert_eq!(circle, names, "{folder}::{module}: the list of circles is out of date ({reason})");
+                assert_eq!(cycle, names, "{folder}::{module}: the list of cycles is out of date ({reason})");
             }
-            assert!(circle.is_empty() || known.is_some(), "src/{folder}: {circle:?} import each other in a circle");
+            assert!(cycle.is_empty() || known.is_some(), "src/{folder}: {cycle:?} form an import cycle");
         }
     }
 }
 
 #[test]
-fn entropy_and_session_import_neither_settings_nor_metrics() {
+fn entropy_and_session_do_not_import_config_or_metrics() {
     for file in sources() {
         for (_, others, reason) in FORBIDDEN.iter().filter(|(own, ..)| *own == module(&file.path)) {
             let found = imports(&file.code).into_iter().find(|name| others.contains(&name.as_str()));
@@ -299,38 +302,38 @@ fn entropy_and_session_import_neither_settings_nor_metrics() {
 }
 
 #[test]
-fn each_outside_crate_has_one_home() {
+fn external_crates_are_used_in_listed_files_only() {
     for file in sources().iter().filter(|file| !file.path.starts_with("src/demo")) {
-        for (name, homes) in HOMES {
-            let named = file
+        for (name, users) in CRATE_USERS {
+            let is_used = file
                 .code
                 .match_indices(&format!("{name}::"))
                 .any(|(at, _)| !file.code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'));
-            let home = homes.iter().any(|home| file.path.starts_with(home));
-            assert!(!named || home, "{} names {name}, whose home is {homes:?}", file.path);
+            let is_listed = users.iter().any(|user| file.path.starts_with(user));
+            assert!(!is_used || is_listed, "{} uses {name}, which only {users:?} may use", file.path);
         }
     }
 }
 
 #[test]
-fn unsafe_stands_where_it_may_and_says_why() {
+fn unsafe_code_is_in_listed_files_and_has_safety_comments() {
     for file in sources() {
         let count = file.code.matches("unsafe {").count();
         assert!(
             count == 0 || UNSAFE.iter().any(|place| file.path.starts_with(place)),
-            "{} holds unsafe code",
+            "{} contains unsafe code",
             file.path
         );
-        let reasons = file.whole.matches("SAFETY:").count();
-        assert!(reasons >= count, "{}: {count} unsafe blocks, {reasons} reasons", file.path);
+        let comments = file.text.matches("SAFETY:").count();
+        assert!(comments >= count, "{}: {count} unsafe blocks, {comments} SAFETY comments", file.path);
     }
 }
 
 #[test]
-fn the_time_of_day_is_only_written_down() {
+fn wall_clock_is_read_in_listed_files_only() {
     for file in sources() {
         let reads = ["SystemTime::now", "now_ms()"].iter().any(|read| file.code.contains(read));
-        let may = TIME_OF_DAY.iter().any(|place| file.path.starts_with(place));
-        assert!(!reads || may, "{} reads the time of day: waits and limits go by Instant", file.path);
+        let is_listed = WALL_CLOCK.iter().any(|place| file.path.starts_with(place));
+        assert!(!reads || is_listed, "{} reads the wall clock: use Instant for waits and limits", file.path);
     }
 }

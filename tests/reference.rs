@@ -18,7 +18,7 @@ fn root() -> PathBuf {
 }
 
 /// Compares a page with its generated content; with `UPDATE=1` writes the content instead.
-fn settle(name: &str, fresh: &str) {
+fn compare_or_update(name: &str, fresh: &str) {
     let path = root().join("docs/reference").join(name);
     if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -93,7 +93,7 @@ fn flags_page_is_up_to_date() {
             }
         }
     }
-    settle("flags.md", &text);
+    compare_or_update("flags.md", &text);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn metrics_page_is_up_to_date() {
     for metric in Metrics::described() {
         writeln!(text, "| `{}` | {} | {} |", metric.name, metric.labels.join(", "), cell(&metric.help)).unwrap();
     }
-    settle("metrics.md", &text);
+    compare_or_update("metrics.md", &text);
 }
 
 /// The doc comments of the variants of an enum, from its source, by the variants' names.
@@ -157,7 +157,7 @@ fn reasons_page_is_up_to_date() {
     table(&mut text, ("src/session/fault.rs", "Fault"), &Fault::ALL, |fault| fault.name());
     text.push_str("\n## `drift`\n\nHow the tokens of an extended chat differ from what its template renders. `tokentap_chat_drift_total` counts them.\n");
     table(&mut text, ("src/chat/drift.rs", "Drift"), &Drift::ALL, |drift| drift.name());
-    settle("reasons.md", &text);
+    compare_or_update("reasons.md", &text);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn export_formats_page_is_up_to_date() {
         `parquet` are in [the export schema](export-schema.md).";
     let mut text = page("Export formats", introduction);
     table(&mut text, ("src/export/format.rs", "Format"), &Format::ALL, |format| format.name());
-    settle("export-formats.md", &text);
+    compare_or_update("export-formats.md", &text);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn grpc_page_is_up_to_date() {
         }
     }
     assert!(text.matches("| `").count() >= 6, "{text}");
-    settle("grpc.md", &text);
+    compare_or_update("grpc.md", &text);
 }
 
 #[test]

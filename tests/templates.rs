@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
 #![expect(clippy::print_stdout, reason = "a test prints its result")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
-#![allow(missing_docs, reason = "what is in a test binary has no readers outside")]
+#![allow(missing_docs, reason = "a test binary exports nothing")]
 
 #[path = "templates/content.rs"]
 mod content;

@@ -16,7 +16,7 @@ use crate::tap::post;
 
 /// Counts of the agents' actions, by kind.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct ActionCounts {
     pub whole: AtomicU64,
     pub streams: AtomicU64,
     pub left: AtomicU64,
@@ -28,7 +28,7 @@ pub struct Done {
     pub wrong: AtomicU64,
 }
 
-impl Done {
+impl ActionCounts {
     pub fn all(&self) -> u64 {
         let parts = [&self.whole, &self.streams, &self.left, &self.slow, &self.refused, &self.cut, &self.retried];
         parts.into_iter().map(|part| part.load(Ordering::Relaxed)).sum()
@@ -39,7 +39,7 @@ impl Done {
 pub struct Agent {
     pub name: u64,
     pub data: SocketAddr,
-    pub done: Arc<Done>,
+    pub done: Arc<ActionCounts>,
     pub dice: u64,
 }
 
@@ -91,7 +91,7 @@ impl Agent {
                 self.done.left.fetch_add(1, Ordering::Relaxed);
             }
             78..82 => {
-                self.dawdle(&headers, &body).await;
+                self.read_slowly(&headers, &body).await;
                 self.done.slow.fetch_add(1, Ordering::Relaxed);
             }
             82..86 => {
@@ -153,7 +153,7 @@ impl Agent {
     }
 
     /// Reads slowly for a while, then disconnects.
-    async fn dawdle(&mut self, headers: &[(&str, &str)], body: &Value) {
+    async fn read_slowly(&mut self, headers: &[(&str, &str)], body: &Value) {
         let request = post("/generate", headers, body.to_string().as_bytes());
         let reads = 1 + self.roll(20);
         let slowly = async {
@@ -162,7 +162,7 @@ impl Agent {
             let mut stream = socket.connect(self.data).await?;
             stream.write_all(&request).await?;
             for _ in 0..reads {
-                // only the pace matters, not the bytes
+                // the bytes are not checked
                 let _ = stream.read(&mut [0; 512]).await?;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

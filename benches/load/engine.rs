@@ -1,4 +1,4 @@
-//! A canned engine in this process: the replies of the proxy bench, streams with the time in each event, large bodies.
+//! A canned engine in this process: the replies of the proxy benchmark, streams with a timestamp in each event, and large bodies.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::canned::{Sequence, Shape, VARIANTS};
-use crate::upstream::{self, Canned, Server, Shelf};
+use crate::upstream::{self, Canned, ReplyCache, Server};
 
-/// The origin of the times in events.
+/// The origin of the timestamps in events.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The number of running requests.
@@ -32,19 +32,19 @@ pub async fn start() -> SocketAddr {
     now();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let addr = listener.local_addr().expect("a bound port has an address");
-    let (shelf, streams) = (Shelf::default(), Streams::default());
+    let (cache, streams) = (ReplyCache::default(), Streams::default());
     tokio::spawn(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
-            let (shelf, streams) = (Arc::clone(&shelf), Arc::clone(&streams));
-            // an error is a proxy that disconnected
-            tokio::spawn(async move { serve(stream, &shelf, &streams).await.ok() });
+            let (cache, streams) = (Arc::clone(&cache), Arc::clone(&streams));
+            // an error means that the proxy disconnected
+            tokio::spawn(async move { serve(stream, &cache, &streams).await.ok() });
         }
     });
     addr
 }
 
-async fn serve(mut stream: TcpStream, shelf: &Shelf, streams: &Streams) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, cache: &ReplyCache, streams: &Streams) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
     loop {
@@ -56,14 +56,14 @@ async fn serve(mut stream: TcpStream, shelf: &Shelf, streams: &Streams) -> std::
         };
         let request = &buffer[..length];
         ANSWERING.fetch_add(1, Ordering::Relaxed);
-        let answered = answer(&mut stream, request, shelf, streams).await;
+        let answered = answer(&mut stream, request, cache, streams).await;
         ANSWERING.fetch_sub(1, Ordering::Relaxed);
         answered?;
         buffer.drain(..length);
     }
 }
 
-async fn answer(stream: &mut TcpStream, request: &[u8], shelf: &Shelf, streams: &Streams) -> std::io::Result<()> {
+async fn answer(stream: &mut TcpStream, request: &[u8], cache: &ReplyCache, streams: &Streams) -> std::io::Result<()> {
     if request.starts_with(b"GET /big") {
         // larger than all buffers between the engine and a client
         const PIECE: &[u8] = &[b'x'; 64 * 1024];
@@ -82,7 +82,7 @@ async fn answer(stream: &mut TcpStream, request: &[u8], shelf: &Shelf, streams: 
     if has("\"stamped\":true") {
         return stamped(stream, request, streams).await;
     }
-    let (canned, pace) = upstream::answer(request, Server::Flat, shelf);
+    let (canned, pace) = upstream::answer(request, Server::Flat, cache);
     match &*canned {
         Canned::Whole(bytes) => stream.write_all(bytes).await,
         Canned::Events(events) => {
@@ -97,7 +97,7 @@ async fn answer(stream: &mut TcpStream, request: &[u8], shelf: &Shelf, streams: 
     }
 }
 
-/// A stream whose texts are the times at which they are sent.
+/// A stream in which the text of each event is the time at which it is sent.
 async fn stamped(stream: &mut TcpStream, request: &[u8], streams: &Streams) -> std::io::Result<()> {
     let number = |name| number(request, name).unwrap_or(0.0);
     let k = memmem::find(request, b"\"return_logprob\":true").map(|_| number("\"top_logprobs_num\":") as usize);
@@ -112,13 +112,13 @@ async fn stamped(stream: &mut TcpStream, request: &[u8], streams: &Streams) -> s
         .await?;
     let start = tokio::time::Instant::now();
     let mut chunk = Vec::new();
-    for (at, (before, behind)) in events.iter().enumerate() {
+    for (at, (before, after)) in events.iter().enumerate() {
         tokio::time::sleep_until(start + pace * at as u32).await;
         chunk.clear();
-        chunk.extend_from_slice(format!("{:x}\r\n", before.len() + 16 + behind.len()).as_bytes());
+        chunk.extend_from_slice(format!("{:x}\r\n", before.len() + 16 + after.len()).as_bytes());
         chunk.extend_from_slice(before);
         chunk.extend_from_slice(format!("{:016}", now()).as_bytes());
-        chunk.extend_from_slice(behind);
+        chunk.extend_from_slice(after);
         chunk.extend_from_slice(b"\r\n");
         stream.write_all(&chunk).await?;
     }
@@ -131,7 +131,7 @@ fn split(shape: Shape, streams: &Streams) -> Arc<Vec<Event>> {
         return Arc::clone(events);
     }
     let mut events = Sequence::new(shape).events(true);
-    // `[DONE]`
+    // the last event is `[DONE]`
     events.pop();
     let parts = events.into_iter().map(|event| {
         let begin = memmem::find(&event, b"\"text\":\"").expect("events begin with their text") + 8;

@@ -25,6 +25,7 @@ struct Count {
     all: AtomicUsize,
     shed: AtomicUsize,
     failed: AtomicUsize,
+    /// Replies with 200 and without entropies.
     bare: AtomicUsize,
 }
 
@@ -116,6 +117,6 @@ async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
     let after = metric(&tap.metrics().await, "tokentap_bytes_in_flight", "");
     println!("  idle {idle}; two seconds after {}, {after} bytes in flight", Usage { ..tap.usage() });
     let times = (peak.peak - idle.rss) as f64 / BUDGET;
-    assert!(times < MOST, "{times} times the budget were used");
+    assert!(times < MOST, "memory is {times} times the budget");
     assert_eq!((part(&count.failed), after), (0, 0.0), "every request is answered, and all memory is released");
 }

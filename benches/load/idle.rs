@@ -17,13 +17,13 @@ const SMALL: &str = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":
 pub async fn run(count: usize) {
     let upstream = engine::start().await;
     let most = (count + 1000).to_string();
-    kept(&Tap::start(upstream, &["--max-connections", &most]).await, count).await;
+    used_once(&Tap::start(upstream, &["--max-connections", &most]).await, count).await;
     silent(&Tap::start(upstream, &["--max-connections", &most]).await, count).await;
-    beyond(&Tap::start(upstream, &["--max-connections", "1000"]).await).await;
+    above_the_limit(&Tap::start(upstream, &["--max-connections", "1000"]).await).await;
 }
 
 /// Connections that were used once.
-async fn kept(tap: &Tap, count: usize) {
+async fn used_once(tap: &Tap, count: usize) {
     let idle = tap.usage();
     let mut tasks = JoinSet::new();
     let mut open = Vec::new();
@@ -46,9 +46,9 @@ async fn kept(tap: &Tap, count: usize) {
         open.into_iter().map(|done| done.expect("the connecting task does not panic")).collect();
     let now = tap.usage();
     println!("{count} connections kept after a request: {now}; idle {idle}; {}", each(idle, now, count));
-    served(tap).await;
+    check_service(tap).await;
     drop(open);
-    settled(tap, "closed", idle).await;
+    wait_for_release(tap, "closed", idle).await;
 }
 
 /// Connections that sent nothing.
@@ -60,7 +60,7 @@ async fn silent(tap: &Tap, count: usize) {
         let mut stream = TcpStream::connect(tap.data).await.expect("a connection");
         tasks.spawn(async move {
             let since = Instant::now();
-            // the server only closes the connection
+            // returns when the server closes the connection
             let _ = stream.read(&mut [0]).await;
             since.elapsed()
         });
@@ -72,7 +72,7 @@ async fn silent(tap: &Tap, count: usize) {
     }
     let now = tap.usage();
     println!("  {now}; idle {idle}; {}", each(idle, now, count));
-    served(tap).await;
+    check_service(tap).await;
     let ends = async {
         let (mut first, mut last) = (Duration::MAX, Duration::ZERO);
         while let Some(end) = tasks.join_next().await {
@@ -83,11 +83,11 @@ async fn silent(tap: &Tap, count: usize) {
     };
     let (first, last) = tokio::time::timeout(Duration::from_secs(120), ends).await.expect("the connections are closed");
     println!("  all were closed, {:.1} to {:.1} s after they opened", first.as_secs_f64(), last.as_secs_f64());
-    settled(tap, "cut", idle).await;
+    wait_for_release(tap, "cut", idle).await;
 }
 
-/// More than `--max-connections`.
-async fn beyond(tap: &Tap) {
+/// One connection more than `--max-connections`.
+async fn above_the_limit(tap: &Tap) {
     let mut open = Vec::new();
     for _ in 0..1000 {
         let mut connection = Connection::open(tap.data.port()).await.expect("a connection");
@@ -110,16 +110,17 @@ async fn beyond(tap: &Tap) {
     assert!(waited && status == 200 && live.failed == 0, "a late connection waits, and probes do not");
 }
 
-async fn served(tap: &Tap) {
+/// Checks that other clients are served meanwhile.
+async fn check_service(tap: &Tap) {
     let time = Duration::from_secs(3);
     let live = probe_for(tap.control, get("/livez"), Duration::from_millis(10), time).await;
     let small = probe_for(tap.data, post("/generate", &[], SMALL.as_bytes()), Duration::from_millis(10), time).await;
     println!("  meanwhile /livez: {live}\n  meanwhile /generate of 16 tokens: {small}");
-    assert_eq!(live.failed + small.failed, 0, "others are served");
+    assert_eq!(live.failed + small.failed, 0, "other clients are served");
 }
 
 /// Waits until the descriptors are closed.
-async fn settled(tap: &Tap, how: &str, idle: Usage) {
+async fn wait_for_release(tap: &Tap, how: &str, idle: Usage) {
     let began = Instant::now();
     // one or two connections to the upstream may stay open
     while tap.usage().descriptors > idle.descriptors + 2 {

@@ -1,4 +1,4 @@
-//! The demo engine with faults: a request's header `x-fault` makes it answer with a status, or break off after some events.
+//! The demo engine with faults: the request header `x-fault` makes it answer with a status, or reset the connection after some events.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokentap::serve::connection::{Phase, ServerLimits, serve};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// The header.
+/// The request header: a status, or a number of events.
 pub const FAULT: &str = "x-fault";
 
 /// Serves until this process ends.
@@ -45,28 +45,28 @@ pub async fn start(token_delay: Duration) -> SocketAddr {
     addr
 }
 
-async fn answer(engine: Arc<Engine>, request: Request<Incoming>) -> Response<Rude> {
+async fn answer(engine: Arc<Engine>, request: Request<Incoming>) -> Response<FaultyBody> {
     let fault = request.headers().get(FAULT).and_then(|value| value.to_str().ok()?.parse::<u16>().ok());
-    // a number below a status is a number of events
+    // a number that is no valid status is a number of events
     let status = fault.and_then(|fault| StatusCode::from_u16(fault).ok());
     let left = fault.filter(|_| status.is_none()).unwrap_or(u16::MAX);
-    let mut reply = engine.handle(request).await.map(|inner| Rude { inner: Some(inner), left });
+    let mut reply = engine.handle(request).await.map(|inner| FaultyBody { inner: Some(inner), left });
     if let Some(status) = status {
         *reply.status_mut() = status;
         reply.headers_mut().clear();
-        *reply.body_mut() = Rude { inner: None, left };
+        *reply.body_mut() = FaultyBody { inner: None, left };
     }
     reply
 }
 
-/// A body that may break off.
-struct Rude {
+/// A body that may end with an error.
+struct FaultyBody {
     inner: Option<ReplyBody>,
-    /// Frames until it breaks off.
+    /// Frames until the error; never with `u16::MAX`.
     left: u16,
 }
 
-impl http_body::Body for Rude {
+impl http_body::Body for FaultyBody {
     type Data = Bytes;
     type Error = std::io::Error;
 

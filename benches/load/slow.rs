@@ -28,13 +28,13 @@ pub async fn run(seconds: u64) {
     let upstream = engine::start().await;
     for attack in ATTACKS {
         let tap = Tap::start(upstream, &[]).await;
-        beside(&tap, attack, seconds).await;
+        attack_with_normal_client(&tap, attack, seconds).await;
     }
     readers(&Tap::start(upstream, &[]).await, seconds).await;
 }
 
-/// One attack, with a normal client before, during and after it.
-async fn beside(tap: &Tap, (name, options, path): Attack, seconds: u64) {
+/// Runs one attack, with a normal client before, during and after it.
+async fn attack_with_normal_client(tap: &Tap, (name, options, path): Attack, seconds: u64) {
     let request = post("/generate", &[], SMALL.as_bytes());
     let pause = Duration::from_millis(20);
     let before = probe_for(tap.data, request.clone(), pause, Duration::from_secs(5)).await;
@@ -64,9 +64,13 @@ async fn beside(tap: &Tap, (name, options, path): Attack, seconds: u64) {
     history(&std::fs::read_to_string(folder.join("slow.csv")).unwrap_or_default());
     let left = std::fs::remove_dir_all(&folder);
     left.expect("the folder exists");
-    let active = settled(tap, idle).await;
+    let active = wait_for_release(tap, idle).await;
     println!("  after {}; {active} requests active", tap.usage());
-    assert_eq!((during.failed, active), (0, 0.0), "{name}: others are served, and no place is lost");
+    assert_eq!(
+        (during.failed, active),
+        (0, 0.0),
+        "{name}: other clients are served, and all request slots are released"
+    );
 }
 
 /// The numbers of open and closed connections at every large change.
@@ -95,10 +99,10 @@ fn history(csv: &str) {
     println!("  {}", line.trim().trim_end_matches(';'));
 }
 
-/// Streams whose clients read a few bytes a second; the rest stays at the engine.
+/// Streams whose clients read a few bytes a second; the remaining bytes stay in the engine.
 async fn readers(tap: &Tap, seconds: u64) {
     let idle = tap.usage();
-    // 4 MiB of events as fast as they are read
+    // 4 MiB of events without pauses
     let body = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":6000,"temperature":1.0},"stream":true}"#;
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
@@ -144,13 +148,13 @@ async fn readers(tap: &Tap, seconds: u64) {
         (half[half.len() - 1].rss.saturating_sub(idle.rss)) as f64 / 1e3 / CONNECTIONS as f64
     );
     println!("  {active} requests active, {:.0} KB read by all of them", read as f64 / 1e3);
-    let active = settled(tap, idle).await;
+    let active = wait_for_release(tap, idle).await;
     println!("  after {}; {active} requests active", tap.usage());
-    assert_eq!((during.failed, active), (0, 0.0), "others are served, and no place is lost");
+    assert_eq!((during.failed, active), (0, 0.0), "other clients are served, and all request slots are released");
 }
 
 /// Waits up to 20 s until active requests and descriptors are released. Returns the number of requests that are still active.
-async fn settled(tap: &Tap, idle: Usage) -> f64 {
+async fn wait_for_release(tap: &Tap, idle: Usage) -> f64 {
     let began = Instant::now();
     loop {
         let active = metric(&tap.metrics().await, "tokentap_http_requests_active", "endpoint=\"/generate\"");

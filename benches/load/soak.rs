@@ -1,4 +1,4 @@
-//! The soak: agents connect and disconnect for a long time; memory and descriptors must not grow.
+//! The soak test: agents connect and disconnect for a long time; memory and descriptors must not grow.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memchr::memmem;
 use tokio::task::JoinSet;
 
-use crate::churn::{Agent, Done};
+use crate::churn::{ActionCounts, Agent};
 use crate::rude;
 use crate::slope::{self, Slope};
 use crate::tap::{Tap, Usage, ask, get, metric, post};
@@ -16,7 +16,7 @@ use crate::times::{Times, probe};
 
 const AGENTS: u64 = 24;
 
-/// Small stores, so that sessions, entropies and log segments are evicted all the time.
+/// Small stores, so that sessions, entropies and log segments are evicted continually.
 const FLAGS: &str = "--session-bytes 8MiB --session-ttl 60s --session-idle 5s --data-bytes 64MiB";
 
 /// The allocator returns free memory at once, so that the system's count is the memory in use. By default it keeps some tens of MB from one
@@ -46,7 +46,7 @@ pub async fn run(seconds: u64) {
     let tap = Tap::start_with(upstream, &flags, &[AT_ONCE]).await;
     let idle = tap.usage();
     println!("{AGENTS} agents for {seconds} s, {FLAGS} --data-dir, {}={}", AT_ONCE.0, AT_ONCE.1);
-    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Done::default()));
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(ActionCounts::default()));
     let mut times = [Times::default(), Times::default()];
     let finished = Arc::new(AtomicUsize::new(0));
     let trainer = tokio::spawn(trainer(tap.control, Arc::clone(&stop), Arc::clone(&finished)));
@@ -55,7 +55,7 @@ pub async fn run(seconds: u64) {
     while began.elapsed() < Duration::from_secs(seconds) {
         let took = round(seen.len() as u64, &done, [upstream, tap.data]).await;
         times.iter_mut().zip(took).for_each(|(all, its)| all.add(its));
-        let held = Held::now(&tap, idle, began, finished.load(Ordering::Relaxed)).await;
+        let held = IdleResources::now(&tap, idle, began, finished.load(Ordering::Relaxed)).await;
         println!("{held}, {} requests", done.all());
         seen.push(held);
     }
@@ -66,20 +66,21 @@ pub async fn run(seconds: u64) {
     println!("16 tokens at 1 ms each, directly: {direct}\n16 tokens at 1 ms each, through tokentap: {through}");
     overhead(&tap.metrics().await);
     let second = &seen[seen.len() / 2..];
-    let slope = |of: fn(&Held) -> f64| Slope::through(second.iter().map(|held| (held.seconds / 3600.0, of(held))));
-    let memory = slope(|held| held.rss - held.meant);
+    let slope =
+        |of: fn(&IdleResources) -> f64| Slope::through(second.iter().map(|held| (held.seconds / 3600.0, of(held))));
+    let memory = slope(|held| held.rss - held.expected_growth);
     let descriptors = slope(|held| held.descriptors);
     println!(
-        "memory in the second half, without the parts that should grow: {memory} MB an hour (at most {BOUND} more than chance explains)"
+        "memory in the second half, without the expected growth: {memory} MB an hour (at most {BOUND} more than noise explains)"
     );
     let hourly = done.all() as f64 / began.elapsed().as_secs_f64() * 3600.0;
-    println!(
-        "  so that at most {:.0} bytes a request may have been forgotten",
-        ((memory.hourly + memory.spread) * 1e6 / hourly).max(0.0)
-    );
+    println!("  at most {:.0} bytes per request are leaked", ((memory.hourly + memory.spread) * 1e6 / hourly).max(0.0));
     println!("descriptors in the second half: {descriptors} an hour");
-    assert!(counts.shown.min(counts.samples).min(counts.deleted) > 0, "the trainer has some of each");
-    assert!(finished.load(Ordering::Relaxed) > 0, "and paths that finished");
+    assert!(
+        counts.shown.min(counts.samples).min(counts.deleted) > 0,
+        "the trainer has read sessions and samples, and deleted sessions"
+    );
+    assert!(finished.load(Ordering::Relaxed) > 0, "the trainer has read finished paths");
     assert!(!memory.exceeds(BOUND), "memory grows");
     assert!(!descriptors.exceeds(20.0), "descriptors grow");
     assert!(
@@ -92,7 +93,7 @@ pub async fn run(seconds: u64) {
 }
 
 /// Runs the agents for a while. Returns the times of two other clients, one of the engine and one of tokentap.
-async fn round(number: u64, done: &Arc<Done>, [direct, through]: [SocketAddr; 2]) -> [Times; 2] {
+async fn round(number: u64, done: &Arc<ActionCounts>, [direct, through]: [SocketAddr; 2]) -> [Times; 2] {
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for agent in 0..AGENTS {
@@ -112,26 +113,26 @@ async fn round(number: u64, done: &Arc<Done>, [direct, through]: [SocketAddr; 2]
 }
 
 /// Resources of tokentap while only the trainer sends requests.
-struct Held {
+struct IdleResources {
     seconds: f64,
     /// MB.
     rss: f64,
-    /// MB of that for names of sessions and numbers of finished paths, of which a million are kept.
-    meant: f64,
+    /// Expected growth, in MB: names of sessions and numbers of finished paths, of which a million are kept.
+    expected_growth: f64,
     descriptors: f64,
     quiet: bool,
     line: String,
 }
 
-impl Held {
+impl IdleResources {
     async fn now(tap: &Tap, idle: Usage, began: Instant, finished: usize) -> Self {
-        let quiet = settled(tap, idle).await;
+        let quiet = is_released(tap, idle).await;
         let text = tap.metrics().await;
         let value = |name| metric(&text, name, "");
         let (gone, turns) = (value("tokentap_sessions_evicted_total"), value("tokentap_turns_total"));
         // a path has a number and a pointer in a ring that doubles, a session its name with two counts
         let ring = finished.next_power_of_two() * 24;
-        let meant = (ring as f64 + gone * 48.0) / 1e6;
+        let expected_growth = (ring as f64 + gone * 48.0) / 1e6;
         // the trainer exports once a second, and no export runs in between
         let mut usage = tap.usage();
         for _ in 0..30 {
@@ -143,20 +144,27 @@ impl Held {
         }
         let seconds = began.elapsed().as_secs_f64();
         let line = format!(
-            "{seconds:5.0} s: {usage}, {meant:.1} MB of it meant, {gone:.0} sessions gone, {turns:.0} turns, log {:.1} MB",
+            "{seconds:5.0} s: {usage}, {expected_growth:.1} MB expected growth, {gone:.0} sessions evicted, {turns:.0} turns, log {:.1} MB",
             value("tokentap_log_bytes") / 1e6
         );
-        Self { seconds, rss: usage.rss as f64 / 1e6, meant, descriptors: usage.descriptors as f64, quiet, line }
+        Self {
+            seconds,
+            rss: usage.rss as f64 / 1e6,
+            expected_growth,
+            descriptors: usage.descriptors as f64,
+            quiet,
+            line,
+        }
     }
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for IdleResources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.line)
     }
 }
 
-/// The results of the trainer.
+/// Counts of the trainer's replies.
 #[derive(Debug, Default)]
 struct TrainerCounts {
     shown: u64,
@@ -244,7 +252,7 @@ fn overhead(text: &str) {
 }
 
 /// Waits up to 30 s after the requests end. Returns whether everything is released.
-async fn settled(tap: &Tap, idle: Usage) -> bool {
+async fn is_released(tap: &Tap, idle: Usage) -> bool {
     let began = Instant::now();
     loop {
         let text = tap.metrics().await;

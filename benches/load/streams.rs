@@ -22,12 +22,12 @@ const PACE: Duration = Duration::from_millis(200);
 pub async fn run(count: usize) {
     let upstream = engine::start().await;
     println!("{count} streams of {TOKENS} events, one every {} ms each, top-k 20", PACE.as_millis());
-    let (direct, _) = all(upstream, count, false).await;
+    let (direct, _) = run_streams(upstream, count, false).await;
     println!("  directly: an event arrives {direct}");
     let tap = Tap::start(upstream, &["--max-requests", "10000", "--max-connections", "10000"]).await;
     let idle = tap.usage();
     let watching = watch(tap.id());
-    let (through, took) = all(tap.data, count, true).await;
+    let (through, took) = run_streams(tap.data, count, true).await;
     let most = watching.await.expect("the watching task does not panic");
     println!("  through tokentap: an event arrives {through}");
     println!(
@@ -61,8 +61,8 @@ fn watch(process: u32) -> tokio::task::JoinHandle<Usage> {
     })
 }
 
-/// Runs all of them concurrently. Returns the times, and the time from the first start to the last end.
-async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration) {
+/// Runs `count` streams concurrently. Returns the delays of their events, and the time from the first start to the last end.
+async fn run_streams(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration) {
     let ready = Arc::new(Barrier::new(count));
     let mut tasks = JoinSet::new();
     let mut bounds = Vec::new();
@@ -76,10 +76,10 @@ async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration
         tasks.spawn(async move {
             let mut connection = Connection::open(addr.port()).await.expect("a connection");
             ready.wait().await;
-            // synchronous streams would delay the engine
+            // synchronized streams would delay the engine
             tokio::time::sleep(PACE * at as u32 / count as u32).await;
             let began = Instant::now();
-            (one(&mut connection, at, measured, &bounds).await, began, Instant::now())
+            (run_stream(&mut connection, at, measured, &bounds).await, began, Instant::now())
         });
     }
     let (mut times, mut first, mut last) = (Times::default(), None, Instant::now());
@@ -92,11 +92,11 @@ async fn all(addr: SocketAddr, count: usize, measured: bool) -> (Times, Duration
     (times, last - first.expect("there are streams"))
 }
 
-/// The delay of each event of a stream.
+/// Runs one stream. Returns the delay of each event.
 ///
 /// # Panics
 /// When a part is missing or wrong.
-async fn one(connection: &mut Connection, at: usize, measured: bool, bounds: &[(f64, f64)]) -> Times {
+async fn run_stream(connection: &mut Connection, at: usize, measured: bool, bounds: &[(f64, f64)]) -> Times {
     let prompt: Vec<String> = (0..32).map(|token| (1000 + 37 * token + at).to_string()).collect();
     let body = format!(
         r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":{TOKENS},"temperature":1.0,"sampling_seed":{at},"custom_params":{{"stamped":true,"pace_us":{}}}}},"stream":true}}"#,

@@ -9,7 +9,7 @@ pub const VOCAB: u32 = 151_936;
 /// Different replies of one shape, so that a branch predictor cannot learn them.
 pub const VARIANTS: u64 = 4;
 
-/// Which reply.
+/// Identifies a canned reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Tokens of the reply.

@@ -79,7 +79,7 @@ fn goals() -> Vec<Goal> {
     let forwards =
         ["forward GET", "forward tiny", "forward 512 x 20"].map(|workload| Goal { workload, most: 1.2, ..own });
     let first = Goal {
-        what: "first chunk behind nginx's",
+        what: "first chunk later than nginx's",
         workload: "stream paced 64",
         value: later,
         most: 1000.0,
@@ -111,26 +111,26 @@ fn cpu_of(extent: &Extent, measured: &Measured, column: usize, workload: &str, c
     measured.median(cell(extent, workload, connections)?, column, column, cpu)
 }
 
-/// A goal on a number that is not that of one cell.
+/// A goal for a number that is derived from several cells.
 fn number(what: &'static str, workload: &'static str, connections: usize, most: f64, unit: &'static str) -> Goal {
     Goal { what, workload, of: "tokentap", connections, value: cpu, against: "tokentap", most, unit }
 }
 
-/// The nested job over the flat one.
+/// The ratio of the nested job to the flat one.
 fn nested(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
     let workload = "job nested 512 x 20";
     let ratio = cpu_of(extent, measured, own, workload, 16)? / cpu_of(extent, measured, own, FLAT, 16)?;
     Some(line(&number("CPU over that of the flat job", workload, 16, 2.0, "x"), ratio))
 }
 
-/// A token of an incremental stream.
+/// The CPU time of a token of an incremental stream.
 fn stream(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
     let workload = "stream 512";
     let token = cpu_of(extent, measured, own, workload, 1)? / 512.0;
     Some(line(&number("CPU a token", workload, 1, STREAM_TOKEN, "µs"), token))
 }
 
-/// The CPU time of a token must not depend on the length of its stream.
+/// The ratio of the CPU time of a token in a long stream to that in a short one; it must not depend on the length.
 fn constant(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
     let workload = "stream 4096";
     let per_token = |workload, tokens: f64| Some(cpu_of(extent, measured, own, workload, 1)? / tokens);

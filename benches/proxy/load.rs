@@ -47,7 +47,7 @@ impl Load {
         for (at, connection) in std::mem::take(&mut self.connections).into_iter().enumerate() {
             let requests = Arc::clone(&self.requests);
             let delay = match self.flow {
-                // synchronous streams would delay the engine instead of the proxy
+                // synchronized streams would delay the engine instead of the proxy
                 Flow::Paced(pace) => pace * self.tokens as u32 * at as u32 / all,
                 _ => Duration::ZERO,
             };

@@ -38,8 +38,8 @@ pub enum Canned {
     Events(Vec<Vec<u8>>),
 }
 
-/// The requested replies, each made once.
-pub type Shelf = Arc<Mutex<HashMap<(Shape, Server, bool), Arc<Canned>>>>;
+/// Replies by request; each is encoded once.
+pub type ReplyCache = Arc<Mutex<HashMap<(Shape, Server, bool), Arc<Canned>>>>;
 
 /// Serves until standard input ends, when the benchmark ends.
 pub fn main() {
@@ -49,13 +49,13 @@ pub fn main() {
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let shelf = Shelf::default();
+        let cache = ReplyCache::default();
         let mut tasks = Vec::new();
         let mut ports = Vec::new();
         for server in Server::ALL {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             ports.push(listener.local_addr().unwrap().port().to_string());
-            tasks.push(tokio::spawn(accept(listener, server, Arc::clone(&shelf))));
+            tasks.push(tokio::spawn(accept(listener, server, Arc::clone(&cache))));
         }
         println!("{}", ports.join(" "));
         std::io::stdout().flush().unwrap();
@@ -65,17 +65,17 @@ pub fn main() {
     });
 }
 
-async fn accept(listener: TcpListener, server: Server, shelf: Shelf) {
+async fn accept(listener: TcpListener, server: Server, cache: ReplyCache) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let shelf = Arc::clone(&shelf);
-        // an error is a proxy that was ended
-        tokio::spawn(async move { serve(stream, server, &shelf).await.ok() });
+        let cache = Arc::clone(&cache);
+        // an error means that the proxy has ended
+        tokio::spawn(async move { serve(stream, server, &cache).await.ok() });
     }
 }
 
-async fn serve(mut stream: TcpStream, server: Server, shelf: &Shelf) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, server: Server, cache: &ReplyCache) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut filled = 0;
     loop {
@@ -88,13 +88,13 @@ async fn serve(mut stream: TcpStream, server: Server, shelf: &Shelf) -> std::io:
             continue;
         };
         let request = &buffer[..length];
-        let (canned, pace) = answer(request, server, shelf);
+        let (canned, pace) = answer(request, server, cache);
         match &*canned {
             Canned::Whole(bytes) => stream.write_all(bytes).await?,
             Canned::Events(events) => {
                 let start = Instant::now();
                 for (at, event) in events.iter().enumerate() {
-                    // the first token is sent at once, so that its delay is only the proxy's
+                    // the first token has no delay, so that the measured delay is the proxy's
                     if let Some(pace) = pace.filter(|_| at > 0) {
                         tokio::time::sleep_until(start + pace * at as u32).await;
                     }
@@ -122,7 +122,7 @@ pub fn request_length(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The reply, and the pause between the tokens of a stream.
-pub fn answer(request: &[u8], server: Server, shelf: &Shelf) -> (Arc<Canned>, Option<Duration>) {
+pub fn answer(request: &[u8], server: Server, cache: &ReplyCache) -> (Arc<Canned>, Option<Duration>) {
     if !request.starts_with(b"POST /generate ") {
         return (Arc::new(Canned::Whole(about(request, server))), None);
     }
@@ -152,13 +152,13 @@ pub fn answer(request: &[u8], server: Server, shelf: &Shelf) -> (Arc<Canned>, Op
     }
     let variant = number(body, "\"sampling_seed\":").unwrap_or(0.0) as u64 % VARIANTS;
     let shape = Shape { tokens, k, flat, variant };
-    let mut shelf = shelf.lock().unwrap();
-    let canned = shelf.entry((shape, server, stream)).or_insert_with(|| Arc::new(can(shape, server, stream)));
+    let mut cache = cache.lock().unwrap();
+    let canned = cache.entry((shape, server, stream)).or_insert_with(|| Arc::new(encode(shape, server, stream)));
     let pace = number(body, "\"pace_us\":").map(|pace| Duration::from_micros(pace as u64));
     (Arc::clone(canned), pace)
 }
 
-fn can(shape: Shape, server: Server, stream: bool) -> Canned {
+fn encode(shape: Shape, server: Server, stream: bool) -> Canned {
     let sequence = Sequence::new(shape);
     if !stream {
         return Canned::Whole(reply("200 OK", &shape.label(), &sequence.whole()));

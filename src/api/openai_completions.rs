@@ -1,4 +1,4 @@
-//! OpenAI's Completions. The engine's own tokenizer reads the prompt and writes the text.
+//! OpenAI's Completions API. The engine encodes the prompt and decodes the sampled tokens.
 
 pub(crate) mod reply;
 pub mod request;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
-use super::openai::problem::Problem;
+use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, RequestSession};
 use crate::budget::Budget;
@@ -23,17 +23,17 @@ pub use request::CompletionRequest;
 /// `POST /v1/completions`. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct OpenAiCompletions {
-    /// The settings.
+    /// The configuration.
     pub config: Arc<Config>,
-    /// Counts the bodies for the engine.
+    /// Counts the bodies of the /generate requests against the memory budget.
     pub budget: Budget,
-    /// What the engine is.
+    /// The capabilities of the engine.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
 }
 
 /// A decoded request.
 #[derive(Debug)]
-struct Decoded {
+struct DecodedCompletion {
     api: OpenAiCompletions,
     completion: CompletionRequest,
 }
@@ -45,23 +45,23 @@ impl Api for OpenAiCompletions {
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let completion = CompletionRequest::parse(request.body().clone())?;
-        Ok(Box::new(Decoded { api: self.clone(), completion }))
+        Ok(Box::new(DecodedCompletion { api: self.clone(), completion }))
     }
 
     fn error(&self, status: StatusCode, message: String) -> ApiError {
-        Problem::new(status, message).into()
+        OpenAiError::new(status, message).into()
     }
 
     fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        Problem::from_engine(status, body).into()
+        OpenAiError::from_engine(status, body).into()
     }
 
     fn event_error(&self, error: &str) -> ApiError {
-        Problem::from_event(error).into()
+        OpenAiError::from_event(error).into()
     }
 }
 
-impl ApiRequest for Decoded {
+impl ApiRequest for DecodedCompletion {
     fn session_names(&self) -> SessionNames {
         self.completion.session_names()
     }
@@ -69,7 +69,8 @@ impl ApiRequest for Decoded {
     fn generation(&self, _session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
         let Self { api, completion } = self;
         let upstream = Arc::clone(&api.upstream.borrow());
-        let request = completion.native(&upstream.model, upstream.loses_ids(), |body| api.budget.hold(body))?;
+        let request =
+            completion.generate_request(&upstream.model, upstream.loses_ids(), |body| api.budget.hold(body))?;
         let encoder = Box::new(CompletionEncoder::new(completion, seconds_since_1970(), upstream.streaming));
         Ok(ApiGeneration { request, chat: None, encoder })
     }

@@ -1,4 +1,4 @@
-//! Decides who serves chat completions, after each probe of the engine.
+//! Decides after each probe whether tokentap or the engine serves chat completions.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::chat::model::Chats;
 use crate::engine::probe::Capabilities;
 use crate::tokenizer::Renderer;
 
-/// The facts about the engine that decide it.
+/// The capabilities of the engine that the decision depends on.
 #[derive(PartialEq)]
 struct EngineFacts {
     tokenizer_path: Option<String>,
@@ -27,30 +27,30 @@ impl EngineFacts {
     }
 }
 
-/// Updates `chats` until the probe ends.
+/// Updates `chats` until the probing task ends. `embedded` is a renderer that is used instead of the engine's tokenizer files.
 pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, embedded: Option<Arc<Renderer>>) {
     let mut upstream = parts.upstream.clone();
-    let mut grounds = None;
-    let mut known = embedded.clone();
+    let mut decided_for = None;
+    let mut renderer = embedded.clone();
     while upstream.changed().await.is_ok() {
         let found = Arc::clone(&upstream.borrow_and_update());
         let new = EngineFacts::of(&found);
-        if grounds.as_ref() == Some(&new) {
+        if decided_for.as_ref() == Some(&new) {
             continue;
         }
-        if grounds.as_ref().is_none_or(|before: &EngineFacts| before.tokenizer_path != new.tokenizer_path)
+        if decided_for.as_ref().is_none_or(|before: &EngineFacts| before.tokenizer_path != new.tokenizer_path)
             && parts.config.chat.tokenizer.is_none()
         {
-            known.clone_from(&embedded);
+            renderer.clone_from(&embedded);
         }
-        grounds = Some(new);
-        let (config, read) = (parts.config.chat.clone(), known.clone());
-        // reading a tokenizer takes a second
+        decided_for = Some(new);
+        let (config, read) = (parts.config.chat.clone(), renderer.clone());
+        // reading a tokenizer takes about a second, so it runs on a blocking thread
         let read = tokio::task::spawn_blocking(move || Chats::find(&config, &found, read)).await;
         let mut decided =
             read.unwrap_or_else(|error| Chats::Forwarded(format!("the tokenizer could not be read: {error}")));
         if let Chats::Rendered(model) = &decided
-            && let Err(reason) = model.agrees(&parts.engines.any()).await
+            && let Err(reason) = model.check_tokenizer(&parts.engines.any()).await
         {
             decided = Chats::Forwarded(reason);
         }
@@ -58,7 +58,7 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
         chats.send_replace(Arc::clone(&decided));
         match &*decided {
             Chats::Rendered(model) => {
-                known = Some(Arc::clone(&model.renderer));
+                renderer = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
                 if parts.trainers.think_tokens().is_none() {
                     tracing::info!(
@@ -68,8 +68,8 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
             }
             Chats::Forwarded(reason) => {
                 tracing::info!(%reason, "chat completions go to the engine's own endpoint");
-                // the files may exist when the next probe result arrives
-                grounds = None;
+                // decide again after the next probe, because the tokenizer files may exist then
+                decided_for = None;
             }
         }
     }

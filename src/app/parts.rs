@@ -1,4 +1,4 @@
-//! The running parts, for the tasks of the app.
+//! The parts of a running proxy, which its tasks share.
 
 use std::sync::Arc;
 
@@ -18,35 +18,35 @@ use crate::serve::connection::Phase;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::session::Store;
 
-/// The running parts.
+/// The parts of a running proxy.
 #[derive(Debug)]
 pub struct Parts {
     /// The settings.
     pub config: Arc<Config>,
-    /// The upstream.
+    /// The HTTP client of the upstream.
     pub client: Client,
-    /// The engines that run what is sent there.
+    /// The engines that run the requests to the upstream.
     pub engines: Engines,
-    /// Every metric.
+    /// All metrics.
     pub metrics: Arc<Metrics>,
-    /// What is recorded.
+    /// The recorded sessions.
     pub sessions: Arc<Store>,
-    /// What captures work with.
+    /// The tools that captures share.
     pub tools: Arc<CaptureTools>,
-    /// Where whole rows are measured.
+    /// Measures whole rows of logits.
     pub slices: Arc<Slices>,
-    /// What the probe found.
+    /// The capabilities that the probe detected.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
     /// Whether the upstream answers.
     pub ready: watch::Receiver<bool>,
-    /// Who serves chat completions.
+    /// Whether tokentap or the engine serves chat completions.
     pub chats: watch::Receiver<Arc<Chats>>,
-    /// Serving, draining or ending.
+    /// The phase: serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
     /// Runs generations.
     pub generator: Arc<Generator>,
-    /// Bytes of requests and replies that are held whole.
+    /// The memory budget of requests and replies that are buffered completely.
     pub budget: Budget,
-    /// What trainers are served with.
+    /// The state of the trainers' routes.
     pub trainers: Arc<TrainerState>,
 }

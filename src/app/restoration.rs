@@ -10,7 +10,7 @@ use super::Parts;
 use crate::session::Store;
 use crate::session::ledger::log::{Directory, ReplaySummary};
 
-/// Restores on a blocking thread and reports the end. Resolves only on failure, with a line for the user.
+/// Restores the sessions on a blocking thread, and sets `restored` at the end. Resolves only on failure, with a line for the user.
 pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
     if let Some(directory) = directory {
         let restoring = move || {
@@ -41,7 +41,7 @@ pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, res
     std::future::pending().await
 }
 
-/// Runs `task` once sessions are restored.
+/// Spawns `task`, which starts once the sessions are restored.
 pub(super) fn after(
     restored: &watch::Receiver<bool>,
     task: impl Future<Output = ()> + Send + 'static,
@@ -54,6 +54,7 @@ pub(super) fn after(
     })
 }
 
+/// Logs the result of the restoration.
 fn report(store: &Store, replayed: &ReplaySummary) {
     replayed.torn.iter().for_each(|torn| tracing::warn!(%torn, "a segment of the log ends early"));
     replayed.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "a segment of the log is damaged"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::metrics::Metrics;
 use crate::session::{Fault, StoreObserver, Turn};
 
-/// Counts changes of the store.
+/// Counts the changes of the session store.
 #[derive(Debug)]
 pub(super) struct SessionMetrics(pub(super) Arc<Metrics>);
 

@@ -1,4 +1,4 @@
-//! What is known of the upstream, kept up to date.
+//! Probes the upstream and keeps its capabilities up to date.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,53 +9,55 @@ use tokio::sync::watch;
 use super::Parts;
 use crate::engine::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
 
-/// The upstream counts as gone after this many consecutive failed probes, one a second.
-const PATIENCE: u32 = 3;
+/// After this number of consecutive failed probes, one per second, the upstream is considered down.
+const MAX_FAILED_PROBES: u32 = 3;
 
-/// A plugin that failed is probed again after this time.
-const REPRIEVE: Duration = Duration::from_secs(60);
+/// The minimum time after a probe before a plugin that has failed since then is probed again.
+const PLUGIN_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long a sign of life may take, and how long the information routes may take altogether.
-const ANSWER: Duration = Duration::from_secs(10);
+/// The timeout of a liveness check, and of all information routes together.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps what is known of the upstream up to date: at start, and whenever it has come back.
+/// Checks the liveness of the upstream every second. Probes its capabilities when it answers for the first time or again, and when its
+/// engines have changed.
 pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilities>>, ready: watch::Sender<bool>) {
     let entropy = &parts.config.entropy;
     let probe = Survey::new(parts.engines.clone(), entropy.vocab_size, entropy.top_logprobs);
-    let mut asking: Option<tokio::task::JoinHandle<()>> = None;
-    let mut missed = 0;
-    let mut told = false;
-    // the engines have changed since they were last asked
+    let mut generation_probe: Option<tokio::task::JoinHandle<()>> = None;
+    let mut failed_probes = 0;
+    let mut waiting_logged = false;
+    // the engines have changed since their information routes were last read
     let mut stale = false;
-    // what each of them was when it was last asked, and that one is another engine since
+    // the identities of the engines when their information routes were last read
     let mut identities = IdentityTracker::default();
+    // an engine was replaced since then
     let mut replaced = false;
-    // it has answered before
-    let mut known = false;
-    let mut asked = tokio::time::Instant::now();
+    // the upstream has answered before
+    let mut has_answered = false;
+    let mut probed_at = tokio::time::Instant::now();
     loop {
         let up = *ready.borrow();
         let epoch = parts.generator.policy.epoch();
-        let shown = |epoch, label: &Option<String>| {
+        let observe_label = |epoch, label: &Option<String>| {
             if let Some(label) = label {
                 parts.generator.policy.observe_model_info(epoch, label);
             }
         };
-        let look = async {
+        let probing = async {
             if up {
-                let pulse = limited(probe.check_liveness()).await?;
-                let observation = identities.observe(pulse.identities);
+                let report = with_timeout(probe.check_liveness()).await?;
+                let observation = identities.observe(report.identities);
                 replaced |= observation == Observation::Replaced;
-                stale |= pulse.changed || replaced || observation == Observation::New;
+                stale |= report.changed || replaced || observation == Observation::New;
                 if !stale {
-                    // the label may be that of another engine
+                    // otherwise the label may be from an engine that was not probed
                     if observation == Observation::Same {
-                        shown(epoch, &pulse.weight_version);
+                        observe_label(epoch, &report.weight_version);
                     }
                     return Ok(None);
                 }
             }
-            let (found, seen) = limited(probe.read_info()).await?;
+            let (found, seen) = with_timeout(probe.read_info()).await?;
             stale = false;
             if up {
                 replaced |= identities.observe(seen) == Observation::Replaced;
@@ -64,18 +66,22 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
             }
             Ok(Some(found))
         };
-        let answer: Result<_, String> = look.await;
+        let answer: Result<_, String> = probing.await;
         match answer {
             Ok(found) => {
-                missed = 0;
-                let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
-                let failed = again.then(|| Capabilities::clone(&probed.borrow()));
+                failed_probes = 0;
+                let retry_plugin =
+                    parts.tools.plugin_failed.load(Ordering::Relaxed) && probed_at.elapsed() >= PLUGIN_RETRY_INTERVAL;
+                let failed = retry_plugin.then(|| Capabilities::clone(&probed.borrow()));
                 if let Some(found) = &found {
-                    // its label may be that of the engine before, as `default` is of every engine that starts
+                    // a replaced engine needs a new epoch, because its label may be the same: SGLang's initial label is always `default`
                     let is_new = std::mem::replace(&mut replaced, false) || !up;
-                    let is_new = std::mem::replace(&mut known, true) && is_new;
-                    shown(if is_new { parts.generator.policy.begin_epoch().0 } else { epoch }, &found.weight_version);
-                    told = false;
+                    let is_new = std::mem::replace(&mut has_answered, true) && is_new;
+                    observe_label(
+                        if is_new { parts.generator.policy.begin_epoch().0 } else { epoch },
+                        &found.weight_version,
+                    );
+                    waiting_logged = false;
                     parts.generator.forget_refusals();
                     probed.send_replace(Arc::new(found.clone()));
                     parts.metrics.upstream_up.set(1);
@@ -83,19 +89,20 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                 }
                 if let Some(found) = found.or(failed) {
-                    asked = tokio::time::Instant::now();
-                    if let Some(previous) = asking.take() {
+                    probed_at = tokio::time::Instant::now();
+                    if let Some(previous) = generation_probe.take() {
                         previous.abort();
                     }
-                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), found, probed.clone())));
+                    generation_probe =
+                        Some(tokio::spawn(probe_generation(Arc::clone(&parts), probe.clone(), found, probed.clone())));
                 }
             }
             Err(error) => {
-                missed += 1;
-                if !up && !std::mem::replace(&mut told, true) {
+                failed_probes += 1;
+                if !up && !std::mem::replace(&mut waiting_logged, true) {
                     tracing::info!(%error, "waiting for the upstream");
                 }
-                if up && missed >= PATIENCE {
+                if up && failed_probes >= MAX_FAILED_PROBES {
                     tracing::warn!(%error, "the upstream is gone; its return is waited for");
                     parts.metrics.upstream_up.set(0);
                     ready.send_replace(false);
@@ -107,20 +114,25 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
     }
 }
 
-/// An answer within [`ANSWER`]; else a line for the log.
-async fn limited<T>(answer: impl Future<Output = Result<T, ProbeError>>) -> Result<T, String> {
-    let answer = tokio::time::timeout(ANSWER, answer).await.map_err(|_| "no answer in time".to_owned())?;
+/// Waits for an answer for at most [`PROBE_TIMEOUT`]. The error is a line for the log.
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, ProbeError>>) -> Result<T, String> {
+    let answer = tokio::time::timeout(PROBE_TIMEOUT, answer).await.map_err(|_| "no answer in time".to_owned())?;
     answer.map_err(|error| error.to_string())
 }
 
-/// Asks what only generating shows, in the background: a paused engine answers late. Asks again, at most once a minute, until all engines
-/// have answered.
-async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
+/// Probes the capabilities that only a generation shows. It runs in the background, because a paused engine does not answer until it
+/// continues. Retries with a backoff of at most a minute until all engines have answered.
+async fn probe_generation(
+    parts: Arc<Parts>,
+    probe: Survey,
+    found: Capabilities,
+    probed: watch::Sender<Arc<Capabilities>>,
+) {
     let mut pause = Duration::from_secs(1);
-    let again = found.original_logprobs.is_some();
+    let has_earlier_result = found.original_logprobs.is_some();
     let mut notes = Vec::new();
     loop {
-        // it generates under ids of the engine's
+        // the engine chooses the request ids of the probe
         let random = parts.tools.flights.random();
         let answer = probe.ask(found.clone()).await;
         drop(random);
@@ -131,11 +143,11 @@ async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watc
                 if answered {
                     parts.tools.plugin_failed.store(false, Ordering::Relaxed);
                 }
-                // what an earlier probe found is not given up for no answer
-                if answered || !again {
+                // a probe without an answer does not replace the result of an earlier one
+                if answered || !has_earlier_result {
                     probed.send_replace(Arc::new(found.clone()));
                 }
-                // logged after it was published, so that tests and scripts can wait for the line
+                // logged after the result was published, so that tests and scripts can wait for this line
                 tracing::info!(
                     vocab_size = found.vocab_size,
                     flat = found.flat,
@@ -144,7 +156,7 @@ async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watc
                     original_logprobs = found.original_logprobs,
                     "the upstream has been probed"
                 );
-                // asked again and again, and logged once
+                // retries with the same notes do not log them again
                 if found.notes != notes {
                     found.notes.iter().for_each(|note| tracing::warn!(%note, "the upstream is not used in full"));
                     notes.clone_from(&found.notes);

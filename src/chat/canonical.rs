@@ -1,8 +1,8 @@
-//! JSON values as text: in one form for comparison, and as Python writes them.
+//! Writes JSON values as text: in a canonical form for digests, and as Python's `json.dumps` writes them.
 
 use crate::json::{Value, python};
 
-/// A value as text that does not depend on the order of its keys or the notation of its numbers.
+/// A value in canonical form: its text does not depend on the order of keys or on the notation of numbers.
 #[must_use]
 pub(super) fn canonical(value: &Value) -> String {
     let mut out = String::new();
@@ -23,7 +23,7 @@ fn write(out: &mut String, value: &Value, sorted: bool) {
         Value::Null => out.push_str("null"),
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
         Value::Number(text) => match text.parse::<f64>() {
-            // a client in JavaScript writes 1 for 1.0
+            // JavaScript clients write 1.0 as 1
             Ok(double) if sorted && double.fract() == 0.0 && double.abs() < 9e15 => {
                 out.push_str(&format!("{double:.0}"))
             }

@@ -1,42 +1,42 @@
-//! What a client asks to be continued.
+//! A conversation, decoded from the request of an API.
 
 use super::message::Message;
 use super::tool_choice::ToolChoice;
 use crate::json::Value;
 
-/// A conversation, and how its prompt is made and its reply is read.
+/// A conversation, and the options by which its prompt is rendered and its reply is parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     /// The messages, at least one.
     pub messages: Vec<Message>,
-    /// The tools as templates take them: objects with `type` and `function`. `None` without tools.
+    /// The tools in the format of chat templates: objects with `type` and `function`. `None` without tools.
     pub tools: Option<Vec<Value>>,
-    /// Which of them may or must be called.
+    /// Which tools the model may or must call.
     pub tool_choice: ToolChoice,
-    /// Variables of the template beside those that every conversation has.
+    /// Additional variables of the template, such as `enable_thinking`.
     pub template_variables: Vec<(String, Value)>,
-    /// The last message is an assistant's, and the reply continues it.
+    /// `continue_final_message`: if the last message is an assistant message, the reply continues it.
     pub continues_last: bool,
-    /// The prompt, where the client has rendered the conversation itself.
+    /// The token ids of the prompt, if the client has rendered the conversation itself.
     pub prompt_ids: Option<Vec<u32>>,
-    /// Reasoning is a separate member of the reply.
+    /// Reasoning becomes a separate member of the reply.
     pub separates_reasoning: bool,
-    /// Special tokens are not in the text of the reply.
+    /// Special tokens are left out of the text of the reply.
     pub skips_special_tokens: bool,
     /// The stop string stays in the text of the reply.
     pub keeps_stop: bool,
 }
 
 impl Conversation {
-    /// Whether the text of the reply is searched for tool calls.
+    /// Whether tool calls are parsed from the text of the reply.
     #[must_use]
-    pub fn reads_calls(&self) -> bool {
+    pub fn parses_tool_calls(&self) -> bool {
         self.tools.is_some() && self.tool_choice != ToolChoice::None
     }
 
-    /// Whether the client has switched thinking off.
+    /// Whether the client disables thinking.
     #[must_use]
-    pub fn is_thoughtless(&self) -> bool {
+    pub fn disables_thinking(&self) -> bool {
         let off = |(name, value): &(String, Value)| {
             matches!(name.as_str(), "enable_thinking" | "thinking") && *value == Value::Bool(false)
         };

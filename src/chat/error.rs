@@ -1,17 +1,17 @@
-//! Requests that are not served from tokens.
+//! Errors of requests that tokentap does not serve from tokens.
 
-/// Why a request is not served from tokens.
+/// Why tokentap does not serve a request from tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It is not valid: a 400.
+    /// The request is invalid. The reply is a 400.
     #[error("{0}")]
     Invalid(String),
-    /// The conversation has reached a limit: a 403, after which clients do not try again.
+    /// The conversation has reached a limit. The reply is a 403, after which clients do not retry.
     #[error("{message}")]
     LimitReached {
-        /// The limit; a label of metrics.
+        /// The name of the limit, a label of metrics.
         limit: &'static str,
-        /// The message: the limit, how it was reached, and its setting.
+        /// The message for the client: the count, the limit and its flag.
         message: String,
     },
     /// Only the engine's own endpoint can serve it.
@@ -20,7 +20,7 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// An invalid request, with the message for the client.
+    /// An invalid request. `message` is sent to the client.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())

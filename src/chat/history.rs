@@ -1,4 +1,4 @@
-//! Which turn of a session a conversation continues.
+//! Finds the turn of a session that a conversation continues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,94 +7,101 @@ use sha2::{Digest as _, Sha256};
 
 use super::Conversation;
 use super::canonical::canonical;
-use super::departure::Outline;
+use super::history_change::ChangeDetector;
 use super::message::Message;
-use super::reading;
+use super::reply_reader;
 use crate::json::Value;
 use crate::session::{Digest, Fault, Session, Turn};
 use crate::tokenizer::Renderer;
 
-/// Replies to one conversation that are read again to find the one that a client repeats: the latest.
-const COMPARED: usize = 64;
+/// The maximum number of replies to one conversation that are parsed again to find the reply that the client repeats.
+const MAX_COMPARED_REPLIES: usize = 64;
 
-/// Members of `chat_template_kwargs` that say how the next turn begins, and nothing of those before.
-const OF_THE_NEXT_TURN: [&str; 2] = ["enable_thinking", "thinking"];
+/// Members of `chat_template_kwargs` that affect only the start of the next turn, not the earlier turns.
+const NEXT_TURN_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// A conversation, with a digest of the messages before each message.
+/// A conversation, and the digests of its prefixes.
 pub(super) struct History<'a> {
     request: &'a Conversation,
+    /// The digest of the messages before each message, then the digest of all messages.
     digests: Vec<Digest>,
 }
 
-/// The turn that a conversation continues, and which message it is.
-pub(super) struct Continued {
+/// The turn that a conversation continues.
+pub(super) struct ContinuedTurn {
     pub(super) turn: Arc<Turn>,
+    /// The index of the message that repeats its reply.
     pub(super) at: usize,
-    /// It thought.
-    pub(super) thought: bool,
+    /// Its reply has a thought.
+    pub(super) has_thought: bool,
 }
 
 impl<'a> History<'a> {
+    /// Computes the digests of a conversation.
     pub(super) fn of(request: &'a Conversation) -> Self {
         Self { request, digests: digests(request) }
     }
 
     /// The digest of all messages.
     pub(super) fn conversation(&self) -> Digest {
-        *self.digests.last().expect("there is one before the first message")
+        *self.digests.last().expect("there is a digest even before the first message")
     }
 
-    /// What a later call is compared with.
-    pub(super) fn outline(&self) -> Outline {
-        Outline::of(self.request, &self.digests)
+    /// The detector of changes to earlier conversations of the session.
+    pub(super) fn change_detector(&self) -> ChangeDetector {
+        ChangeDetector::of(self.request, &self.digests)
     }
 
-    /// The turn whose conversation and reply this request repeats, the deepest: of several the one that gave its calls the ids that
-    /// the client has, then a trained one, then the latest.
-    pub(super) fn find(&self, session: &Session, renderer: &Renderer) -> Option<Continued> {
+    /// Finds the deepest turn whose conversation and reply the request repeats. Of several turns with equal replies, a turn whose tool
+    /// calls have the client's ids is preferred, then a trainable turn, then the latest.
+    pub(super) fn find(&self, session: &Session, renderer: &Renderer) -> Option<ContinuedTurn> {
         let Self { request, digests } = self;
         for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
             let mut turns = session.answers(digests[at]);
             turns.sort_by_key(|turn| (turn.is_trainable(), turn.id));
-            let mut alike = None;
-            for turn in turns.into_iter().rev().filter(|turn| is_whole(turn)).take(COMPARED) {
+            let mut best = None;
+            for turn in turns.into_iter().rev().filter(|turn| has_sampled_tokens(turn)).take(MAX_COMPARED_REPLIES) {
                 let shows_tools = turn.about.chat.as_ref().is_some_and(|chat| chat.tools);
-                if request.reads_calls() && !shows_tools {
+                if request.parses_tool_calls() && !shows_tools {
                     continue;
                 }
-                let Some(said) = reading::said(renderer, &turn) else { continue };
-                let same = said.digest(digests[at], &HashMap::new()) == digests[at + 1];
-                if !same || !is_same_thought(message, &said) {
+                let Some(reply) = reply_reader::recorded_message(renderer, &turn) else { continue };
+                let is_repeated = reply.digest(digests[at], &HashMap::new()) == digests[at + 1];
+                if !is_repeated || !has_same_thoughts(message, &reply) {
                     continue;
                 }
-                let own = said.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
-                let found = Continued { turn, at, thought: said.thoughts().iter().any(|thought| !thought.is_empty()) };
-                if own {
+                let has_same_ids =
+                    reply.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
+                let found =
+                    ContinuedTurn { turn, at, has_thought: reply.thoughts().iter().any(|thought| !thought.is_empty()) };
+                if has_same_ids {
                     return Some(found);
                 }
-                alike.get_or_insert(found);
+                best.get_or_insert(found);
             }
-            if alike.is_some() {
-                return alike;
+            if best.is_some() {
+                return best;
             }
         }
         None
     }
 }
 
-/// Whether all that is known of a turn is what was sampled, to where it was cut; by us or by the engine's own word.
-fn is_whole(turn: &Turn) -> bool {
+/// Whether the recorded tokens of a turn are the sampled tokens, up to the end of the reply or to where it was cut off. The tokens of a
+/// `forwarded` turn are those that the engine reported.
+fn has_sampled_tokens(turn: &Turn) -> bool {
     matches!(turn.about.fault, None | Some(Fault::Aborted | Fault::Disconnected | Fault::Broken | Fault::Forwarded))
 }
 
-/// Whether a client that has kept the reasoning has kept it as it was.
-fn is_same_thought(message: &Message, said: &Message) -> bool {
-    let kept = |thought: &str| said.thoughts().iter().any(|own| own == thought);
-    // what a client has dropped in one place may still be in the other, where a lone mark makes it look like one
-    message.thoughts().iter().all(|thought| thought.is_empty() || kept(thought))
+/// Whether each thought in the client's message is a thought of the reply. The client may have dropped thoughts.
+fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
+    let is_in_reply = |thought: &str| reply.thoughts().iter().any(|other| other == thought);
+    // both places of the reply are compared, because text before a lone `</think>` looks like a thought
+    message.thoughts().iter().all(|thought| thought.is_empty() || is_in_reply(thought))
 }
 
-/// The digests of the messages before each message, and before the reply.
+/// The digest of the messages before each message, then the digest of all messages. Each covers the tools and the variables of the
+/// template.
 fn digests(request: &Conversation) -> Vec<Digest> {
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");
@@ -102,16 +109,16 @@ fn digests(request: &Conversation) -> Vec<Digest> {
         hash.update(canonical(tool).as_bytes());
         hash.update(b"\n");
     }
-    let lasting = request.template_variables.iter().filter(|(name, _)| !OF_THE_NEXT_TURN.contains(&name.as_str()));
-    hash.update(canonical(&Value::Object(lasting.cloned().collect())).as_bytes());
+    let variables = request.template_variables.iter().filter(|(name, _)| !NEXT_TURN_VARIABLES.contains(&name.as_str()));
+    hash.update(canonical(&Value::Object(variables.cloned().collect())).as_bytes());
     let mut digests = Vec::with_capacity(request.messages.len() + 1);
-    let mut asked = HashMap::new();
+    let mut call_indexes = HashMap::new();
     digests.push(Digest::of(hash.finalize().as_slice()));
     for message in &request.messages {
-        let before = *digests.last().expect("one was put there");
-        digests.push(message.digest(before, &asked));
+        let previous = *digests.last().expect("the first digest was pushed before the loop");
+        digests.push(message.digest(previous, &call_indexes));
         if message.is_assistant() {
-            asked = message.places();
+            call_indexes = message.call_indexes();
         }
     }
     digests

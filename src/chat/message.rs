@@ -1,4 +1,4 @@
-//! A message of a conversation, and what of it decides whether two are the same.
+//! A message of a conversation, its value for the chat template, and its digest, which is equal for messages with the same meaning.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,67 +13,67 @@ use crate::tokenizer::{Content, TextOrigin};
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The role of its author.
+    /// The role of the author.
     pub role: String,
-    /// The text; with several parts, each of them in order. Empty without text.
+    /// The text, or the text of each content part in order. Empty without text.
     pub texts: Vec<String>,
-    /// The content came as a list of parts.
+    /// The client sent the content as a list of parts.
     pub in_parts: bool,
     /// `reasoning_content`, or `reasoning`.
     pub reasoning: Option<String>,
-    /// What an assistant calls.
-    pub calls: Vec<Call>,
-    /// The call that a tool answers.
-    pub answers: Option<String>,
+    /// The tool calls of an assistant.
+    pub calls: Vec<MessageToolCall>,
+    /// `tool_call_id`: the call whose result this message is.
+    pub tool_call_id: Option<String>,
     /// `name`.
     pub name: Option<String>,
 }
 
-/// One tool call of an assistant.
+/// A tool call in the message of an assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct MessageToolCall {
     /// `id`.
     pub id: Option<String>,
     /// `function.name`.
     pub name: String,
-    /// `function.arguments`, as text; an object is written as Python writes it.
+    /// `function.arguments`, as text. An object is written as Python's `json.dumps` writes it.
     pub arguments: String,
 }
 
 impl Message {
-    /// Of this message alone.
+    /// The digest of this message without the messages before it.
     #[must_use]
-    pub fn own_digest(&self) -> Digest {
+    pub fn standalone_digest(&self) -> Digest {
         self.digest(Digest::default(), &HashMap::new())
     }
 
-    /// Whether it is what a tool returned.
+    /// Whether it is the result of a tool.
     #[must_use]
     pub fn is_tool_result(&self) -> bool {
         matches!(&*self.role, "tool" | "function")
     }
 
-    /// The same message with nothing in it.
+    /// The message without its text, reasoning and tool calls.
     #[must_use]
     pub fn without_text(&self) -> Self {
-        let Self { role, answers, name, .. } = self;
-        let (role, answers, name) = (role.clone(), answers.clone(), name.clone());
-        Self { role, texts: Vec::new(), in_parts: false, reasoning: None, calls: Vec::new(), answers, name }
+        let Self { role, tool_call_id, name, .. } = self;
+        let (role, tool_call_id, name) = (role.clone(), tool_call_id.clone(), name.clone());
+        Self { role, texts: Vec::new(), in_parts: false, reasoning: None, calls: Vec::new(), tool_call_id, name }
     }
 
-    /// Whether it has neither text nor calls.
+    /// Whether it has neither text nor tool calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.texts.iter().all(|text| text.trim().is_empty())
     }
 
-    /// Whether it is an assistant's message.
+    /// Whether its author is the assistant.
     #[must_use]
     pub fn is_assistant(&self) -> bool {
         self.role == "assistant"
     }
 
-    /// Its parts as one text.
+    /// The text, with all parts joined.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         match &self.texts[..] {
@@ -82,19 +82,20 @@ impl Message {
         }
     }
 
-    /// The reasoning, from the two places where clients keep it: its own member, and the text. Empty without reasoning.
+    /// The reasoning from the two places where clients keep it: the member for reasoning, and the text before `</think>`. Each is empty
+    /// without reasoning.
     #[must_use]
     pub fn thoughts(&self) -> [String; 2] {
         let text = self.text();
         [self.reasoning.as_deref().unwrap_or_default().trim().to_owned(), split_thought(&text).0.to_owned()]
     }
 
-    /// What the template is given: marked where a text names control tokens. A template that does not take `parts` gets them as one
-    /// text, joined by spaces as SGLang joins them.
+    /// The value for the template, with a mark in each name of a control token. If the template does not accept content `parts`, they are
+    /// joined with spaces, as in SGLang.
     #[must_use]
-    pub fn shown(&self, marks: &Content, parts: bool) -> Value {
-        let author = if self.is_tool_result() { TextOrigin::Tool } else { TextOrigin::Person };
-        let string = |text: &str| Value::String(marks.mark(text, author).into_owned());
+    pub fn template_value(&self, marks: &Content, parts: bool) -> Value {
+        let origin = if self.is_tool_result() { TextOrigin::Tool } else { TextOrigin::Person };
+        let string = |text: &str| Value::String(marks.mark(text, origin).into_owned());
         let content = if self.in_parts && parts {
             let part = |text: &String| object([("type", "text".into()), ("text", string(text))]);
             Value::Array(self.texts.iter().map(part).collect())
@@ -103,10 +104,10 @@ impl Message {
         };
         let mut members = vec![("role", string(&self.role)), ("content", content)];
         if self.role == "user" {
-            // SGLang drops whatever else a user's message has
+            // SGLang drops all other members of a user message
             return object(members);
         }
-        if let Some(id) = &self.answers {
+        if let Some(id) = &self.tool_call_id {
             members.push(("tool_call_id", string(id)));
         }
         if let Some(name) = &self.name {
@@ -116,26 +117,30 @@ impl Message {
             members.push(("reasoning_content", string(reasoning)));
         }
         if !self.calls.is_empty() {
-            members.push(("tool_calls", self.calls.iter().map(|call| call.shown(marks)).collect::<Vec<_>>().into()));
+            let calls: Vec<Value> = self.calls.iter().map(|call| call.template_value(marks)).collect();
+            members.push(("tool_calls", calls.into()));
         }
         object(members)
     }
 
-    /// The index of each of its calls, by id.
+    /// The indexes of its tool calls by their ids.
     #[must_use]
-    pub fn places(&self) -> HashMap<&str, usize> {
-        // of calls with one id the first is meant
+    pub fn call_indexes(&self) -> HashMap<&str, usize> {
+        // reversed, so that the first of several calls with the same id is kept
         self.calls.iter().enumerate().rev().filter_map(|(at, call)| Some((call.id.as_deref()?, at))).collect()
     }
 
-    /// What it comes to, behind what came `before`: the same for messages that clients write differently and mean alike. Parts of text
-    /// are one text, white space at its end, `null` and nothing are the same, and so are arguments with their keys in another order.
-    /// Reasoning does not count: most clients drop it. Neither do the ids of calls, which some count anew: an answer names its call by
-    /// its place, which `asked` says of the calls of the last assistant.
+    /// The digest of a conversation that ends with this message. `previous` is the digest of the messages before it. `call_indexes` are
+    /// those of the last assistant message.
+    ///
+    /// Messages with the same meaning have the same digest. Content parts are joined. White space at the end of the text, the order of the
+    /// keys of arguments, and the difference between `null` and a missing member do not count. Reasoning does not count, because most
+    /// clients drop it. Ids of tool calls do not count, because some clients renumber them: a tool result is identified by the index of its
+    /// call.
     #[must_use]
-    pub fn digest(&self, before: Digest, asked: &HashMap<&str, usize>) -> Digest {
+    pub fn digest(&self, previous: Digest, call_indexes: &HashMap<&str, usize>) -> Digest {
         let mut hash = Sha256::new();
-        hash.update(before.as_bytes());
+        hash.update(previous.as_bytes());
         let mut put = |part: &str| {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
@@ -144,8 +149,8 @@ impl Message {
         let text = self.text();
         put(if self.is_assistant() { split_thought(&text).1 } else { text.trim_end() });
         put(self.name.as_deref().unwrap_or_default());
-        match &self.answers {
-            Some(id) => put(&asked.get(id.as_str()).map_or_else(|| id.clone(), |place| format!("#{place}"))),
+        match &self.tool_call_id {
+            Some(id) => put(&call_indexes.get(id.as_str()).map_or_else(|| id.clone(), |index| format!("#{index}"))),
             None => put(""),
         }
         for call in &self.calls {
@@ -156,16 +161,16 @@ impl Message {
     }
 }
 
-/// The thought in a text, and the text after it, both without white space around them. Where the prompt opened the thought, the
-/// text begins within it.
+/// Splits a text into its thought and the text after `</think>`, both trimmed. `<think>` may be missing, because the prompt may have opened
+/// the thought. Without `</think>`, the thought is empty and only the end of the text is trimmed.
 fn split_thought(text: &str) -> (&str, &str) {
-    let Some((thought, said)) = text.rsplit_once("</think>") else { return ("", text.trim_end()) };
-    (thought.trim().trim_start_matches("<think>").trim(), said.trim())
+    let Some((thought, answer)) = text.rsplit_once("</think>") else { return ("", text.trim_end()) };
+    (thought.trim().trim_start_matches("<think>").trim(), answer.trim())
 }
 
-impl Call {
-    /// Arguments as an object, which templates go through; what is none is shown as it was written.
-    fn shown(&self, marks: &Content) -> Value {
+impl MessageToolCall {
+    /// The value for the template. Arguments are an object, because templates iterate over them; other arguments are a string.
+    fn template_value(&self, marks: &Content) -> Value {
         let text = self.arguments.trim();
         let arguments = match Value::parse(text.as_bytes()) {
             Ok(value @ Value::Object(_)) => value,
@@ -178,6 +183,7 @@ impl Call {
         marks.mark_all(&object(members), TextOrigin::Person)
     }
 
+    /// The arguments in canonical form; unchanged except for outer white space if they are not JSON.
     fn canonical(&self) -> String {
         match Value::parse(self.arguments.trim().as_bytes()) {
             Ok(value) => canonical(&value),

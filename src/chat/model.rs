@@ -1,9 +1,9 @@
-//! The model that chats are rendered for, or why they are not.
+//! Decides whether tokentap serves chats from tokens, and with which tokenizer, template and parser.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::reading::ParserSettings;
+use super::reply_reader::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::engine::client::Client;
 use crate::engine::probe::Capabilities;
@@ -11,29 +11,29 @@ use crate::engine::tokenize::tokenize;
 use crate::parse::Format;
 use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
 
-/// Who serves chat completions.
+/// Which side serves chats.
 #[derive(Debug, Clone)]
 pub enum Chats {
-    /// tokentap, from tokens.
+    /// tokentap serves them from tokens.
     Rendered(Arc<ChatModel>),
-    /// SGLang's own endpoint, for this reason.
+    /// SGLang's own endpoint serves them, for this reason.
     Forwarded(String),
 }
 
-/// What is needed to serve chats from tokens.
+/// The tokenizer, template and settings with which tokentap serves chats from tokens.
 #[derive(Debug)]
 pub struct ChatModel {
-    /// Renders and tokenises.
+    /// Renders and encodes conversations.
     pub renderer: Arc<Renderer>,
     /// The sampling defaults for members that the client omits.
     pub defaults: SamplingDefaults,
-    /// How replies are read.
+    /// How replies are parsed.
     pub parser: ParserSettings,
-    /// The engine separates thinking from the text, and applies grammars after it.
-    pub thinks: bool,
+    /// The engine has a reasoning parser: it separates thinking from the text, and applies grammars after the thinking.
+    pub has_reasoning_parser: bool,
 }
 
-/// Text of many kinds, on which two tokenizers differ.
+/// A text with many kinds of characters, for which different tokenizers return different ids.
 const SAMPLE: &str = "It's 1234.5°C — naïve façade, 日本語と한국어, \u{1f642}\n\n    fn main() { println!(\"{:?}\", a[0]); }\r\n\tüber  three   spaces";
 
 impl Chats {
@@ -43,17 +43,17 @@ impl Chats {
         Self::Forwarded("the engine has not been probed yet".to_owned())
     }
 
-    /// Decides by the settings and the probe. Reads files, which takes a second for a large vocabulary. `known` is a renderer that has
-    /// been read already.
+    /// Decides by the configuration and the probe. Uses `renderer` if given. Otherwise it reads the model's files, which takes a second for
+    /// a large vocabulary.
     #[must_use]
-    pub fn find(config: &ChatConfig, upstream: &Capabilities, known: Option<Arc<Renderer>>) -> Self {
-        match ChatModel::find(config, upstream, known) {
+    pub fn find(config: &ChatConfig, upstream: &Capabilities, renderer: Option<Arc<Renderer>>) -> Self {
+        match ChatModel::find(config, upstream, renderer) {
             Ok(model) => Self::Rendered(Arc::new(model)),
             Err(reason) => Self::Forwarded(reason),
         }
     }
 
-    /// A line for the user: who serves, and how or why.
+    /// A line for the operator: which side serves chats, and how or why.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -66,65 +66,66 @@ impl Chats {
 }
 
 impl ChatModel {
-    /// Whether the engine's own tokenizer gives the same ids. One that cannot be asked is believed to.
+    /// Checks that the engine's tokenizer returns the same ids for a sample text. If the engine cannot tokenize, the check passes.
     ///
     /// # Errors
-    /// An error if its ids differ.
-    pub async fn agrees(&self, client: &Client) -> Result<(), String> {
-        let Ok(theirs) = tokenize(client, &super::quoted(SAMPLE)).await else { return Ok(()) };
-        let ours = self.renderer.tokenizer().encode(SAMPLE).map_err(|error| error.to_string())?;
-        match theirs.first() {
-            Some(theirs) if *theirs != ours => {
-                Err("the engine's tokenizer gives other ids; is --tokenizer that of its model?".to_owned())
+    /// The reason, if the ids differ or the text cannot be encoded.
+    pub async fn check_tokenizer(&self, client: &Client) -> Result<(), String> {
+        let Ok(engine_ids) = tokenize(client, &super::quoted(SAMPLE)).await else { return Ok(()) };
+        let ids = self.renderer.tokenizer().encode(SAMPLE).map_err(|error| error.to_string())?;
+        match engine_ids.first() {
+            Some(engine_ids) if *engine_ids != ids => {
+                Err("the engine's tokenizer returns other ids; check that --tokenizer names the tokenizer of its model"
+                    .to_owned())
             }
             _ => Ok(()),
         }
     }
 
-    /// What there is to know about it, in a line.
+    /// A line for the operator: the family, the parsers, and how conversations are continued.
     #[must_use]
     pub fn describe(&self) -> String {
-        let trial = self.renderer.trial();
-        let dropped =
+        let trial = self.renderer.check_continuation();
+        let drops_thinking =
             if self.renderer.drops_thinking() { "; the template drops thoughts once a user says more" } else { "" };
         format!(
-            "family {}, tool calls {}, thinking {}; what follows a turn is rendered alone: for users {}, for tools {}{dropped}",
+            "family {}, tool calls {}, thinking {}; what follows a turn is rendered alone: for users {}, for tools {}{drops_thinking}",
             self.renderer.family().name(),
-            self.parser.format.as_deref().unwrap_or("not read"),
-            if self.parser.separate { "told apart" } else { "part of the text" },
+            self.parser.format.as_deref().unwrap_or("not parsed"),
+            if self.parser.separate { "separate from the text" } else { "part of the text" },
             trial.user.name(),
             trial.tool.name(),
         )
     }
 
-    fn find(config: &ChatConfig, upstream: &Capabilities, known: Option<Arc<Renderer>>) -> Result<Self, String> {
+    fn find(config: &ChatConfig, upstream: &Capabilities, renderer: Option<Arc<Renderer>>) -> Result<Self, String> {
         if config.chat == ChatMode::Passthrough {
             return Err("--chat passthrough".to_owned());
         }
         if upstream.omits_sampled_ids() {
             return Err(format!("{} does not report all sampled tokens", upstream.product().unwrap_or("the engine")));
         }
-        let renderer = match known {
+        let renderer = match renderer {
             Some(renderer) => renderer,
             None => {
-                let path = tokenizer(config, upstream)?;
+                let path = tokenizer_path(config, upstream)?;
                 Arc::new(Renderer::open(&path).map_err(|error| error.to_string())?)
             }
         };
         if !renderer.family().is_supported() {
-            return Err(format!("conversations of the family {} are not rendered here", renderer.family().name()));
+            return Err(format!("tokentap does not render conversations of the family {}", renderer.family().name()));
         }
         Ok(Self {
-            defaults: defaults(upstream, renderer.folder())?,
+            defaults: sampling_defaults(upstream, renderer.folder())?,
             parser: parser_settings(config, upstream, &renderer)?,
-            thinks: upstream.chat.reasoning_parser.is_some(),
+            has_reasoning_parser: upstream.chat.reasoning_parser.is_some(),
             renderer,
         })
     }
 }
 
-/// Where the tokenizer is.
-fn tokenizer(config: &ChatConfig, upstream: &Capabilities) -> Result<PathBuf, String> {
+/// The folder of the tokenizer.
+fn tokenizer_path(config: &ChatConfig, upstream: &Capabilities) -> Result<PathBuf, String> {
     if let Some(path) = &config.tokenizer {
         return Ok(path.clone());
     }
@@ -136,8 +137,8 @@ fn tokenizer(config: &ChatConfig, upstream: &Capabilities) -> Result<PathBuf, St
     }
 }
 
-/// What SGLang's adapter would sample with.
-fn defaults(upstream: &Capabilities, folder: &Folder) -> Result<SamplingDefaults, String> {
+/// The sampling defaults that SGLang's own chat endpoint would use.
+fn sampling_defaults(upstream: &Capabilities, folder: &Folder) -> Result<SamplingDefaults, String> {
     if !upstream.chat.model_defaults {
         return Ok(SamplingDefaults::default());
     }
@@ -152,22 +153,23 @@ fn defaults(upstream: &Capabilities, folder: &Folder) -> Result<SamplingDefaults
     })
 }
 
-/// How replies are read: as the engine would, and where it would not read calls, by the family of the model.
+/// How replies are parsed: as the engine would parse them. If the engine parses no tool calls, the family of the model decides their
+/// format.
 fn parser_settings(
     config: &ChatConfig,
     upstream: &Capabilities,
     renderer: &Renderer,
 ) -> Result<ParserSettings, String> {
-    let known = |name: &str| name.parse::<Format>().map(|format| Box::from(format.name()));
+    let parse = |name: &str| name.parse::<Format>().map(|format| Box::from(format.name()));
     let format = match config.tool_call_parser.as_str() {
         "auto" => match &upstream.chat.tool_call_parser {
             Some(name) => {
-                Some(known(name).map_err(|error| format!("{error}, which the engine reads; see --tool-call-parser"))?)
+                Some(parse(name).map_err(|error| format!("{error}, which the engine parses; see --tool-call-parser"))?)
             }
-            None => renderer.family().tool_calls().and_then(|name| known(name).ok()),
+            None => renderer.family().tool_calls().and_then(|name| parse(name).ok()),
         },
         "none" => None,
-        name => Some(known(name).map_err(|error| format!("--tool-call-parser: {error}"))?),
+        name => Some(parse(name).map_err(|error| format!("--tool-call-parser: {error}"))?),
     };
     let separate = match config.separate_reasoning {
         SeparateReasoning::Always => true,

@@ -1,29 +1,29 @@
-//! Which tools may be called, and the grammar of a call that is forced.
+//! Which tools the model may call, and the JSON schema of forced calls.
 
 use crate::json::Value;
 
-/// Whether the model may call, must call, or must call one tool.
+/// Which tools the model may or must call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// It may.
+    /// It may call any tool.
     Auto,
-    /// It may not.
+    /// It may not call a tool.
     None,
-    /// It must.
+    /// It must call at least one tool.
     Required,
-    /// It must call this one.
+    /// It must call this tool.
     Named(String),
 }
 
 impl ToolChoice {
-    /// Whether the reply is a list of calls and nothing else.
+    /// Whether a call is forced: the reply is then a JSON list of calls and nothing else.
     #[must_use]
     pub fn is_forced(&self) -> bool {
         matches!(self, Self::Required | Self::Named(_))
     }
 
-    /// The JSON schema of a forced reply: a list of calls, as SGLang has it where a format has no grammar. The same for every
-    /// format, because this one holds the model to the name and to the parameters.
+    /// The JSON schema of forced calls, a list; `None` if no call is forced. It is SGLang's schema for formats without a grammar. It is
+    /// used for every format, because it constrains the name and the parameters. With `parallel`, the list may have several calls.
     #[must_use]
     pub fn schema(&self, tools: &[Value], parallel: bool) -> Option<Value> {
         if !self.is_forced() {
@@ -33,7 +33,7 @@ impl ToolChoice {
             Self::Named(named) => name(tool) == Some(named),
             _ => true,
         });
-        let calls: Vec<Value> = allowed.filter_map(call).collect();
+        let calls: Vec<Value> = allowed.filter_map(call_schema).collect();
         let items = match <[Value; 1]>::try_from(calls) {
             Ok([only]) => only,
             Err(calls) => object([("type", "object".into()), ("anyOf", calls.into())]),
@@ -54,8 +54,8 @@ pub(crate) fn name(tool: &Value) -> Option<&str> {
     tool.get("function")?.get("name")?.as_str()
 }
 
-/// The schema of a call of one tool.
-fn call(tool: &Value) -> Option<Value> {
+/// The schema of a call of this tool.
+fn call_schema(tool: &Value) -> Option<Value> {
     let none = || object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
     let parameters = tool.get("function")?.get("parameters").cloned().unwrap_or_else(none);
     let named = object([("type", "string".into()), ("enum", vec![name(tool)?.into()].into())]);

@@ -1,4 +1,4 @@
-//! `tokentap check`: describes the upstream, and explains why numbers could be wrong or expensive.
+//! `tokentap check`: describes the upstream, and warns about causes of inaccurate or expensive results.
 
 mod numbers;
 mod route;
@@ -14,10 +14,10 @@ use crate::engine::engines::Engines;
 use crate::engine::probe::{Capabilities, Survey};
 use crate::generation::forcing::affordable_k;
 
-/// How long the questions that generate may take: a paused engine never answers them.
-const GENERATION: Duration = Duration::from_secs(60);
+/// The timeout of the probes that generate, because a paused engine does not answer them.
+const GENERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a line reads.
+/// The verdict of a line of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Ok,
@@ -25,10 +25,11 @@ enum Verdict {
     Fail,
 }
 
-/// The report as it grows.
+/// The text of the report, which grows line by line.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     text: String,
+    /// A line has the verdict [`Verdict::Fail`].
     failed: bool,
 }
 
@@ -45,18 +46,19 @@ impl Report {
     }
 }
 
-/// Connects to the upstream, asks it what it is, and prints the answers. `Ok(false)`: it cannot serve the job.
+/// Probes the upstream and prints the report. Retries for the duration of `wait` until the upstream answers. Returns `Ok(false)` if a line
+/// of the report has failed.
 ///
 /// # Errors
-/// A line for the user when the settings cannot be used.
+/// A line for the user when the settings are invalid.
 pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
     let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
     let engines = Engines::try_new(client, &config.engine)?;
     let probe = Survey::new(engines.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
     let mut report = Report::default();
-    match look(&probe, wait).await {
+    match wait_for_info(&probe, wait).await {
         Ok(found) => {
-            let found = match tokio::time::timeout(GENERATION, probe.ask(found.clone())).await {
+            let found = match tokio::time::timeout(GENERATION_TIMEOUT, probe.ask(found.clone())).await {
                 Ok(Ok((found, _))) => found,
                 Ok(Err(error)) => {
                     report.line(Verdict::Fail, "generate", error.to_string());
@@ -73,7 +75,7 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
                 if config.sessions.record {
                     route::prompts(&found, &engines, &mut report).await;
                 }
-                chats(&config, &found, &engines.any(), &mut report).await;
+                describe_chats(&config, &found, &engines.any(), &mut report).await;
             }
             for note in &found.notes {
                 report.line(Verdict::Warn, "note", note);
@@ -87,8 +89,11 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
     Ok(!report.failed)
 }
 
-/// A server that is not there yet is waited for.
-async fn look(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::engine::probe::ProbeError> {
+/// Reads the information routes. Retries for the duration of `wait` until the upstream answers.
+///
+/// # Errors
+/// The last error when the upstream does not answer in time.
+async fn wait_for_info(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::engine::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         match probe.read_info().await {
@@ -120,19 +125,19 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
     numbers::vocabulary(found, report);
     numbers::streaming(config, found, report);
     if found.probed {
-        generated(found, report);
+        describe_generation(found, report);
     } else {
         report.line(Warn, "not asked", "top-k form, exact entropies, temperature and logprobs: nothing was generated");
     }
-    known(config, found, report);
+    describe_info(config, found, report);
     match &found.weight_version {
         Some(version) => report.line(Ok, "weights", format!("weight_version {version}")),
         None => report.line(Warn, "weights", "weight_version unknown"),
     }
 }
 
-/// What only a generation shows.
-fn generated(found: &Capabilities, report: &mut Report) {
+/// Reports the capabilities that only a generating probe detects.
+fn describe_generation(found: &Capabilities, report: &mut Report) {
     if found.flat {
         report.line(Verdict::Ok, "top-k form", "flat base64 for replies that do not stream");
     } else {
@@ -159,10 +164,10 @@ fn generated(found: &Capabilities, report: &mut Report) {
     }
 }
 
-/// Who serves chat completions, and how exactly.
-async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &mut Report) {
+/// Reports whether tokentap or the engine serves chat completions, and why.
+async fn describe_chats(config: &Config, found: &Capabilities, client: &Client, report: &mut Report) {
     let reason = match Chats::find(&config.chat, found, None) {
-        Chats::Rendered(model) => match model.agrees(client).await {
+        Chats::Rendered(model) => match model.check_tokenizer(client).await {
             Ok(()) => {
                 report.line(Verdict::Ok, "chat", format!("served from tokens: {}", model.describe()));
                 return report.line(
@@ -178,8 +183,8 @@ async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &
     report.line(Verdict::Warn, "chat", Chats::Forwarded(reason).describe());
 }
 
-/// The facts of the information routes about logprobs and prompts.
-fn known(config: &Config, found: &Capabilities, report: &mut Report) {
+/// Reports the settings of the engine that affect logprobs and prompts, which the information routes return.
+fn describe_info(config: &Config, found: &Capabilities, report: &mut Report) {
     use Verdict::{Fail, Ok, Warn};
     if found.refuses_logprobs {
         let kind = found.speculative.as_deref().unwrap_or_default();
@@ -233,7 +238,7 @@ fn known(config: &Config, found: &Capabilities, report: &mut Report) {
     }
 }
 
-/// The k of replies as long as the context allows, where it is smaller than the setting.
+/// The k of top-k logprobs for a reply of the full context length, if a size limit makes it smaller than the setting.
 fn lowered_k(config: &Config, found: &Capabilities) -> Option<u32> {
     let wanted = config.entropy.top_logprobs;
     let bound = config.entropy.reply_budget.max(config.limits.max_reply_bytes);

@@ -1,17 +1,17 @@
-//! `tokentap config`: the settings that `serve` would run with, as a configuration file with the origin of each.
+//! `tokentap config`: prints the settings of `serve` as a configuration file, with the origin of each setting.
 
 use std::fmt::Write;
 
 use crate::cli::{descriptors, print};
 use crate::config::{ConfigArgs, Setting, Value};
 
-/// Prints the settings. A setting without a value for the file, such as a key or a value that was not given, becomes a comment.
+/// Prints the settings. A secret, or a setting without a value, is printed as a comment.
 pub fn run(args: &ConfigArgs) {
     let mut text = String::new();
     let mut group = None;
-    for Setting { name, group: its, value, origin } in &args.effective {
-        if *its != group {
-            group.clone_from(its);
+    for Setting { name, group: setting_group, value, origin } in &args.effective {
+        if *setting_group != group {
+            group.clone_from(setting_group);
             let _ = write!(text, "\n# {}\n", group.as_deref().unwrap_or("Options"));
         }
         // writing to a String cannot fail
@@ -23,14 +23,14 @@ pub fn run(args: &ConfigArgs) {
     }
     print(text.trim_start());
     // logs the same warning as `serve`, which lowers the limits
-    descriptors::suffice(&mut args.config.limits.clone());
-    for name in strangers(&args.effective) {
+    descriptors::fit_limits(&mut args.config.limits.clone());
+    for name in unknown_variables(&args.effective) {
         tracing::warn!(name, "this variable of the environment is no setting of serve");
     }
 }
 
-/// Variables that look like settings and are none.
-fn strangers(settings: &[Setting]) -> Vec<String> {
+/// Environment variables with the prefix `TOKENTAP_` that are not settings.
+fn unknown_variables(settings: &[Setting]) -> Vec<String> {
     let known = |variable: &str| {
         let name = variable.trim_start_matches("TOKENTAP_").to_lowercase().replace('_', "-");
         name == "config" || settings.iter().any(|setting| setting.name == name)

@@ -1,4 +1,4 @@
-//! `tokentap demo`: the product with an embedded engine instead of SGLang.
+//! `tokentap demo`: runs tokentap with an embedded engine instead of SGLang.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,44 +16,44 @@ use crate::demo::{Engine, EngineOptions, Model, Streaming};
 use crate::serve::connection::{Phase, ServerLimits, serve as accept};
 use crate::tokenizer::Renderer;
 
-/// How long the demo waits for the chat model before it prints requests.
+/// The maximum time that the demo waits for the chat renderer before it prints the example requests.
 const CHATS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts the engine and tokentap in front of it, prints requests to try, and serves until a signal.
+/// Starts the engine and tokentap, prints example requests, and serves until a signal.
 ///
 /// # Errors
-/// A line for the user when it cannot start.
+/// A line for the user when one of them cannot start.
 pub async fn run(mut config: Config) -> Result<(), String> {
-    serve::outlive_full_files()?;
-    descriptors::suffice(&mut config.limits);
+    serve::catch_sigxfsz()?;
+    descriptors::fit_limits(&mut config.limits);
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let (stop, stopped) = watch::channel(Phase::Serving);
     let (addr, engine) =
         engine(Engine::new(options), stopped).await.map_err(|error| format!("the demo engine: {error}"))?;
     config.upstream = format!("http://{addr}");
     let (phase, watched) = watch::channel(Phase::Serving);
-    let app = App::bind(config, watched).await?.rendering(Renderer::new(Model::folder()));
+    let app = App::bind(config, watched).await?.with_renderer(Renderer::new(Model::folder()));
     let [data, control] = app.urls().map_err(|error| error.to_string())?;
     let (mut ready, mut chats) = (app.parts().upstream.clone(), app.parts().chats.clone());
     tokio::spawn(async move {
-        // print requests when they work: after the probe, and after the tokenizer was read, unless chats are not rendered
+        // the requests work after the probe, and chats after the tokenizer was read; without a chat renderer the timeout ends the wait
         if ready.wait_for(|found| found.original_logprobs.is_some()).await.is_ok() {
             let rendered = chats.wait_for(|chats| matches!(**chats, Chats::Rendered(_)));
             drop(tokio::time::timeout(CHATS_TIMEOUT, rendered).await);
             print(&guide(&data, &control));
         }
     });
-    tokio::spawn(serve::Signals::catch()?.follow(phase));
+    tokio::spawn(serve::Signals::catch()?.advance(phase));
     let served = app.run().await;
     stop.send_replace(Phase::Ending);
     engine.abort();
     served.map(drop)
 }
 
-/// Serves an engine on a separate loopback port.
+/// Serves an engine on a free loopback port.
 ///
 /// # Errors
-/// When no port can be had.
+/// When the port cannot be bound.
 pub async fn engine(
     engine: Arc<Engine>,
     phase: watch::Receiver<Phase>,
@@ -75,8 +75,9 @@ pub async fn engine(
     Ok((addr, tokio::spawn(accept(listener, service, limits, phase))))
 }
 
+/// The text with the example requests.
 fn guide(data: &str, control: &str) -> String {
-    // curl knows only the CAs of the system
+    // curl trusts only the CAs of the system
     let curl = if data.starts_with("https:") {
         "With curl, add --cacert FILE with the CA of the certificate.\n\n"
     } else {
@@ -84,7 +85,7 @@ fn guide(data: &str, control: &str) -> String {
     };
     let json = "-H 'content-type: application/json' -d";
     format!(
-        "A tiny language model answers behind tokentap; everything but the model is real.\n\n{curl}\
+        "tokentap runs in front of a tiny language model; everything but the model is real.\n\n{curl}\
          A chat in the session visit:\n\n\
          curl -s {data}/sessions/visit/v1/chat/completions {json} '{{\"model\":\"demo\",\"messages\":[{{\"role\":\"user\",\"content\":\"How far does the light go?\"}}],\"temperature\":0.7,\"seed\":21,\"max_tokens\":48,\"chat_template_kwargs\":{{\"enable_thinking\":false}}}}'\n\n\
          Its trajectory, for a trainer:\n\n\

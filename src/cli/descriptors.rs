@@ -1,15 +1,17 @@
-//! File descriptors: as many as this process may have, and no more connections and requests than they are enough for.
+//! Fits the limits of connections and requests to the number of file descriptors that the process may open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{LimitConfig, control_connections};
 
-/// What is neither a connection of a port nor a request's to the upstream: files, and what the runtime itself has.
-const OTHERS: u64 = 128;
+/// Descriptors that are reserved for files and the runtime. Connections of clients and to the upstream use the others.
+const RESERVED_DESCRIPTORS: u64 = 128;
 
-/// Raises the soft limit, which is kept low for programs that could not do with more, to the hard one, and lowers `limits` to what there
-/// is: where descriptors run out no port can accept, probes are not answered, and the upstream is not reached.
-pub(super) fn suffice(limits: &mut LimitConfig) {
+/// Raises the soft limit of open files to the hard limit, and lowers `limits` to the available descriptors. Without free descriptors no
+/// port can accept connections, probes are not answered, and the upstream cannot be reached.
+///
+/// The system keeps the soft limit low for programs that cannot use more descriptors; tokentap can.
+pub(super) fn fit_limits(limits: &mut LimitConfig) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
@@ -18,7 +20,7 @@ pub(super) fn suffice(limits: &mut LimitConfig) {
     }
     let Some(descriptors) = getrlimit(Resource::Nofile).current else { return };
     let wanted = (limits.max_connections, limits.max_requests);
-    let (connections, requests) = most(descriptors, wanted);
+    let (connections, requests) = affordable(descriptors, wanted);
     if (connections, requests) != wanted {
         tracing::warn!(
             descriptors,
@@ -30,14 +32,14 @@ pub(super) fn suffice(limits: &mut LimitConfig) {
     (limits.max_connections, limits.max_requests) = (connections, requests);
 }
 
-/// How many connections and requests so many descriptors are enough for: a request has one to the upstream. Requests leave half of
-/// them to connections, which get what is left, and of which the control port has its part.
-fn most(descriptors: u64, (connections, requests): (usize, usize)) -> (usize, usize) {
-    let there = usize::try_from(descriptors.saturating_sub(OTHERS)).unwrap_or(usize::MAX);
-    let requests = requests.min((there / 2).max(1));
-    let left = there - requests.min(there);
-    let agents = (left * 8 / 9).min(left.saturating_sub(control_connections(0)));
-    (connections.min(agents.max(1)), requests)
+/// Returns the number of connections to the data port and of requests that `descriptors` allow. A request uses one descriptor, for its
+/// connection to the upstream. Requests get at most half of the descriptors, and the connections to both ports share the rest.
+fn affordable(descriptors: u64, (connections, requests): (usize, usize)) -> (usize, usize) {
+    let available = usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS)).unwrap_or(usize::MAX);
+    let requests = requests.min((available / 2).max(1));
+    let left = available - requests.min(available);
+    let data = (left * 8 / 9).min(left.saturating_sub(control_connections(0)));
+    (connections.min(data.max(1)), requests)
 }
 
 #[cfg(test)]
@@ -45,16 +47,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_and_requests_fit_the_descriptor_limit() {
+    fn connections_and_requests_are_within_the_descriptor_limit() {
         let usual = (8192, 4096);
-        assert_eq!(most(1 << 20, usual), usual);
-        assert_eq!(most(8192 + 1024 + 4096 + OTHERS, usual), usual);
-        assert_eq!(most(1024, usual), (398, 448));
-        assert_eq!([most(0, usual), most(130, usual)], [(1, 1); 2]);
+        assert_eq!(affordable(1 << 20, usual), usual);
+        assert_eq!(affordable(8192 + 1024 + 4096 + RESERVED_DESCRIPTORS, usual), usual);
+        assert_eq!(affordable(1024, usual), (398, 448));
+        assert_eq!([affordable(0, usual), affordable(130, usual)], [(1, 1); 2]);
         for descriptors in 200..20_000 {
-            let (agents, requests) = most(descriptors, usual);
-            let taken = agents + control_connections(agents) + requests;
-            assert!(taken as u64 + OTHERS <= descriptors, "{descriptors}: {agents}, {requests}");
+            let (data, requests) = affordable(descriptors, usual);
+            let used = data + control_connections(data) + requests;
+            assert!(used as u64 + RESERVED_DESCRIPTORS <= descriptors, "{descriptors}: {data}, {requests}");
         }
     }
 }

@@ -1,24 +1,24 @@
-//! `tokentap entropy`: the rows of a safetensors file, one line of JSON each.
+//! `tokentap entropy`: computes the entropy of each row of a safetensors file, and prints one line of JSON for each row.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Read, StdoutLock, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cli::bar::Bar;
+use crate::cli::progress::Progress;
 use crate::config::EntropyArgs;
 use crate::entropy::RowStats;
 use crate::logits::safetensors::Body;
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 
-/// Bytes read at a time.
-const PIECE: usize = 1 << 20;
+/// The number of bytes that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
-/// Slots that may wait to be measured before their numbers are waited for.
-const AHEAD: usize = 4;
+/// The number of parts that may still be measured while the next bytes are read.
+const MAX_PENDING_PARTS: usize = 4;
 
-/// Measures the file and prints a line a row.
+/// Measures the file and prints one line for each row.
 ///
 /// # Errors
 /// A line for the user.
@@ -28,32 +28,33 @@ pub async fn run(args: EntropyArgs) -> Result<(), String> {
     let slices = Slices::start(&args.slices, &metrics);
     let slices = Arc::new(slices.map_err(|error| format!("threads for rows of logits: {error}"))?);
     slices.wait_opened().await;
-    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", name(&args.file));
+    let with_name = |error: &dyn std::fmt::Display| format!("{}: {error}", name(&args.file));
     let mut body = Body::new(&slices, u64::MAX, usize::MAX);
-    let mut lines = Lines { out: BufWriter::new(io::stdout().lock()), row: 0, surprisal: false };
-    let bar = Bar::new(length);
-    let mut piece = vec![0; PIECE];
+    let mut printer = RowPrinter { out: BufWriter::new(io::stdout().lock()), row: 0, surprisal: false };
+    let progress = Progress::new(length);
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        let count = match file.read(&mut piece) {
+        let count = match file.read(&mut chunk) {
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Err(named(&error)),
+            Err(error) => return Err(with_name(&error)),
         };
-        body.push(&piece[..count]).await.map_err(|error| named(&error))?;
-        bar.add(count);
-        lines.surprisal = body.has_chosen();
-        let ready = body.ready(AHEAD).await.map_err(|error| named(&error))?;
-        if !lines.print(&ready)? {
+        body.push(&chunk[..count]).await.map_err(|error| with_name(&error))?;
+        progress.add(count);
+        printer.surprisal = body.has_chosen();
+        let ready = body.ready(MAX_PENDING_PARTS).await.map_err(|error| with_name(&error))?;
+        if !printer.print(&ready)? {
             return Ok(());
         }
     }
-    let rest = body.finish().await.map_err(|error| named(&error))?;
-    bar.clear();
-    lines.print(&rest)?;
-    lines.out.flush().or_else(gone)
+    let rest = body.finish().await.map_err(|error| with_name(&error))?;
+    progress.clear();
+    printer.print(&rest)?;
+    printer.out.flush().or_else(ignore_broken_pipe)
 }
 
+/// Opens the file; `-` is standard input. Also returns the length in bytes of a regular file.
 fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), String> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin()), None));
@@ -67,18 +68,21 @@ fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), String> {
     Ok((Box::new(file), found.is_file().then_some(found.len())))
 }
 
+/// The name of the file in error messages.
 fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// What has been printed.
-struct Lines {
+/// Prints the lines of rows.
+struct RowPrinter {
     out: BufWriter<StdoutLock<'static>>,
+    /// The number of the next row.
     row: usize,
+    /// Lines have the surprisal of the chosen token.
     surprisal: bool,
 }
 
-impl Lines {
+impl RowPrinter {
     /// Prints the next rows. Returns false when the reader has closed standard output.
     fn print(&mut self, rows: &[RowStats]) -> Result<bool, String> {
         for stats in rows {
@@ -91,7 +95,7 @@ impl Lines {
         Ok(true)
     }
 
-    /// Prints every digit of each number, so that it can be read back exactly; `null` for a number that is not finite.
+    /// Prints the line of a row. Each number has enough digits to parse to the same float64; a number that is not finite is `null`.
     fn line(&mut self, stats: &RowStats) -> io::Result<()> {
         let number = |value: f64| serde_json::Value::from(value);
         write!(
@@ -110,7 +114,7 @@ impl Lines {
     }
 }
 
-/// Ignores a broken pipe: the reader closed standard output and needs no more rows.
-fn gone(error: io::Error) -> Result<(), String> {
+/// Ignores a broken pipe: the reader has closed standard output and needs no more rows.
+fn ignore_broken_pipe(error: io::Error) -> Result<(), String> {
     if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(format!("standard output: {error}")) }
 }

@@ -1,58 +1,59 @@
-//! `tokentap export`: recorded sessions as a file for a trainer.
+//! `tokentap export`: writes recorded sessions to a file for a trainer.
 
 mod connection;
-mod outcome;
-mod recorded;
+mod data_dir;
 mod sidecar;
+mod summary;
 mod target;
 #[cfg(not(feature = "tls"))]
 #[path = "export/tls_disabled.rs"]
-mod trust;
+mod tls;
 #[cfg(feature = "tls")]
-mod trust;
+mod tls;
 
 use std::future::pending;
 use std::pin::pin;
 
 use bytes::Bytes;
 
-use crate::cli::bar::{self, Bar};
+use crate::cli::progress::{self, Progress};
 use crate::cli::serve::Signals;
 use crate::config::ExportArgs;
 use crate::export::Format;
-use outcome::Outcome;
 use sidecar::Sidecar;
+use summary::ExportSummary;
 use target::Target;
 
-/// A format's bytes, wherever they are made.
+/// The bytes of an export, and its summary.
 struct ExportSource {
-    /// Bytes altogether, where they are known beforehand.
+    /// The length in bytes, if it is known in advance.
     length: Option<u64>,
     chunks: Chunks,
-    outcome: Outcome,
+    summary: ExportSummary,
 }
 
+/// The source of the bytes of an export.
 enum Chunks {
-    /// Here, as they are taken.
-    Made(Box<dyn Iterator<Item = Bytes> + Send>),
-    /// By a running tokentap.
-    Sent(sidecar::Reply),
+    /// This process encodes them while they are read.
+    Local(Box<dyn Iterator<Item = Bytes> + Send>),
+    /// A running tokentap sends them.
+    Remote(sidecar::ExportBody),
 }
 
 impl Chunks {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         match self {
-            Self::Made(chunks) => {
-                // so that a signal is seen between two of them
+            Self::Local(chunks) => {
+                // so that a signal is handled between two chunks
                 tokio::task::yield_now().await;
                 Ok(chunks.next())
             }
-            Self::Sent(reply) => reply.chunk().await,
+            Self::Remote(body) => body.chunk().await,
         }
     }
 }
 
-/// Writes the file; a failed export leaves an existing file unchanged.
+/// Writes the file. If the export fails, an existing file is unchanged.
 ///
 /// # Errors
 /// A line for the user.
@@ -62,7 +63,7 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
         format!("--format cannot be '{}': it is one of {}", args.format, names.join(", "))
     })?;
     let mut source = match &args.data_dir {
-        Some(dir) => recorded::open(dir, &args, format)?,
+        Some(dir) => data_dir::open(dir, &args, format)?,
         None => Sidecar::try_new(&args)?.open(&args, format).await?,
     };
     if let Some(length) = source.length.filter(|length| *length > args.max_export_bytes) {
@@ -70,16 +71,17 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
         return Err(format!("the file would have {length} bytes, more than --max-export-bytes ({limit})"));
     }
     let mut target = Target::create(&args.out)?;
-    let bar = Bar::new(source.length);
-    copy(&mut source.chunks, &mut target, &bar).await?;
-    bar.clear();
+    let progress = Progress::new(source.length);
+    copy(&mut source.chunks, &mut target, &progress).await?;
+    progress.clear();
     let bytes = target.finish()?;
-    eprintln!("tokentap: {}, {} to {}", source.outcome, bar::size(bytes), target::name(&args.out));
+    eprintln!("tokentap: {}, {} to {}", source.summary, progress::size(bytes), target::name(&args.out));
     Ok(())
 }
 
-async fn copy(chunks: &mut Chunks, target: &mut Target, bar: &Bar) -> Result<(), String> {
-    // only where something is to be tidied up: a signal that is caught does not end a process that waits for its reader
+/// Copies the bytes to the file. Returns an error on a signal, so that the temporary file is removed.
+async fn copy(chunks: &mut Chunks, target: &mut Target, progress: &Progress) -> Result<(), String> {
+    // signals are caught only if a temporary file must be removed: a caught signal does not end a process that blocks on standard output
     let mut signals = target.is_temporary().then(Signals::catch).transpose()?;
     let mut stopped = pin!(async {
         match &mut signals {
@@ -94,6 +96,6 @@ async fn copy(chunks: &mut Chunks, target: &mut Target, bar: &Bar) -> Result<(),
         };
         let Some(chunk) = chunk else { return Ok(()) };
         target.write(&chunk)?;
-        bar.add(chunk.len());
+        progress.add(chunk.len());
     }
 }

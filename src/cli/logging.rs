@@ -1,4 +1,4 @@
-//! The log: lines on standard error, in the configured format.
+//! Logging: lines on standard error, in the configured format.
 
 mod writer;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::filter::ParseError;
 use crate::config::{LogConfig, LogFormat};
 use writer::LogWriter;
 
-/// Writes the remaining lines when it is dropped.
+/// Guards the log of the process. Writes the remaining lines when it is dropped.
 #[derive(Debug)]
 #[must_use = "lines that are logged after it is dropped are lost"]
 pub struct LogGuard(LogWriter);
@@ -21,11 +21,12 @@ impl Drop for LogGuard {
     }
 }
 
+/// Logs the number of dropped lines.
 fn report_dropped(lines: u64) {
     tracing::warn!(lines, "log lines were dropped, because standard error was not read");
 }
 
-/// Starts the log of the process. Panics become log lines.
+/// Starts the log of the process. Panics are logged, too.
 ///
 /// # Errors
 /// When the filter is invalid, or the thread that writes cannot be started.
@@ -39,7 +40,7 @@ pub fn start(config: &LogConfig) -> Result<LogGuard, String> {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
-    // most panics are caught and answered with an error; each becomes a log line in the configured format
+    // a request whose task panics is usually answered with an error; the hook logs the panic in the configured format
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
         let payload = panic.payload();

@@ -1,4 +1,4 @@
-//! `tokentap serve`: run beside an SGLang server.
+//! `tokentap serve`: runs the proxy beside an SGLang server.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -8,17 +8,17 @@ use crate::cli::descriptors;
 use crate::config::Config;
 use crate::serve::connection::Phase;
 
-/// Serves until a signal: the first SIGTERM or SIGINT drains, the second ends at once.
+/// Serves until a signal. The first SIGTERM or SIGINT starts the drain, and the second ends the process at once.
 ///
 /// # Errors
 /// A line for the user when it cannot start.
 pub async fn run(mut config: Config) -> Result<(), String> {
-    outlive_full_files()?;
-    descriptors::suffice(&mut config.limits);
+    catch_sigxfsz()?;
+    descriptors::fit_limits(&mut config.limits);
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?;
-    tokio::spawn(Signals::catch()?.follow(phase));
-    announce(&app)?;
+    tokio::spawn(Signals::catch()?.advance(phase));
+    log_start(&app)?;
     let cut = app.run().await?;
     if cut == 0 {
         tracing::info!("drained");
@@ -28,7 +28,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     Ok(())
 }
 
-fn announce(app: &App) -> Result<(), String> {
+fn log_start(app: &App) -> Result<(), String> {
     let [data, control] = app.urls().map_err(|error| error.to_string())?;
     let config = &app.parts().config;
     tracing::info!(
@@ -43,24 +43,24 @@ fn announce(app: &App) -> Result<(), String> {
     Ok(())
 }
 
-/// SIGXFSZ.
-const FILE_TOO_LARGE: i32 = 25;
+/// The number of the signal of a write beyond the file size limit.
+const SIGXFSZ: i32 = 25;
 
-/// From here on a file that may not grow (`ulimit -f`) is an error of its write, as a full disk is: by default its signal ends the
-/// process, and a failing log must never cost a reply.
+/// Catches SIGXFSZ, so that a write beyond the file size limit (`ulimit -f`) returns an error, as on a full disk. By default the signal
+/// ends the process, and a log that cannot be written must not fail a request.
 ///
 /// # Errors
 /// A line for the user.
-pub fn outlive_full_files() -> Result<(), String> {
-    // what is caught once stays caught
-    signal(SignalKind::from_raw(FILE_TOO_LARGE)).map(drop).map_err(|error| uncatchable(&error))
+pub fn catch_sigxfsz() -> Result<(), String> {
+    // tokio never removes its handler, so the stream of signals can be dropped
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop).map_err(|error| signal_error(&error))
 }
 
-fn uncatchable(error: &std::io::Error) -> String {
+fn signal_error(error: &std::io::Error) -> String {
     format!("signals cannot be received: {error}")
 }
 
-/// SIGTERM and SIGINT, caught from here on.
+/// Receives SIGTERM and SIGINT.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -68,16 +68,16 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Begins to catch them. Call this before tokentap announces its ports, because a signal that is not caught ends the process.
+    /// Installs the handlers of both signals. Call this before tokentap logs its ports, because an uncaught signal ends the process.
     ///
     /// # Errors
     /// A line for the user.
     pub fn catch() -> Result<Self, String> {
-        let caught = |kind| signal(kind).map_err(|error| uncatchable(&error));
+        let caught = |kind| signal(kind).map_err(|error| signal_error(&error));
         Ok(Self { terminate: caught(SignalKind::terminate())?, interrupt: caught(SignalKind::interrupt())? })
     }
 
-    /// Waits for one of them.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -85,8 +85,8 @@ impl Signals {
         }
     }
 
-    /// Moves the phase forward with each signal.
-    pub async fn follow(mut self, phase: watch::Sender<Phase>) {
+    /// Advances `phase` with each signal: to [`Phase::Draining`], then to [`Phase::Ending`].
+    pub async fn advance(mut self, phase: watch::Sender<Phase>) {
         for next in [Phase::Draining, Phase::Ending] {
             self.next().await;
             phase.send_replace(next);

@@ -1,11 +1,11 @@
-//! Routes that act: abort, pause, flush, new weights.
+//! The control routes: abort, pause, continue, flush the cache, update the weights.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde::Deserialize;
 
 use super::body::ReplyBody;
-use super::control::Pause;
+use super::control::PauseMode;
 use super::engine::Engine;
 use super::refusal::Refusal;
 use super::routes::answer;
@@ -33,35 +33,35 @@ impl Default for PauseRequest {
 }
 
 #[derive(Debug, Deserialize)]
-struct UpdateRequest {
+struct UpdateWeightsRequest {
     model_path: String,
     weight_version: Option<String>,
     #[serde(default)]
     abort_all_requests: bool,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     flush_cache: bool,
 }
 
 #[derive(Debug, Deserialize)]
-struct LabelRequest {
+struct UpdateWeightVersionRequest {
     new_version: String,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     abort_all_requests: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body)
         .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
 }
 
-/// Answers 200 with nothing, whether or not anything was hit.
+/// Aborts the requests whose id begins with `rid`, or all. Answers 200 with an empty body, also when no request matches.
 pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: AbortRequest = read(body)?;
+    let request: AbortRequest = parse(body)?;
     match request.rid {
         _ if request.abort_all => engine.control().abort(""),
         Some(rid) if !rid.is_empty() => engine.control().abort(&rid),
@@ -71,19 +71,19 @@ pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>
 }
 
 pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: PauseRequest = read(body)?;
+    let request: PauseRequest = parse(body)?;
     let mode = match request.mode.as_str() {
-        "abort" => Pause::Abort,
-        "in_place" => Pause::InPlace,
-        "retract" => Pause::Retract,
+        "abort" => PauseMode::Abort,
+        "in_place" => PauseMode::InPlace,
+        "retract" => PauseMode::Retract,
         _ => return Err(Refusal::field("mode", "literal")),
     };
     engine.control().pause(mode).await;
     Ok(answer(StatusCode::OK, JSON, r#"{"message":"Generation paused successfully.","status":"ok"}"#))
 }
 
-pub(super) fn go_on(engine: &Engine) -> Response<ReplyBody> {
-    engine.control().go_on();
+pub(super) fn continue_generation(engine: &Engine) -> Response<ReplyBody> {
+    engine.control().resume();
     answer(StatusCode::OK, JSON, r#"{"message":"Generation continued successfully.","status":"ok"}"#)
 }
 
@@ -98,9 +98,9 @@ pub(super) fn flush(engine: &Engine) -> Response<ReplyBody> {
     answer(status, "", body)
 }
 
-/// Loads other weights: the next number. A path that begins with `/nonexistent` cannot be loaded.
+/// Loads new weights: increments the number of the weights. A path that begins with `/nonexistent` cannot be loaded.
 pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: UpdateRequest = read(body)?;
+    let request: UpdateWeightsRequest = parse(body)?;
     let control = engine.control();
     if request.abort_all_requests {
         control.abort("");
@@ -108,25 +108,25 @@ pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Resp
     let gate = control.write_gate().await;
     if request.model_path.starts_with("/nonexistent") {
         let message = format!("Failed to get weights iterator: no weights at '{}'..", request.model_path);
-        return Ok(updated(false, &message));
+        return Ok(update_reply(false, &message));
     }
-    // No request runs while the gate is held. A pause may hold requests in place;
-    // their state cannot be flushed, and the weights change all the same.
-    let stuck = gate.is_none() && control.holds_state();
-    let flushed = !request.flush_cache || !stuck;
+    // No request runs while the gate is held. A pause may hold requests in place: their state cannot be flushed, but the weights change
+    // nevertheless.
+    let holds_state = gate.is_none() && control.holds_state();
+    let flushed = !request.flush_cache || !holds_state;
     control.change_weights(|weights| {
         weights.number += 1;
         if let Some(label) = &request.weight_version {
             weights.label.clone_from(label);
         }
         if flushed {
-            weights.shown.clone_from(&weights.label);
+            weights.reported_label.clone_from(&weights.label);
             weights.path.clone_from(&request.model_path);
             weights.name.clone_from(&request.model_path);
         }
     });
     if !flushed {
-        return Ok(updated(
+        return Ok(update_reply(
             false,
             "Weights were updated, but the cache was not flushed because requests are still running or queued. \
              Retract or finish them, then call /flush_cache.",
@@ -136,25 +136,25 @@ pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Resp
         engine.cache().flush();
     }
     let label = request.weight_version.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
-    Ok(updated(true, &format!("Succeeded to update model weights.{label}")))
+    Ok(update_reply(true, &format!("Succeeded to update model weights.{label}")))
 }
 
-fn updated(success: bool, message: &str) -> Response<ReplyBody> {
+fn update_reply(success: bool, message: &str) -> Response<ReplyBody> {
     let status = if success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let message = quoted(message);
     let body = format!(r#"{{"success":{success},"message":{message},"num_paused_requests":0}}"#);
     answer(status, JSON, body)
 }
 
-/// Changes the label only; the distributions stay.
-pub(super) async fn update_label(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: LabelRequest = read(body)?;
+/// Changes the label of the weights. The distributions do not change.
+pub(super) async fn update_weight_version(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
+    let request: UpdateWeightVersionRequest = parse(body)?;
     if request.abort_all_requests {
         engine.control().abort("");
     }
     engine.control().change_weights(|weights| {
         weights.label.clone_from(&request.new_version);
-        weights.shown.clone_from(&request.new_version);
+        weights.reported_label.clone_from(&request.new_version);
     });
     let (message, version) =
         (quoted(&format!("Weight version updated to {}", request.new_version)), quoted(&request.new_version));

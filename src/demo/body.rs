@@ -1,4 +1,4 @@
-//! Response bodies: whole, or events as they are made.
+//! Response bodies: complete, or a stream of events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ enum Kind {
     Whole(Option<Bytes>),
     Events {
         events: mpsc::Receiver<Bytes>,
-        /// What makes the events; dropping the body ends it, which is how a client that leaves aborts its requests.
+        /// The tasks that generate the events. Dropping the body cancels them, so a client that disconnects aborts its requests.
         _work: JoinSet<()>,
         done: bool,
     },
@@ -31,7 +31,7 @@ impl ReplyBody {
         Self(Kind::Whole(Some(bytes.into()).filter(|bytes| !bytes.is_empty())))
     }
 
-    /// Events from `events` until `work` has dropped the sender, then `[DONE]`.
+    /// Returns the events of `events` until `work` drops the sender, then `[DONE]`.
     pub(super) fn events(events: mpsc::Receiver<Bytes>, work: JoinSet<()>) -> Self {
         Self(Kind::Events { events, _work: work, done: false })
     }

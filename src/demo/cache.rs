@@ -1,20 +1,20 @@
-//! The number for `cached_tokens`: tokens of a prompt that an earlier sequence begins with.
+//! Computes `cached_tokens`: the length of the longest prefix that a prompt shares with an earlier sequence.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-const SEQUENCES: usize = 64;
+const MAX_SEQUENCES: usize = 64;
 
-/// The latest sequences. They save no work; clients read the number.
+/// The most recent sequences. They save no computation; only `cached_tokens` depends on them.
 #[derive(Debug, Default)]
 pub(super) struct PrefixCache {
-    // locked while prompts are compared
+    // held while prompts are compared, never across an await
     sequences: Mutex<VecDeque<Vec<u32>>>,
 }
 
 impl PrefixCache {
-    /// Length of the longest known prefix of `prompt`, at most `limit` tokens.
-    pub(super) fn matched(&self, prompt: &[u32], limit: usize) -> usize {
+    /// The length of the longest prefix of `prompt` that a cached sequence begins with, at most `limit` tokens.
+    pub(super) fn cached_prefix_len(&self, prompt: &[u32], limit: usize) -> usize {
         let sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         let common = |seen: &Vec<u32>| seen.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         sequences.iter().map(common).max().unwrap_or(0).min(limit)
@@ -22,7 +22,7 @@ impl PrefixCache {
 
     pub(super) fn insert(&self, sequence: Vec<u32>) {
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
-        if sequences.len() == SEQUENCES {
+        if sequences.len() == MAX_SEQUENCES {
             sequences.pop_front();
         }
         sequences.push_back(sequence);

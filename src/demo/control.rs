@@ -1,4 +1,4 @@
-//! What acts on running requests from outside: aborts, pauses, weight updates.
+//! Control of running requests: aborts, pauses, weight updates.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,44 +12,45 @@ use super::weights::Weights;
 
 /// How `/pause_generation` treats running requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pause {
-    /// End it.
+pub(super) enum PauseMode {
+    /// Abort them.
     Abort,
     /// Hold them in place.
     InPlace,
-    /// Put it back into the queue.
+    /// Put them back into the queue.
     Retract,
 }
 
-/// The switches of one engine.
+/// The running requests of an engine, its pause and its weights.
 #[derive(Debug)]
-pub(super) struct Control {
-    // Both locks are held for a few instructions and never across an await.
+pub(super) struct EngineControl {
+    // `weights` and `running` are locked for a few instructions, never across an await
     weights: Mutex<Weights>,
+    /// The abort flag of each running request, by request id.
     running: Arc<Mutex<HashMap<String, watch::Sender<bool>>>>,
-    pause: watch::Sender<Option<Pause>>,
-    /// Pauses so far that put everything back into the queue.
-    retracted: AtomicUsize,
-    /// Read while a request runs, written while weights change: an update waits
-    /// for running requests, and later ones wait for the update.
+    pause: watch::Sender<Option<PauseMode>>,
+    /// The number of pauses that put the running requests back into the queue.
+    retractions: AtomicUsize,
+    /// A request that runs holds a read lock, and a weight update holds the write lock: an update waits for running requests, and later
+    /// requests wait for the update.
     gate: Arc<RwLock<()>>,
 }
 
-/// A place among the running requests; dropping it gives the place up.
+/// A request id that is registered as running. Dropping it removes the id.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct Registration {
     rid: String,
     running: Arc<Mutex<HashMap<String, watch::Sender<bool>>>>,
     aborted: watch::Receiver<bool>,
 }
 
-impl Control {
+impl EngineControl {
     pub(super) fn new() -> Self {
         Self {
             weights: Mutex::default(),
             running: Arc::default(),
             pause: watch::Sender::new(None),
-            retracted: AtomicUsize::new(0),
+            retractions: AtomicUsize::new(0),
             gate: Arc::default(),
         }
     }
@@ -62,25 +63,28 @@ impl Control {
         change(&mut lock(&self.weights));
     }
 
-    /// Takes a place for each id, or none when one of them is taken.
-    pub(super) fn register<'a>(&self, rids: impl Iterator<Item = &'a str> + Clone) -> Result<Vec<Ticket>, Refusal> {
+    /// Registers all ids. Registers none and returns an error when one of them is running.
+    pub(super) fn register<'a>(
+        &self,
+        rids: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<Vec<Registration>, Refusal> {
         let mut running = lock(&self.running);
         if let Some(rid) = rids.clone().find(|rid| running.contains_key(*rid)) {
             return Err(Refusal::Value(format!("Duplicate request ID detected: {rid}")));
         }
-        let ticket = |rid: &str| {
+        let registration = |rid: &str| {
             let (abort, aborted) = watch::channel(false);
             running.insert(rid.to_owned(), abort);
-            Ticket { rid: rid.to_owned(), running: self.running.clone(), aborted }
+            Registration { rid: rid.to_owned(), running: self.running.clone(), aborted }
         };
-        Ok(rids.map(ticket).collect())
+        Ok(rids.map(registration).collect())
     }
 
-    /// Aborts every request whose id begins with `prefix`, as SGLang matches them.
+    /// Aborts every request whose id begins with `prefix`, as SGLang does.
     pub(super) fn abort(&self, prefix: &str) {
         let running = lock(&self.running);
-        let hit = running.iter().filter(|(rid, _)| rid.starts_with(prefix));
-        hit.for_each(|(_, abort)| {
+        let matching = running.iter().filter(|(rid, _)| rid.starts_with(prefix));
+        matching.for_each(|(_, abort)| {
             abort.send_replace(true);
         });
     }
@@ -91,39 +95,38 @@ impl Control {
 
     /// Whether a pause holds requests in place, so that their state must be kept.
     pub(super) fn holds_state(&self) -> bool {
-        *self.pause.borrow() == Some(Pause::InPlace) && !self.is_idle()
+        *self.pause.borrow() == Some(PauseMode::InPlace) && !self.is_idle()
     }
 
     pub(super) fn is_paused(&self) -> bool {
         self.pause.borrow().is_some()
     }
 
-    /// Pauses; in `Abort` mode returns when nothing is left running.
-    pub(super) async fn pause(&self, mode: Pause) {
+    /// Pauses generation. In [`PauseMode::Abort`] it returns once no request is running.
+    pub(super) async fn pause(&self, mode: PauseMode) {
         self.pause.send_replace(Some(mode));
-        if mode == Pause::Retract {
-            self.retracted.fetch_add(1, Ordering::Relaxed);
+        if mode == PauseMode::Retract {
+            self.retractions.fetch_add(1, Ordering::Relaxed);
         }
-        // Again and again, since a request may have come in between.
-        while mode == Pause::Abort && !self.is_idle() {
+        // repeated, because a request may have started in between
+        while mode == PauseMode::Abort && !self.is_idle() {
             self.abort("");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    pub(super) fn go_on(&self) {
+    pub(super) fn resume(&self) {
         self.pause.send_replace(None);
     }
 
-    /// How often what was running has been put back. A count rather than the
-    /// pause itself, which may be over before a request looks.
-    pub(super) fn retracted(&self) -> usize {
-        self.retracted.load(Ordering::Relaxed)
+    /// How often the running requests were put back into the queue. It is a count, because a pause may end before a request checks it.
+    pub(super) fn retractions(&self) -> usize {
+        self.retractions.load(Ordering::Relaxed)
     }
 
-    /// Waits out a pause.
-    pub(super) async fn unpaused(&self) {
-        // The sender is a field of self, so it cannot be gone.
+    /// Waits until generation is not paused.
+    pub(super) async fn wait_unpaused(&self) {
+        // `self` owns the sender, so waiting cannot fail
         let _ = self.pause.subscribe().wait_for(Option::is_none).await;
     }
 
@@ -131,7 +134,7 @@ impl Control {
         self.gate.clone().read_owned().await
     }
 
-    /// Waits for everything running, unless it is paused: then weights change at once.
+    /// Waits until no request runs. Returns `None` at once while generation is paused: then the weights change without waiting.
     pub(super) async fn write_gate(&self) -> Option<OwnedRwLockWriteGuard<()>> {
         match self.is_paused() {
             true => None,
@@ -140,12 +143,12 @@ impl Control {
     }
 }
 
-impl Ticket {
+impl Registration {
     pub(super) fn rid(&self) -> &str {
         &self.rid
     }
 
-    /// Returns when the request has been aborted.
+    /// Waits until the request is aborted.
     pub(super) async fn aborted(&mut self) {
         if self.aborted.wait_for(|aborted| *aborted).await.is_err() {
             std::future::pending().await
@@ -153,13 +156,13 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Registration {
     fn drop(&mut self) {
         lock(&self.running).remove(&self.rid);
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these locks is whole at every moment, so a panic elsewhere spoils nothing.
+    // the data is consistent after each instruction, so a poisoned lock is safe to use
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

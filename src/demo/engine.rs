@@ -1,4 +1,4 @@
-//! The engine: a model behind SGLang's routes.
+//! The engine: serves a model on SGLang's routes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 
 use super::body::ReplyBody;
 use super::cache::PrefixCache;
-use super::control::Control;
+use super::control::EngineControl;
 use super::journal::{Journal, JournalEntry, JournalWriter};
 use super::model::{Model, Position, entropy};
 use super::options::{Dialect, EngineOptions};
@@ -22,7 +22,7 @@ use super::vocabulary::Vocabulary;
 use super::weights::Weights;
 use super::wire::Wire;
 
-/// A whole engine. It has no listener: the caller accepts connections and hands requests to [`handle`](Self::handle).
+/// A demo engine. It has no listener: the caller accepts connections and passes requests to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Engine {
     options: EngineOptions,
@@ -30,14 +30,16 @@ pub struct Engine {
     tokenizer: Vocabulary,
     /// The text of every id, for `return_text_in_logprobs`.
     texts: Vec<String>,
-    control: Control,
+    control: EngineControl,
     cache: PrefixCache,
-    /// `None` where none is kept.
+    /// `None` if the engine keeps no journal.
     journal: Option<Journal>,
-    /// Sequences that took a seed, and those that took an id.
-    drawn: AtomicU64,
-    named: AtomicU64,
-    started: u64,
+    /// The number of seeds that were drawn.
+    drawn_seeds: AtomicU64,
+    /// The number of random request ids that were drawn.
+    drawn_rids: AtomicU64,
+    /// The seed of random request ids, from the time of the start.
+    rid_seed: u64,
 }
 
 impl Engine {
@@ -52,15 +54,15 @@ impl Engine {
             texts,
             journal: options.journal.then(Journal::default),
             options,
-            control: Control::new(),
+            control: EngineControl::new(),
             cache: PrefixCache::default(),
-            drawn: AtomicU64::new(0),
-            named: AtomicU64::new(0),
-            started: mix(now().to_bits()),
+            drawn_seeds: AtomicU64::new(0),
+            drawn_rids: AtomicU64::new(0),
+            rid_seed: mix(now().to_bits()),
         })
     }
 
-    /// The model, whose distributions are the truth that tests compare with.
+    /// The model. Tests compare results with its exact distributions.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -70,7 +72,7 @@ impl Engine {
         &self.tokenizer
     }
 
-    /// What the engine was started with.
+    /// The options that the engine was started with.
     pub fn options(&self) -> &EngineOptions {
         &self.options
     }
@@ -80,13 +82,14 @@ impl Engine {
         self.control.weights()
     }
 
-    /// What the engine received and sampled, sequence by sequence; empty unless [`EngineOptions::journal`] is set.
+    /// The prompts that the engine received and the tokens that it sampled, one entry for each sequence; empty unless
+    /// [`EngineOptions::journal`] is set.
     pub fn journal(&self) -> Vec<JournalEntry> {
         self.journal.as_ref().map(Journal::entries).unwrap_or_default()
     }
 
-    /// The exact distribution that the logprobs this engine returns at a position
-    /// describe: [`Model::distribution`] of the parameters as the engine reads them.
+    /// The exact distribution from which this engine computes the logprobs that it returns at a position: [`Model::distribution`] with the
+    /// parameters that the engine applies.
     pub fn distribution<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> Vec<f64> {
         let mut params = params.clone().normalised();
         if self.options.original_logprob {
@@ -103,15 +106,14 @@ impl Engine {
         entropy(&self.distribution(at, params, version))
     }
 
-    /// Answers one request. Dropping the future, or the body it gave, aborts what
-    /// it was generating.
+    /// Answers one request. Dropping the future, or the body of its response, aborts the generations of the request.
     pub async fn handle<B>(self: Arc<Self>, request: Request<B>) -> Response<ReplyBody>
     where
         B: http_body::Body<Data = Bytes>,
     {
         let (head, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
-            // The client disconnected, so this response is discarded.
+            // the client disconnected, so this response is discarded
             return refuse(&Refusal::Internal);
         };
         let body = body.to_bytes();
@@ -121,8 +123,8 @@ impl Engine {
         }
     }
 
-    /// The entry of a sequence in the journal, where one is kept.
-    pub(super) fn log(&self, rid: &str, prompt: &[u32]) -> Option<JournalWriter> {
+    /// Begins the journal entry of a sequence; `None` if the engine keeps no journal.
+    pub(super) fn begin_journal_entry(&self, rid: &str, prompt: &[u32]) -> Option<JournalWriter> {
         self.journal.as_ref().map(|journal| journal.begin(rid, prompt))
     }
 
@@ -130,7 +132,7 @@ impl Engine {
         &self.texts
     }
 
-    pub(super) fn control(&self) -> &Control {
+    pub(super) fn control(&self) -> &EngineControl {
         &self.control
     }
 
@@ -142,17 +144,16 @@ impl Engine {
         Wire { dialect: self.options.dialect, metrics: self.options.metrics }
     }
 
-    /// A separate seed for each sequence, derived from the engine's.
+    /// Returns the seed of the next sequence, derived from the engine's seed.
     pub(super) fn next_seed(&self) -> u64 {
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let drawn = self.drawn_seeds.fetch_add(1, Ordering::Relaxed);
         mix(self.options.seed ^ mix(drawn.wrapping_add(1)))
     }
 
-    /// 32 hexadecimal digits. Unlike what is sampled they never repeat, not even
-    /// in an engine that is started again with the same seed.
+    /// Returns a random request id: 32 hexadecimal digits. Unlike sampled tokens, the ids differ after a restart with the same seed.
     pub(super) fn random_rid(&self) -> String {
-        let named = self.named.fetch_add(1, Ordering::Relaxed);
-        let high = mix(self.started ^ mix(named.wrapping_add(1)));
-        format!("{high:016x}{:016x}", mix(high ^ self.started))
+        let drawn = self.drawn_rids.fetch_add(1, Ordering::Relaxed);
+        let high = mix(self.rid_seed ^ mix(drawn.wrapping_add(1)));
+        format!("{high:016x}{:016x}", mix(high ^ self.rid_seed))
     }
 }

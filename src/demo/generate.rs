@@ -1,4 +1,4 @@
-//! The `/generate` route: from a body to a reply or a stream.
+//! The `/generate` route: parses the body and returns a reply or a stream.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::body::ReplyBody;
-use super::control::Ticket;
+use super::control::Registration;
 use super::engine::Engine;
 use super::item::Item;
 use super::refusal::Refusal;
@@ -16,8 +16,8 @@ use super::request::GenerateRequest;
 use super::routes::{answer, refuse};
 use super::sequence::{Sequence, now};
 
-/// Events that may wait for a reader before the engine waits for it.
-const EVENTS_AHEAD: usize = 16;
+/// The maximum number of events in the buffer of a stream. While it is full, the engine waits for the client.
+const MAX_BUFFERED_EVENTS: usize = 16;
 
 pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<ReplyBody> {
     let received = now();
@@ -35,13 +35,13 @@ pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<Reply
         };
     }
     let sequences = match items {
-        Ok(items) => whole(&engine, items, received).await,
+        Ok(items) => generate_all(&engine, items, received).await,
         Err(refusal) => Err(refusal),
     };
     match sequences {
         Ok(sequences) => {
             let mut out = Vec::new();
-            let mut replies = sequences.iter().map(|sequence| sequence.whole(&engine));
+            let mut replies = sequences.iter().map(|sequence| sequence.full_reply(&engine));
             match (indexed, replies.next()) {
                 (false, Some(reply)) => engine.wire().object(&mut out, &reply),
                 (_, first) => engine.wire().batch(&mut out, first.into_iter().chain(replies)),
@@ -52,16 +52,16 @@ pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<Reply
     }
 }
 
-/// Runs all items to their ends. Dropping the future ends them early.
-async fn whole(engine: &Arc<Engine>, items: Vec<Item>, received: f64) -> Result<Vec<Sequence>, Refusal> {
-    let (tickets, _gate) = admit(engine, &items).await?;
+/// Generates all sequences to their ends. Dropping the future cancels them.
+async fn generate_all(engine: &Arc<Engine>, items: Vec<Item>, received: f64) -> Result<Vec<Sequence>, Refusal> {
+    let (registrations, _gate) = admit(engine, &items).await?;
     let mut running = JoinSet::new();
-    for (index, (item, ticket)) in items.into_iter().zip(tickets).enumerate() {
+    for (index, (item, registration)) in items.into_iter().zip(registrations).enumerate() {
         let engine = engine.clone();
         running.spawn(async move {
             let mut sequence = Sequence::new(item, &engine, received);
-            run(&engine, &mut sequence, ticket, None).await;
-            sequence.stamp();
+            run(&engine, &mut sequence, registration, None).await;
+            sequence.record_send_time();
             (index, sequence)
         });
     }
@@ -71,68 +71,70 @@ async fn whole(engine: &Arc<Engine>, items: Vec<Item>, received: f64) -> Result<
 }
 
 fn stream(engine: Arc<Engine>, items: Vec<Item>, indexed: bool, received: f64) -> Response<ReplyBody> {
-    let (events, receiver) = mpsc::channel(EVENTS_AHEAD);
+    let (events, receiver) = mpsc::channel(MAX_BUFFERED_EVENTS);
     let mut work = JoinSet::new();
     work.spawn(async move {
-        let (tickets, _gate) = match admit(&engine, &items).await {
+        let (registrations, _gate) = match admit(&engine, &items).await {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 let error = refusal.event(engine.options().dialect).unwrap_or_default();
-                // A reader that has left does not mind.
+                // an error of the channel means that the client has disconnected
                 let _ = events.send(error.into()).await;
                 return;
             }
         };
         let mut running = JoinSet::new();
-        for (index, (item, ticket)) in items.into_iter().zip(tickets).enumerate() {
+        for (index, (item, registration)) in items.into_iter().zip(registrations).enumerate() {
             let (engine, events) = (engine.clone(), events.clone());
             running.spawn(async move {
                 let mut sequence = Sequence::new(item, &engine, received);
-                let listener = ClientGuard { events, index: indexed.then_some(index) };
-                run(&engine, &mut sequence, ticket, Some(listener)).await;
+                let sender = EventSender { events, index: indexed.then_some(index) };
+                run(&engine, &mut sequence, registration, Some(sender)).await;
             });
         }
         drop(events);
-        // not join_all, which panics on what a shutdown has cancelled
+        // not `join_all`: it panics on a task that a shutdown has cancelled
         while running.join_next().await.is_some() {}
     });
     event_stream(ReplyBody::events(receiver, work))
 }
 
-/// Waits for the end of a pause and of a weight update, and takes a place for each item.
+/// Waits until no pause and no weight update is active, and registers the id of each item.
 async fn admit(
     engine: &Engine,
     items: &[Item],
-) -> Result<(Vec<Ticket>, tokio::sync::OwnedRwLockReadGuard<()>), Refusal> {
-    engine.control().unpaused().await;
-    let tickets = engine.control().register(items.iter().map(|item| item.rid.as_str()))?;
-    Ok((tickets, engine.control().read_gate().await))
+) -> Result<(Vec<Registration>, tokio::sync::OwnedRwLockReadGuard<()>), Refusal> {
+    engine.control().wait_unpaused().await;
+    let registrations = engine.control().register(items.iter().map(|item| item.rid.as_str()))?;
+    Ok((registrations, engine.control().read_gate().await))
 }
 
-/// Whom the events of one sequence go to.
+/// Sends the events of one sequence to the client.
 #[derive(Debug)]
-struct ClientGuard {
+struct EventSender {
     events: mpsc::Sender<Bytes>,
+    /// The `index` member of the events; `None` for a single sequence.
     index: Option<usize>,
 }
 
-async fn run(engine: &Engine, sequence: &mut Sequence, mut ticket: Ticket, listener: Option<ClientGuard>) {
-    debug_assert_eq!(sequence.rid(), ticket.rid(), "a ticket is for one sequence");
-    let mut retracted = engine.control().retracted();
+/// Generates a sequence to its end. With a `sender` it sends each event that is due, and returns early once the client has disconnected.
+async fn run(engine: &Engine, sequence: &mut Sequence, mut registration: Registration, sender: Option<EventSender>) {
+    debug_assert_eq!(sequence.rid(), registration.rid(), "a registration is for one sequence");
+    let mut retractions = engine.control().retractions();
     while !sequence.is_finished() {
         tokio::select! {
             biased;
-            () = ticket.aborted() => sequence.abort(engine),
-            () = pace(engine) => {}
+            () = registration.aborted() => sequence.abort(engine),
+            () = wait_for_next_step(engine) => {}
         }
-        let now_retracted = engine.control().retracted();
-        sequence.retract(now_retracted - retracted);
-        retracted = now_retracted;
+        let retractions_now = engine.control().retractions();
+        sequence.retract(retractions_now - retractions);
+        retractions = retractions_now;
         if !sequence.is_finished() {
             sequence.step(engine, &engine.control().weights());
         }
-        if let Some(ClientGuard { events, index }) = &listener
-            && sequence.is_due(engine)
+        if let Some(EventSender { events, index }) = &sender
+            && sequence.is_event_due(engine)
             && events.send(sequence.event(engine, *index).into()).await.is_err()
         {
             return;
@@ -140,16 +142,16 @@ async fn run(engine: &Engine, sequence: &mut Sequence, mut ticket: Ticket, liste
     }
 }
 
-/// Waits between two tokens: the delay, or at least a turn for other tasks, and a pause.
-async fn pace(engine: &Engine) {
+/// Waits before a token: for the token delay, or one turn of the scheduler without a delay, and until generation is not paused.
+async fn wait_for_next_step(engine: &Engine) {
     match engine.options().token_delay {
         Some(delay) => tokio::time::sleep(delay).await,
         None => tokio::task::yield_now().await,
     }
-    engine.control().unpaused().await;
+    engine.control().wait_unpaused().await;
 }
 
-/// Value errors come inside the stream, behind a 200.
+/// Returns a refused stream. A value error is an event after status 200; other errors have their own status.
 fn refuse_in_stream(engine: &Engine, refusal: &Refusal) -> Response<ReplyBody> {
     match refusal.event(engine.options().dialect) {
         Some(mut event) => {

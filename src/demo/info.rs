@@ -1,4 +1,4 @@
-//! Information routes: the model, the server, and the ids of a text.
+//! Information routes: the model, the server, tokenize and detokenize.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -18,7 +18,7 @@ const JSON: &str = "application/json";
 
 pub(super) fn model_info(engine: &Engine) -> Response<ReplyBody> {
     let weights = engine.weights();
-    let (path, name, label) = (quoted(&weights.path), quoted(&weights.name), quoted(&weights.shown));
+    let (path, name, label) = (quoted(&weights.path), quoted(&weights.name), quoted(&weights.reported_label));
     let newer = engine.options().dialect == Dialect::Sglang0523;
     let served = if newer { format!(r#""served_model_name":{name},"#) } else { String::new() };
     let more = if newer {
@@ -35,7 +35,7 @@ pub(super) fn model_info(engine: &Engine) -> Response<ReplyBody> {
 pub(super) fn server_info(engine: &Engine) -> Response<ReplyBody> {
     let options = engine.options();
     let weights = engine.weights();
-    let (path, name, label) = (quoted(&weights.path), quoted(&weights.name), quoted(&weights.shown));
+    let (path, name, label) = (quoted(&weights.path), quoted(&weights.name), quoted(&weights.reported_label));
     let streaming = match options.dialect {
         Dialect::Sglang0523 => {
             format!(r#""incremental_streaming_output":{}"#, options.streaming == Streaming::Incremental)
@@ -51,19 +51,19 @@ pub(super) fn server_info(engine: &Engine) -> Response<ReplyBody> {
 }
 
 pub(super) fn models(engine: &Engine) -> Response<ReplyBody> {
-    answer(StatusCode::OK, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, card(engine)))
+    answer(StatusCode::OK, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, model_card(engine)))
 }
 
-/// One model, by a name that may be escaped.
+/// Returns the model with this percent-encoded name.
 pub(super) fn model(engine: &Engine, name: &str) -> Result<Response<ReplyBody>, Refusal> {
     let name = decode(name);
     if name != engine.weights().name {
         return Err(Refusal::Model { name: name.into_owned() });
     }
-    Ok(answer(StatusCode::OK, JSON, card(engine)))
+    Ok(answer(StatusCode::OK, JSON, model_card(engine)))
 }
 
-fn card(engine: &Engine) -> String {
+fn model_card(engine: &Engine) -> String {
     let name = quoted(&engine.weights().name);
     let context = engine.options().context_length;
     format!(
@@ -89,7 +89,7 @@ enum OneOrMore<T> {
 }
 
 #[derive(Debug, Deserialize)]
-struct InfoMessage {
+struct TokenizeMessage {
     role: String,
     content: String,
 }
@@ -97,30 +97,30 @@ struct InfoMessage {
 #[derive(Debug, Deserialize)]
 struct TokenizeRequest {
     prompt: Option<OneOrMore<String>>,
-    messages: Option<Vec<InfoMessage>>,
-    #[serde(default = "yes")]
+    messages: Option<Vec<TokenizeMessage>>,
+    #[serde(default = "default_true")]
     add_generation_prompt: bool,
 }
 
 #[derive(Debug, Deserialize)]
 struct DetokenizeRequest {
     tokens: Value,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     skip_special_tokens: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body)
         .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
 }
 
-/// Ids of a prompt, of several, or of messages in plain ChatML.
+/// Returns the ids of a prompt, of a list of prompts, or of messages in plain ChatML.
 pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: TokenizeRequest = read(body)?;
+    let request: TokenizeRequest = parse(body)?;
     let encode = |text: &String| engine.tokenizer().encode(text);
     let (tokens, count) = match (request.prompt, request.messages) {
         (Some(OneOrMore::One(text)), None) => {
@@ -133,8 +133,9 @@ pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBo
             (serde_json::json!(ids), serde_json::json!(counts))
         }
         (None, Some(messages)) => {
-            let turn =
-                |InfoMessage { role, content }: &InfoMessage| format!("<|im_start|>{role}\n{content}<|im_end|>\n");
+            let turn = |TokenizeMessage { role, content }: &TokenizeMessage| {
+                format!("<|im_start|>{role}\n{content}<|im_end|>\n")
+            };
             let mut text: String = messages.iter().map(turn).collect();
             if request.add_generation_prompt {
                 text.push_str("<|im_start|>assistant\n");
@@ -152,7 +153,7 @@ pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBo
 }
 
 pub(super) fn detokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: DetokenizeRequest = read(body)?;
+    let request: DetokenizeRequest = parse(body)?;
     let decode = |ids: &[u32]| Value::from(engine.tokenizer().decode(ids, request.skip_special_tokens));
     let text = match serde_json::from_value(request.tokens) {
         Ok(OneOrMore::<Vec<u32>>::One(ids)) => decode(&ids),

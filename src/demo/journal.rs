@@ -1,14 +1,14 @@
-//! The engine's own log: the prompt and the sampled tokens of each sequence, written where they are sampled.
+//! The engine's journal: the prompt and the sampled tokens of each sequence, recorded when they are sampled.
 //!
-//! It shares nothing with the wire: whatever is lost, cut, rounded or put together wrongly on the way to a client is still whole here,
-//! so a test can compare the far end of a proxy with it.
+//! It is independent of the wire format: a token that a reply loses, truncates or rounds is unchanged in the journal, so a test can compare
+//! the replies of a proxy with it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A token as the engine sampled it.
+/// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sampled {
-    /// The token.
+pub struct SampledToken {
+    /// The token id.
     pub id: u32,
     /// Its logprob under the distribution that [`Engine::distribution`](super::Engine::distribution) describes, natural logarithm.
     pub logprob: f32,
@@ -16,16 +16,16 @@ pub struct Sampled {
     pub entropy: f64,
     /// The number of the weights that sampled it.
     pub weights: u64,
-    /// Their label.
+    /// The label of these weights.
     pub label: String,
 }
 
 /// How a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By a stop token or a stop string.
+    /// A stop token or a stop string was sampled.
     Stop,
-    /// By its limit.
+    /// It reached its maximum length.
     Length,
     /// It was aborted.
     Abort,
@@ -33,27 +33,27 @@ pub enum End {
     Left,
 }
 
-/// A sequence.
+/// The journal entry of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JournalEntry {
-    /// Its id, `meta_info.id`.
+    /// The request id, `meta_info.id`.
     pub rid: String,
-    /// The prompt as it went into the model.
+    /// The prompt tokens that the model received.
     pub prompt: Vec<u32>,
-    /// What was sampled, one by one.
-    pub sampled: Vec<Sampled>,
+    /// The sampled tokens, in order.
+    pub sampled: Vec<SampledToken>,
     /// How it ended; `None` while it runs.
     pub end: Option<End>,
 }
 
-/// The log of one engine, its sequences in the order in which they began.
+/// The journal of one engine. Entries are in the order in which their sequences began.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Journal {
-    // held to copy or to add to it, never across an await
+    // held while entries are copied or changed, never across an await
     entries: Arc<Mutex<Vec<JournalEntry>>>,
 }
 
-/// Writes the entry of one sequence. Dropped before the end, it records [`End::Left`]: no client waits any more.
+/// Writes the entry of one sequence. If it is dropped before [`end`](Self::end), it records [`End::Left`]: the client has disconnected.
 #[derive(Debug)]
 pub(super) struct JournalWriter {
     journal: Journal,
@@ -61,7 +61,7 @@ pub(super) struct JournalWriter {
 }
 
 impl End {
-    /// The name of this end in `finish_reason`; a sequence whose client disconnected has none.
+    /// The `type` of the `finish_reason`; `None` if the client disconnected.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Stop => Some("stop"),
@@ -73,7 +73,7 @@ impl End {
 }
 
 impl JournalEntry {
-    /// The sampled ids.
+    /// The ids of the sampled tokens.
     pub fn output(&self) -> Vec<u32> {
         self.sampled.iter().map(|token| token.id).collect()
     }
@@ -87,24 +87,24 @@ impl Journal {
         JournalWriter { journal: self.clone(), at: entries.len() - 1 }
     }
 
-    /// Everything so far.
+    /// Returns a copy of all entries.
     pub(super) fn entries(&self) -> Vec<JournalEntry> {
         self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<JournalEntry>> {
-        // an entry is whole after each token, so a panic elsewhere spoils nothing
+        // entries are consistent after each token, so a poisoned lock is safe to use
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl JournalWriter {
-    /// Records a token.
-    pub(super) fn sampled(&self, token: Sampled) {
+    /// Records a sampled token.
+    pub(super) fn record(&self, token: SampledToken) {
         self.journal.lock()[self.at].sampled.push(token);
     }
 
-    /// Records the end; only the first one counts.
+    /// Records the end. Later calls have no effect.
     pub(super) fn end(&self, end: End) {
         self.journal.lock()[self.at].end.get_or_insert(end);
     }

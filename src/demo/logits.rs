@@ -3,9 +3,8 @@
 use super::model::Position;
 use super::sampling::SamplingParams;
 
-/// Subtracts frequency and presence penalties and scales by the repetition
-/// penalty. SGLang's overlapped scheduler applies them one step late: what is
-/// counted at output t are the last prompt token and outputs 0..t-2.
+/// Subtracts the frequency and presence penalties and scales by the repetition penalty. SGLang's overlap scheduler applies penalties one
+/// step late: at output t it counts the last prompt token and the outputs 0..t-2.
 pub(super) fn penalise(logits: &mut [f32], at: Position<'_>, params: &SamplingParams) {
     let Some(late) = at.output.len().checked_sub(1) else {
         return;
@@ -25,8 +24,7 @@ pub(super) fn penalise(logits: &mut [f32], at: Position<'_>, params: &SamplingPa
     }
 }
 
-/// softmax(logits / temperature), exactly as far as float64 goes. The division
-/// is float32, as it is in the engine: it belongs to the policy, not to rounding.
+/// softmax(logits / temperature) in float64, except that the division is float32 as in the engine: its rounding is part of the policy.
 pub(super) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let scaled = logits.iter().map(|logit| f64::from(logit / temperature as f32));
     let scaled: Vec<f64> = scaled.collect();
@@ -36,18 +34,17 @@ pub(super) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// softmax(logits / temperature) in float32: what is sampled from.
+/// softmax(logits / temperature) in float32, from which tokens are sampled.
 pub(super) fn softmax_f32(logits: &[f32], temperature: f32) -> Vec<f32> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) / temperature;
     let weights: Vec<f32> = logits.iter().map(|logit| (logit / temperature - most).exp()).collect();
-    // A float64 sum models the tree reduction of a GPU, which loses less
-    // than adding up one by one.
+    // a float64 sum models the tree reduction of a GPU, which has a smaller rounding error than a sequential float32 sum
     let total = weights.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// Logprobs as SGLang returns them: log_softmax when greedy, else the logarithm
-/// of float32 probabilities, which turns those that underflow into f32::MIN.
+/// Logprobs as SGLang returns them: log_softmax of the unscaled logits if `greedy`, else the logarithm of float32 probabilities. A
+/// probability that underflows to 0 has the logprob `f32::MIN`.
 pub(super) fn logprobs(logits: &[f32], temperature: f32, greedy: bool) -> Vec<f32> {
     let clamp = |logprob: f32| logprob.max(f32::MIN);
     if greedy {
@@ -59,7 +56,7 @@ pub(super) fn logprobs(logits: &[f32], temperature: f32, greedy: bool) -> Vec<f3
     softmax_f32(logits, temperature).iter().map(|p| clamp(p.ln())).collect()
 }
 
-/// The ids of the `k` largest values, largest first, lower ids first among equals.
+/// The ids of the `k` largest values, in descending order. Equal values are ordered by id.
 pub(super) fn top(values: &[f32], k: usize) -> Vec<u32> {
     let order = |a: &u32, b: &u32| values[*b as usize].total_cmp(&values[*a as usize]).then(a.cmp(b));
     let mut ids: Vec<u32> = (0..values.len() as u32).collect();
@@ -72,7 +69,7 @@ pub(super) fn top(values: &[f32], k: usize) -> Vec<u32> {
     ids
 }
 
-/// The ids that may be drawn after top-k, top-p and min-p, likeliest first; at least one.
+/// The ids that top-k, top-p and min-p keep, in descending order of probability; at least one.
 pub(super) fn support(probabilities: &[f32], params: &SamplingParams) -> Vec<u32> {
     let order = top(probabilities, params.top_k.unwrap_or(probabilities.len()));
     let probability = |id: &u32| f64::from(probabilities[*id as usize]);
@@ -81,7 +78,7 @@ pub(super) fn support(probabilities: &[f32], params: &SamplingParams) -> Vec<u32
     let kept = order
         .iter()
         .take_while(|id| {
-            // As in nucleus sampling everywhere, the token that crosses top_p stays.
+            // as usual in nucleus sampling, the token that crosses `top_p` is kept
             let keep = before < params.top_p && probability(id) >= least && probability(id) > 0.0;
             before += probability(id);
             keep
@@ -90,8 +87,8 @@ pub(super) fn support(probabilities: &[f32], params: &SamplingParams) -> Vec<u32
     order[..kept.max(1)].to_vec()
 }
 
-/// Draws from `probabilities` after top-k, top-p and min-p; `u` is in [0, 1).
-pub(super) fn draw(probabilities: &[f32], params: &SamplingParams, u: f64) -> u32 {
+/// Samples an id from `probabilities` after top-k, top-p and min-p. `u` is in [0, 1).
+pub(super) fn sample(probabilities: &[f32], params: &SamplingParams, u: f64) -> u32 {
     let kept = support(probabilities, params);
     let probability = |id: &u32| f64::from(probabilities[*id as usize]);
     let mut left = u * kept.iter().map(probability).sum::<f64>();
@@ -109,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_top_is_sorted_and_ties_go_by_id() {
+    fn top_ids_are_in_descending_order_and_equal_values_are_ordered_by_id() {
         let values = [1.0, 3.0, 2.0, 3.0, f32::MIN];
         assert_eq!(top(&values, 3), [1, 3, 2]);
         assert_eq!(top(&values, 9), [1, 3, 2, 0, 4]);
@@ -117,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_ids_get_the_lowest_float_and_are_never_drawn() {
+    fn masked_ids_have_the_lowest_float32_logprob_and_are_never_sampled() {
         let logits = [0.0, f32::NEG_INFINITY, -1.0];
         for greedy in [true, false] {
             assert_eq!(logprobs(&logits, 1.0, greedy)[1], f32::MIN, "greedy {greedy}");
@@ -125,27 +122,27 @@ mod tests {
         let probabilities = softmax_f32(&logits, 1.0);
         let params = SamplingParams::default();
         for i in 0..100 {
-            assert_ne!(draw(&probabilities, &params, f64::from(i) / 100.0), 1);
+            assert_ne!(sample(&probabilities, &params, f64::from(i) / 100.0), 1);
         }
     }
 
     #[test]
     fn top_k_top_p_and_min_p_filter_tokens() {
         let probabilities = [0.5, 0.3, 0.15, 0.05];
-        let drawn = |params: &SamplingParams| {
-            let mut ids: Vec<u32> = (0..1000).map(|i| draw(&probabilities, params, f64::from(i) / 1000.0)).collect();
+        let sampled = |params: &SamplingParams| {
+            let mut ids: Vec<u32> = (0..1000).map(|i| sample(&probabilities, params, f64::from(i) / 1000.0)).collect();
             ids.dedup();
             ids
         };
         let base = SamplingParams::default();
-        assert_eq!(drawn(&base), [0, 1, 2, 3]);
-        assert_eq!(drawn(&SamplingParams { top_k: Some(2), ..base.clone() }), [0, 1]);
-        assert_eq!(drawn(&SamplingParams { top_p: 0.6, ..base.clone() }), [0, 1]);
-        assert_eq!(drawn(&SamplingParams { min_p: 0.25, ..base }), [0, 1, 2]);
+        assert_eq!(sampled(&base), [0, 1, 2, 3]);
+        assert_eq!(sampled(&SamplingParams { top_k: Some(2), ..base.clone() }), [0, 1]);
+        assert_eq!(sampled(&SamplingParams { top_p: 0.6, ..base.clone() }), [0, 1]);
+        assert_eq!(sampled(&SamplingParams { min_p: 0.25, ..base }), [0, 1, 2]);
     }
 
     #[test]
-    fn penalties_are_one_step_late() {
+    fn penalties_are_applied_one_step_late() {
         let params = SamplingParams { frequency_penalty: 1.0, ..Default::default() };
         let penalised = |output: &[u32]| {
             let mut logits = vec![0.0; 4];

@@ -1,4 +1,4 @@
-//! The demo language model: an n-gram model over a byte-level BPE.
+//! The demo language model: an n-gram model over the tokens of a byte-level BPE.
 
 use super::grammar::Grammar;
 use super::logits;
@@ -10,17 +10,16 @@ use crate::tokenizer::Folder;
 
 const TEMPLATE: &str = include_str!("assets/chat_template.jinja");
 const TOKENIZER: &[u8] = include_bytes!("assets/tokenizer.json");
-/// `<think>` and `</think>` of its tokenizer.
+/// The ids of `<think>` and `</think>` in the model's tokenizer.
 pub const THINK_TOKENS: [u32; 2] = [1020, 1021];
-/// Tokens of a thought before a grammar.
-const THOUGHT: usize = 24;
+/// The maximum number of thinking tokens before a grammar begins.
+const MAX_THINKING_TOKENS: usize = 24;
 const CORPUS: &str = include_str!("assets/corpus.txt");
 
-/// Where in a sequence the next token is asked for. Penalties and
-/// `min_new_tokens` count outputs, so the prompt and the output are separate.
+/// The position of the next token in a sequence. Prompt and output are separate, because penalties and `min_new_tokens` count outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Position<'a> {
-    /// The ids that were given.
+    /// The prompt ids.
     pub prompt: &'a [u32],
     /// The ids generated so far.
     pub output: &'a [u32],
@@ -42,14 +41,15 @@ impl Position<'_> {
     }
 }
 
-/// A trained model and the mask laid over its outputs.
+/// A trained model, and the mask that restricts its outputs.
 #[derive(Debug)]
 pub struct Model {
     ngram: Ngram,
     vocab_size: usize,
     eos: u32,
+    /// By token: whether it may be generated; `None` if all tokens may.
     allowed: Option<Vec<bool>>,
-    /// The text of each token that may occur in a JSON value; empty for the others.
+    /// The text of each token that may occur in a JSON value; empty for other tokens.
     pieces: Vec<Vec<u8>>,
 }
 
@@ -59,13 +59,12 @@ impl Model {
         Vocabulary::load(TOKENIZER)
     }
 
-    /// The tokenizer with the chat template, as another program would read them from a folder.
+    /// The tokenizer and the chat template, as tokentap reads them from a model folder.
     pub fn folder() -> Folder {
         Folder::embedded(TOKENIZER, TEMPLATE, "<|im_end|>").expect("the checked-in tokenizer and template load")
     }
 
-    /// Trains on the text in the repository. With `allowed`, every other id is
-    /// masked at each output position, as a grammar would.
+    /// Trains on the corpus in the repository. With `allowed`, all other ids are masked at each output position.
     pub fn train(tokenizer: &Vocabulary, allowed: Option<&[u32]>) -> Self {
         let vocab_size = tokenizer.vocab_size();
         let allowed = allowed.map(|ids| {
@@ -87,18 +86,18 @@ impl Model {
         }
     }
 
-    /// Number of ids, tokens.
+    /// The vocabulary size, in tokens.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The id that ends a reply.
+    /// The end-of-turn id, which ends a reply.
     pub fn eos(&self) -> u32 {
         self.eos
     }
 
-    /// What the model says after `context`: its log-probabilities at temperature
-    /// 1 for version 0; other versions of the weights bend them, each its own way.
+    /// The logits after `context`. For version 0 of the weights they are the log-probabilities at temperature 1. Each other version
+    /// perturbs them differently.
     pub fn logits(&self, context: &[u32], version: u64) -> Vec<f32> {
         let probabilities = self.ngram.probabilities(context);
         if version == 0 {
@@ -107,21 +106,21 @@ impl Model {
         let last = u64::from(context.last().copied().unwrap_or(0));
         let seed = mix(version << 32 | last);
         let sharpness = 0.8 + 0.5 * unit(mix(version));
-        let bend = |(id, p): (usize, &f64)| {
+        let perturb = |(id, p): (usize, &f64)| {
             let noise = 2.0 * unit(mix(seed ^ mix(id as u64 + 1))) - 1.0;
             (sharpness * p.ln() + 1.5 * noise) as f32
         };
-        probabilities.iter().enumerate().map(bend).collect()
+        probabilities.iter().enumerate().map(perturb).collect()
     }
 
-    /// Logits after penalties, masks and bias, before the temperature.
+    /// The logits after penalties, masks and bias, before the division by the temperature.
     pub fn adjusted_logits<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> Vec<f32> {
         let at = at.into();
         let mut logits = self.logits(&at.history(), version);
         logits::penalise(&mut logits, at, params);
-        let grammar = params.grammar.as_ref().filter(|_| params.say.is_none());
+        let grammar = params.grammar.as_ref().filter(|_| params.script.is_none());
         if let Some(grammar) = grammar {
-            self.constrain(&mut logits, grammar, at.output, params.thinks);
+            self.constrain(&mut logits, grammar, at.output, params.require_reasoning);
         } else if (at.output.len() as i64) < params.min_new_tokens {
             for id in params.stop_token_ids.iter().chain([&self.eos]) {
                 if let Some(logit) = logits.get_mut(*id as usize) {
@@ -141,15 +140,16 @@ impl Model {
         logits
     }
 
-    /// Masks what does not follow the grammar. Where a thought comes first it is short, and the grammar begins after it.
+    /// Masks the tokens that the grammar does not allow. If `thinks`, the output begins with at most [`MAX_THINKING_TOKENS`] thinking
+    /// tokens, and the grammar begins after the end of the thinking.
     fn constrain(&self, logits: &mut [f32], grammar: &Grammar, output: &[u32], thinks: bool) {
         let [_, thought_end] = THINK_TOKENS;
-        let behind = output.iter().position(|id| *id == thought_end).map(|at| &output[at + 1..]);
+        let after_thinking = output.iter().position(|id| *id == thought_end).map(|at| &output[at + 1..]);
         let mask = |logit: &mut f32| *logit = f32::NEG_INFINITY;
-        let Some(output) = behind.or((!thinks).then_some(output)) else {
-            let is_over = output.len() >= THOUGHT;
+        let Some(output) = after_thinking.or((!thinks).then_some(output)) else {
+            let must_end = output.len() >= MAX_THINKING_TOKENS;
             let masked =
-                logits.iter_mut().zip(0_u32..).filter(|(_, id)| *id == self.eos || is_over && *id != thought_end);
+                logits.iter_mut().zip(0_u32..).filter(|(_, id)| *id == self.eos || must_end && *id != thought_end);
             return masked.for_each(|(logit, _)| mask(logit));
         };
         let (allowed, may_end) = grammar.allowed(&self.pieces, output);
@@ -158,21 +158,20 @@ impl Model {
         masked.for_each(|((logit, _), _)| mask(logit));
     }
 
-    /// The exact distribution that returned logprobs describe: over the whole
-    /// vocabulary, at the request's temperature (1 when greedy), before top-k,
-    /// top-p and min-p.
+    /// The exact distribution from which the returned logprobs are computed: over the whole vocabulary, at the request's temperature (1 if
+    /// greedy), before top-k, top-p and min-p.
     pub fn distribution<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> Vec<f64> {
         let adjusted = self.adjusted_logits(at, params, version);
         logits::softmax(&adjusted, params.described_temperature())
     }
 
-    /// Entropy of [`distribution`](Self::distribution), nats.
+    /// The entropy of [`distribution`](Self::distribution), in nats.
     pub fn entropy<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> f64 {
         entropy(&self.distribution(at, params, version))
     }
 }
 
-/// Entropy of a distribution, nats.
+/// The entropy of a distribution, in nats.
 pub fn entropy(distribution: &[f64]) -> f64 {
     -distribution.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>()
 }
@@ -182,14 +181,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_think_tokens_are_those_of_the_tokenizer() {
+    fn think_tokens_are_the_ids_of_the_tokenizer() {
         let tokenizer = Model::tokenizer();
         let [start, end] = THINK_TOKENS;
         assert_eq!((tokenizer.encode("<think>"), tokenizer.encode("</think>")), (vec![start], vec![end]));
     }
 
     #[test]
-    fn distributions_sum_to_one_at_any_temperature_and_version() {
+    fn distribution_sums_to_one_at_any_temperature_and_weight_version() {
         let tokenizer = Model::tokenizer();
         let model = Model::train(&tokenizer, None);
         let prompt = tokenizer.encode("Lamp lit at");
@@ -203,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn entropies_range_from_certain_to_clueless() {
+    fn entropies_range_from_near_zero_to_above_four_nats() {
         let tokenizer = Model::tokenizer();
         let model = Model::train(&tokenizer, None);
         let text = tokenizer.encode(CORPUS);
         let params = SamplingParams::default();
-        // Half the contexts are from the text, half are ids thrown together.
+        // half of the contexts are from the corpus, and half are random ids
         let mut entropies: Vec<f64> = (0..1000usize)
             .map(|i| {
                 let seen = i * 5;
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tokenizer_gives_its_text_back() {
+    fn decoding_an_encoded_text_returns_the_text() {
         let tokenizer = Model::tokenizer();
         let ids = tokenizer.encode(CORPUS);
         assert_eq!(tokenizer.decode(&ids, false), CORPUS);
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn training_is_quick() {
+    fn model_trains_and_prints_the_duration() {
         let started = std::time::Instant::now();
         let tokenizer = Model::tokenizer();
         let loaded = started.elapsed();
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_version_moves_the_distribution_and_keeps_it_there() {
+    fn new_weight_version_changes_the_distribution_deterministically() {
         let tokenizer = Model::tokenizer();
         let model = Model::train(&tokenizer, None);
         let prompt = tokenizer.encode("The light comes");

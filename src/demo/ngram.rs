@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 
-/// The number of tokens of context.
+/// The maximum context length of the model, in tokens.
 pub(super) const HISTORY: usize = 3;
 
-/// The weight of the shorter context per distinct follower (Witten-Bell uses 1). Small values for long contexts make fixed phrases nearly
-/// certain, which gives the model entropies near 0.
+/// By context length minus one: the weight of the shorter context per distinct following token (Witten-Bell smoothing uses 1). Small values
+/// for long contexts make fixed phrases nearly certain, so that some entropies are near 0.
 const BACKOFF: [f64; HISTORY] = [0.6, 0.12, 0.02];
 
 /// Added to every unigram count, so that each token has a probability above 0.
 const FLOOR: f64 = 0.4;
 
+/// The tokens that follow a context, with their counts.
 #[derive(Debug, Default)]
 struct Followers {
+    /// The sum of the counts.
     total: f64,
     counts: Vec<(u32, f64)>,
 }
@@ -26,7 +28,7 @@ pub(super) struct Ngram {
 }
 
 impl Ngram {
-    /// Counts `text`, whose ids are below `vocab_size`.
+    /// Counts the n-grams of `text`. Its ids must be below `vocab_size`.
     pub(super) fn train(text: &[u32], vocab_size: usize) -> Self {
         let mut unigram = vec![FLOOR; vocab_size];
         let mut followers: [HashMap<u64, Followers>; HISTORY] = Default::default();
@@ -49,7 +51,7 @@ impl Ngram {
         Self { unigram, followers }
     }
 
-    /// The probability of each id after `context`. They sum to 1 and none is 0.
+    /// The probability of each id after `context`. The probabilities sum to 1, and none is 0.
     pub(super) fn probabilities(&self, context: &[u32]) -> Vec<f64> {
         let mut probabilities = self.unigram.clone();
         for (longer, table) in self.followers.iter().enumerate() {
@@ -70,7 +72,7 @@ impl Ngram {
     }
 }
 
-/// A context as one number. Ids of the demo vocabulary fit 16 bits.
+/// Packs a context into one number. Ids of the demo vocabulary fit 16 bits.
 fn key(context: &[u32]) -> u64 {
     context.iter().fold(1, |key, &id| key << 16 | u64::from(id))
 }

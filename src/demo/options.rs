@@ -1,18 +1,18 @@
-//! The options of a demo engine at start.
+//! The start options of a demo engine.
 
 use std::time::Duration;
 
-/// How `/generate` streams, which SGLang decides per server.
+/// The content of the events of a `/generate` stream. In SGLang it is a setting of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Streaming {
-    /// Each event repeats everything so far.
+    /// Each event repeats all previous tokens.
     #[default]
     Cumulative,
-    /// Each event holds only the new tokens (`--incremental-streaming-output`).
+    /// Each event has only the new tokens (`--incremental-streaming-output`).
     Incremental,
 }
 
-/// Whose wire format is spoken.
+/// The SGLang version whose wire format the engine uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
     /// SGLang 0.5.23.
@@ -25,45 +25,43 @@ pub enum Dialect {
 /// How the engine emulates the plugin `tokentap-sglang`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plugin {
-    /// No plugin: a request for exact entropies gets none.
+    /// No plugin: the engine returns no exact entropies.
     #[default]
     Absent,
     /// Entropies over the whole vocabulary.
     Full,
-    /// Over the k largest logits, as with `TOKENTAP_ENTROPY_TOP_K`; null for a request for the whole vocabulary.
+    /// Entropies over the k largest logits, as with `TOKENTAP_ENTROPY_TOP_K`; null if the request asks for the whole vocabulary.
     TopK(usize),
-    /// Answers only requests for the whole vocabulary, such as a probe.
+    /// Returns entropies only if the request asks for the whole vocabulary, as a probe does.
     Mute,
-    /// As `Full`, but each answer, except to a probe, is one number short.
+    /// As `Full`, but the list of entropies lacks the last one, unless the request asks for the whole vocabulary, as a probe does.
     Short,
 }
 
-/// Options of an [`Engine`](super::Engine); the default is SGLang 0.5.23 as launched plainly.
+/// Options of an [`Engine`](super::Engine). The default emulates SGLang 0.5.23 without launch flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Cumulative or incremental streams. SGLang 0.5.6 has only the first.
+    /// Cumulative or incremental streams. SGLang 0.5.6 has only cumulative ones.
     pub streaming: Streaming,
-    /// Wire format.
+    /// The wire format.
     pub dialect: Dialect,
-    /// Logprobs at temperature 1 whatever the request's, as with
-    /// `SGLANG_RETURN_ORIGINAL_LOGPROB=1`.
+    /// Return logprobs at temperature 1, independent of the request's temperature, as with `SGLANG_RETURN_ORIGINAL_LOGPROB=1`.
     pub original_logprob: bool,
-    /// Refuse out-of-range ids without naming the range, so that nothing on the
-    /// wire tells the size of the vocabulary.
+    /// Do not name the valid range in errors about out-of-range ids, so that no reply reveals the vocabulary size.
     pub hide_vocab: bool,
-    /// Timings in `meta_info` and a `/metrics` page, as with `--enable-metrics` (0.5.23 only).
+    /// Timings in `meta_info` and the `/metrics` route, as with `--enable-metrics` (0.5.23 only).
     pub metrics: bool,
-    /// What requests without a `sampling_seed` are drawn from.
+    /// The seed for requests without a `sampling_seed`.
     pub seed: u64,
-    /// Pause before each token; without it tokens come as fast as they can.
+    /// The delay before each token; `None` for no delay.
     pub token_delay: Option<Duration>,
-    /// The only ids that may be generated; the others are masked exactly.
+    /// The ids that may be generated; all others are masked. `None` allows all ids.
     pub allowed: Option<Vec<u32>>,
-    /// Exact entropies on request (0.5.23 only).
+    /// The emulated plugin, which returns exact entropies on request (0.5.23 only).
     pub plugin: Plugin,
-    /// Keep a log of every sequence for [`Engine::journal`](super::Engine::journal); it grows for as long as the engine lives.
+    /// Record every sequence for [`Engine::journal`](super::Engine::journal). The memory of the journal is not bounded.
     pub journal: bool,
-    /// Prompt and reply together, tokens.
+    /// The maximum length of prompt and reply together, in tokens.
     pub context_length: usize,
 }
 

@@ -1,26 +1,26 @@
-//! The engine's refusals, as SGLang writes them.
+//! The error responses of the engine, in SGLang's formats.
 
 use http::StatusCode;
 
 use super::options::Dialect;
 use super::wire;
 
-/// A request that is not served. SGLang has five shapes for it.
+/// The reason why a request is refused. SGLang has a different response format for each kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The check of the raw JSON: 400 with a bare string, even for a stream.
+    /// The check of the raw JSON failed: 400 with `error` as a string, also for a stream.
     Schema(String),
-    /// Types that do not fit: 400 in OpenAI's shape, even for a stream.
+    /// A value has the wrong type: 400 in OpenAI's format, also for a stream.
     Types(String),
-    /// A value that cannot be served: 400, inside the stream if there is one.
+    /// A value is invalid: 400, or an error event in a stream.
     Value(String),
-    /// An exception that the engine did not expect: 500 in plain text.
+    /// SGLang raises an uncaught exception: 500 in plain text.
     Internal,
-    /// 404 or 405, with the methods that would have been fine.
+    /// The route or the method does not exist: 404, or 405 with the allowed methods.
     Route { status: StatusCode, allow: Option<&'static str> },
-    /// 404: SGLang has the route and this engine does not.
-    Lacks { endpoint: &'static str },
-    /// 404 in OpenAI's shape: the model does not exist.
+    /// SGLang has the route, but the demo engine does not support it: 404.
+    Unsupported { endpoint: &'static str },
+    /// The model does not exist: 404 in OpenAI's format.
     Model { name: String },
 }
 
@@ -29,7 +29,7 @@ impl Refusal {
         Self::Value(message.into())
     }
 
-    /// A type error of one field.
+    /// A field has the wrong type.
     pub(super) fn field(field: &str, expected: &str) -> Self {
         Self::Types(format!(
             "1 validation error:\n  {{'type': '{expected}_type', 'loc': ('body', '{field}'), \
@@ -42,7 +42,7 @@ impl Refusal {
             Self::Schema(_) | Self::Types(_) | Self::Value(_) => StatusCode::BAD_REQUEST,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Route { status, .. } => *status,
-            Self::Lacks { .. } | Self::Model { .. } => StatusCode::NOT_FOUND,
+            Self::Unsupported { .. } | Self::Model { .. } => StatusCode::NOT_FOUND,
         }
     }
 
@@ -54,7 +54,7 @@ impl Refusal {
                 return (b"Internal Server Error".to_vec(), "text/plain; charset=utf-8");
             }
             Self::Route { status, .. } => wire::quoted(status.canonical_reason().unwrap_or_default()),
-            Self::Lacks { endpoint } => wire::quoted(&format!("{endpoint} is not supported by the demo engine")),
+            Self::Unsupported { endpoint } => wire::quoted(&format!("{endpoint} is not supported by the demo engine")),
             Self::Model { name } => wire::quoted(&format!("The model '{name}' does not exist")),
         };
         let body = match self {
@@ -63,7 +63,7 @@ impl Refusal {
                 format!(r#"{{"object":"error","message":{message},"type":"Bad Request","param":null,"code":400}}"#)
             }
             Self::Value(_) | Self::Internal => format!(r#"{{"error":{{"message":{message}}}}}"#),
-            Self::Route { .. } | Self::Lacks { .. } => format!(r#"{{"detail":{message}}}"#),
+            Self::Route { .. } | Self::Unsupported { .. } => format!(r#"{{"detail":{message}}}"#),
             Self::Model { .. } => format!(
                 r#"{{"error":{{"message":{message},"type":"invalid_request_error","param":"model","code":"model_not_found"}}}}"#
             ),
@@ -71,8 +71,7 @@ impl Refusal {
         (body.into_bytes(), "application/json")
     }
 
-    /// The event of a stream that is refused after its 200; none for what is
-    /// refused before.
+    /// The error event of a stream that has status 200; `None` if the refusal has its own status.
     pub(super) fn event(&self, dialect: Dialect) -> Option<Vec<u8>> {
         let Self::Value(message) = self else {
             return None;

@@ -1,4 +1,4 @@
-//! The body of `/generate`, read.
+//! Parses the body of `/generate`.
 
 use serde_json::{Map, Value};
 
@@ -7,64 +7,67 @@ use super::refusal::Refusal;
 use super::sampling::SamplingParams;
 use super::wire::Form;
 
-/// A prompt, as the client gave it.
+/// A prompt of a request, before tokenisation and checks.
 #[derive(Debug, Clone)]
 pub(super) enum RequestPrompt {
     Text(String),
     Ids(Vec<i64>),
 }
 
-/// A value for all items of a batch, or one for each.
+/// A parameter of a batch.
 #[derive(Debug, Clone)]
-pub(super) enum Each<T> {
-    All(T),
-    Listed(Vec<T>),
+pub(super) enum BatchValue<T> {
+    /// One value for all items.
+    Same(T),
+    /// A list with one value for each item.
+    PerItem(Vec<T>),
 }
 
-impl<T> Each<T> {
-    /// The value of item `at` of a batch. A list that is too short, or given to
-    /// a single prompt (`None`), is an uncaught exception.
-    pub(super) fn of(&self, at: Option<usize>) -> Result<&T, Refusal> {
+impl<T> BatchValue<T> {
+    /// The value of item `at` of a batch; `at` is `None` for a single prompt. A list that is too short, or a list for a single prompt, is
+    /// an internal error, as in SGLang.
+    pub(super) fn item(&self, at: Option<usize>) -> Result<&T, Refusal> {
         match (self, at) {
-            (Self::All(value), _) => Ok(value),
-            (Self::Listed(values), Some(at)) => values.get(at).ok_or(Refusal::Internal),
-            (Self::Listed(_), None) => Err(Refusal::Internal),
+            (Self::Same(value), _) => Ok(value),
+            (Self::PerItem(values), Some(at)) => values.get(at).ok_or(Refusal::Internal),
+            (Self::PerItem(_), None) => Err(Refusal::Internal),
         }
     }
 }
 
-/// How the logprobs of all items are written.
+/// The format of the logprobs and the optional members of a reply, for all items.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ReplyShape {
+pub(super) struct ReplyFormat {
+    /// Logprobs have the text of each token.
     pub(super) texts: bool,
     pub(super) input: Form,
     pub(super) output: Form,
     pub(super) prompt_token_ids: bool,
 }
 
-/// What `/generate` was asked.
+/// A request to `/generate`.
 #[derive(Debug)]
 pub(super) struct GenerateRequest {
     pub(super) stream: bool,
-    /// One object is answered rather than an array, as long as `n` is 1.
+    /// The request has a single prompt: the reply is an object instead of an array if `n` is 1.
     pub(super) single: bool,
     pub(super) prompts: Vec<RequestPrompt>,
-    pub(super) rid: Option<Each<String>>,
-    pub(super) params: Each<SamplingParams>,
-    pub(super) return_logprob: Each<bool>,
-    pub(super) logprob_start_len: Each<i64>,
-    pub(super) top_logprobs_num: Each<i64>,
-    pub(super) token_ids_logprob: Each<Vec<i64>>,
-    pub(super) return_sampling_mask: Each<bool>,
-    /// The mask comes with the logprobs of all its tokens.
+    pub(super) rid: Option<BatchValue<String>>,
+    pub(super) params: BatchValue<SamplingParams>,
+    pub(super) return_logprob: BatchValue<bool>,
+    pub(super) logprob_start_len: BatchValue<i64>,
+    pub(super) top_logprobs_num: BatchValue<i64>,
+    pub(super) token_ids_logprob: BatchValue<Vec<i64>>,
+    pub(super) return_sampling_mask: BatchValue<bool>,
+    /// The sampling mask has the logprobs of all its tokens.
     pub(super) whole_support: bool,
-    pub(super) shape: ReplyShape,
-    /// A value error, which a stream hears about inside.
-    pub(super) refused: Option<Refusal>,
+    pub(super) format: ReplyFormat,
+    /// The first value error. A stream returns it as an event.
+    pub(super) value_error: Option<Refusal>,
 }
 
 impl GenerateRequest {
-    /// Reads a body. Errors are those that even a stream hears about at once.
+    /// Parses a body. The error is one that also a stream returns with its own status; other errors are in `value_error`.
     pub(super) fn parse(body: &[u8], dialect: Dialect) -> Result<Self, Refusal> {
         let value: Value = serde_json::from_slice(body).map_err(|error| {
             Refusal::Types(format!(
@@ -72,52 +75,60 @@ impl GenerateRequest {
             ))
         })?;
         let object = value.as_object().ok_or_else(|| Refusal::field("", "dictionary"))?;
-        let mut refused = None;
+        let mut value_error = None;
         let (single, prompts) = match prompts(object)? {
             Ok(prompts) => prompts,
             Err(refusal) => {
-                refused = Some(refusal);
+                value_error = Some(refusal);
                 (true, Vec::new())
             }
         };
         let stream = flag(object, "stream")?;
         let newer = dialect == Dialect::Sglang0523;
-        let (shape, mixed) = shape(object, newer, stream)?;
-        let refused = refused.or(mixed).or_else(|| switched_off(object, newer)).or_else(|| unsupported(object));
-        let thinks = flag(object, "require_reasoning")? || flag(object, "reasoning")?;
+        let (format, conflict) = reply_format(object, newer, stream)?;
+        let value_error =
+            value_error.or(conflict).or_else(|| needs_launch_flag(object, newer)).or_else(|| unsupported(object));
+        let require_reasoning = flag(object, "require_reasoning")? || flag(object, "reasoning")?;
         let number = |name, default| {
             let integer = |value: &Value| value.as_i64().ok_or_else(|| Refusal::field(name, "integer"));
-            Ok::<_, Refusal>(each(object, name, integer)?.unwrap_or(Each::All(default)))
+            Ok::<_, Refusal>(batch_value(object, name, integer)?.unwrap_or(BatchValue::Same(default)))
         };
         Ok(Self {
             stream,
             single,
             prompts,
-            rid: each(object, "rid", |v| v.as_str().map(str::to_owned).ok_or_else(|| Refusal::field("rid", "string")))?,
-            params: each(object, "sampling_params", |value| match value {
+            rid: batch_value(object, "rid", |v| {
+                v.as_str().map(str::to_owned).ok_or_else(|| Refusal::field("rid", "string"))
+            })?,
+            params: batch_value(object, "sampling_params", |value| match value {
                 Value::Object(params) => {
-                    SamplingParams::parse(params, dialect).map(|params| SamplingParams { thinks, ..params })
+                    SamplingParams::parse(params, dialect).map(|params| SamplingParams { require_reasoning, ..params })
                 }
                 _ => Err(Refusal::field("sampling_params", "dictionary")),
             })?
-            .unwrap_or(Each::All(SamplingParams::default())),
-            return_logprob: each(object, "return_logprob", |value| boolean("return_logprob", value))?
-                .unwrap_or(Each::All(false)),
+            .unwrap_or(BatchValue::Same(SamplingParams::default())),
+            return_logprob: batch_value(object, "return_logprob", |value| boolean("return_logprob", value))?
+                .unwrap_or(BatchValue::Same(false)),
             logprob_start_len: number("logprob_start_len", -1)?,
             top_logprobs_num: number("top_logprobs_num", 0)?,
             token_ids_logprob: token_ids(object)?,
-            return_sampling_mask: each(object, "return_sampling_mask", |value| boolean("return_sampling_mask", value))?
-                .unwrap_or(Each::All(false)),
+            return_sampling_mask: batch_value(object, "return_sampling_mask", |value| {
+                boolean("return_sampling_mask", value)
+            })?
+            .unwrap_or(BatchValue::Same(false)),
             whole_support: member(object, "sampling_logprobs_mode").and_then(Value::as_str) == Some("support"),
-            shape,
-            refused,
+            format,
+            value_error,
         })
     }
 }
 
-/// How logprobs are to be written, and what the flags for it cannot be combined
-/// with. 0.5.6 does not know them.
-fn shape(object: &Map<String, Value>, newer: bool, stream: bool) -> Result<(ReplyShape, Option<Refusal>), Refusal> {
+/// Parses the format of logprobs. Also returns an error if its flags cannot be combined. 0.5.6 ignores the flags.
+fn reply_format(
+    object: &Map<String, Value>,
+    newer: bool,
+    stream: bool,
+) -> Result<(ReplyFormat, Option<Refusal>), Refusal> {
     let flat_in = flag(object, "return_flat_raw_top_logprobs")?;
     let flat_out = flag(object, "return_flat_raw_output_top_logprobs")?;
     let b64 = flag(object, "return_flat_raw_top_logprobs_b64")?;
@@ -139,17 +150,17 @@ fn shape(object: &Map<String, Value>, newer: bool, stream: bool) -> Result<(Repl
         (true, false) => Form::Flat,
         (true, true) => Form::FlatBase64,
     };
-    let shape = ReplyShape {
+    let format = ReplyFormat {
         texts: flag(object, "return_text_in_logprobs")?,
         input: form(flat_in),
         output: form(flat_out),
         prompt_token_ids: newer && flag(object, "return_prompt_token_ids")?,
     };
-    Ok((shape, message.map(Refusal::value)))
+    Ok((format, message.map(Refusal::value)))
 }
 
-/// Features of a request that need a flag at launch.
-fn switched_off(object: &Map<String, Value>, newer: bool) -> Option<Refusal> {
+/// The refusal of a request for a feature that needs a launch flag of SGLang; the engine emulates a server without these flags.
+fn needs_launch_flag(object: &Map<String, Value>, newer: bool) -> Option<Refusal> {
     if member(object, "custom_logit_processor").is_some() {
         return Some(Refusal::value(
             "The server is not configured to enable custom logit processor. Please set \
@@ -176,8 +187,8 @@ fn switched_off(object: &Map<String, Value>, newer: bool) -> Option<Refusal> {
     )))
 }
 
-/// What SGLang has and this engine does not.
-const LACKS: [&str; 8] = [
+/// Fields of SGLang that the demo engine does not support.
+const UNSUPPORTED_FIELDS: [&str; 8] = [
     "input_embeds",
     "image_data",
     "video_data",
@@ -189,8 +200,8 @@ const LACKS: [&str; 8] = [
 ];
 
 fn unsupported(object: &Map<String, Value>) -> Option<Refusal> {
-    let asked = |name: &&&str| member(object, name).is_some_and(|value| *value != Value::Bool(false));
-    let name = LACKS.iter().find(asked)?;
+    let is_set = |name: &&&str| member(object, name).is_some_and(|value| *value != Value::Bool(false));
+    let name = UNSUPPORTED_FIELDS.iter().find(is_set)?;
     Some(Refusal::Value(format!("{name} is not supported by the demo engine")))
 }
 
@@ -206,15 +217,15 @@ fn boolean(name: &str, value: &Value) -> Result<bool, Refusal> {
     value.as_bool().ok_or_else(|| Refusal::field(name, "boolean"))
 }
 
-fn each<T>(
+fn batch_value<T>(
     object: &Map<String, Value>,
     name: &str,
     read: impl Fn(&Value) -> Result<T, Refusal>,
-) -> Result<Option<Each<T>>, Refusal> {
+) -> Result<Option<BatchValue<T>>, Refusal> {
     Ok(match member(object, name) {
         None => None,
-        Some(Value::Array(values)) => Some(Each::Listed(values.iter().map(read).collect::<Result<_, _>>()?)),
-        Some(value) => Some(Each::All(read(value)?)),
+        Some(Value::Array(values)) => Some(BatchValue::PerItem(values.iter().map(read).collect::<Result<_, _>>()?)),
+        Some(value) => Some(BatchValue::Same(read(value)?)),
     })
 }
 
@@ -223,33 +234,34 @@ fn ids(name: &str, value: &Value) -> Result<Vec<i64>, Refusal> {
     ids.iter().map(|id| id.as_i64().ok_or_else(|| Refusal::field(name, "integer"))).collect()
 }
 
-/// One list for all items, or a list of lists; an empty list asks for nothing.
-fn token_ids(object: &Map<String, Value>) -> Result<Each<Vec<i64>>, Refusal> {
+/// Parses `token_ids_logprob`: one list for all items, or a list of lists. An empty list requests no ids.
+fn token_ids(object: &Map<String, Value>) -> Result<BatchValue<Vec<i64>>, Refusal> {
     let name = "token_ids_logprob";
     Ok(match member(object, name) {
-        None => Each::All(Vec::new()),
+        None => BatchValue::Same(Vec::new()),
         Some(Value::Array(lists)) if lists.iter().any(Value::is_array) => {
-            // A null in place of a list is a type error, unlike in other fields.
+            // unlike in other fields, null instead of a list is a type error
             let lists = lists.iter().map(|list| ids(name, list));
-            Each::Listed(lists.collect::<Result<_, _>>()?)
+            BatchValue::PerItem(lists.collect::<Result<_, _>>()?)
         }
-        Some(value) => Each::All(ids(name, value)?),
+        Some(value) => BatchValue::Same(ids(name, value)?),
     })
 }
 
-/// `text` decides whether it is a batch; `input_ids`, where given, are what is run.
-#[allow(clippy::type_complexity, reason = "type errors and value errors come at different times")]
+/// Parses the prompts. Also returns whether the request has a single prompt instead of a batch. `input_ids` take precedence over `text`. It
+/// is an internal error if only one of the two is a batch.
+#[allow(clippy::type_complexity, reason = "the outer error is a type error, and the inner one is a value error")]
 fn prompts(object: &Map<String, Value>) -> Result<Result<(bool, Vec<RequestPrompt>), Refusal>, Refusal> {
     let texts =
-        each(object, "text", |v| v.as_str().map(str::to_owned).ok_or_else(|| Refusal::field("text", "string")))?;
+        batch_value(object, "text", |v| v.as_str().map(str::to_owned).ok_or_else(|| Refusal::field("text", "string")))?;
     let given = match member(object, "input_ids") {
         None => None,
         Some(Value::Array(lists)) if lists.iter().any(Value::is_array) => {
-            Some(Each::Listed(lists.iter().map(|list| ids("input_ids", list)).collect::<Result<_, _>>()?))
+            Some(BatchValue::PerItem(lists.iter().map(|list| ids("input_ids", list)).collect::<Result<_, _>>()?))
         }
-        Some(value) => Some(Each::All(ids("input_ids", value)?)),
+        Some(value) => Some(BatchValue::Same(ids("input_ids", value)?)),
     };
-    if let Some(Each::All(ids)) = &given
+    if let Some(BatchValue::Same(ids)) = &given
         && ids.is_empty()
     {
         return Ok(Err(Refusal::value("input_ids cannot be empty.")));
@@ -258,12 +270,12 @@ fn prompts(object: &Map<String, Value>) -> Result<Result<(bool, Vec<RequestPromp
         (None, None) => {
             return Ok(Err(Refusal::value("Either text, input_ids or input_embeds should be provided.")));
         }
-        (None | Some(Each::All(_)), Some(Each::All(ids))) => (true, vec![RequestPrompt::Ids(ids)]),
-        (None | Some(Each::Listed(_)), Some(Each::Listed(lists))) => {
+        (None | Some(BatchValue::Same(_)), Some(BatchValue::Same(ids))) => (true, vec![RequestPrompt::Ids(ids)]),
+        (None | Some(BatchValue::PerItem(_)), Some(BatchValue::PerItem(lists))) => {
             (false, lists.into_iter().map(RequestPrompt::Ids).collect())
         }
-        (Some(Each::All(text)), None) => (true, vec![RequestPrompt::Text(text)]),
-        (Some(Each::Listed(texts)), None) => (false, texts.into_iter().map(RequestPrompt::Text).collect()),
+        (Some(BatchValue::Same(text)), None) => (true, vec![RequestPrompt::Text(text)]),
+        (Some(BatchValue::PerItem(texts)), None) => (false, texts.into_iter().map(RequestPrompt::Text).collect()),
         (Some(_), Some(_)) => return Err(Refusal::Internal),
     }))
 }

@@ -1,6 +1,6 @@
 //! A deterministic random number generator.
 
-/// SplitMix64, with one 64-bit state. Its numbers are equal on every machine, which tests rely on.
+/// SplitMix64, with a 64-bit state. Tests rely on the same numbers on every machine.
 #[derive(Debug, Clone)]
 pub(super) struct Rng(u64);
 
@@ -14,7 +14,7 @@ impl Rng {
         mix(self.0)
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a uniform random number in [0, 1).
     pub(super) fn next_f64(&mut self) -> f64 {
         unit(self.next_u64())
     }
@@ -27,7 +27,7 @@ pub(super) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The upper 53 bits as a number in [0, 1).
+/// Converts the upper 53 bits to a number in [0, 1).
 pub(super) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! Which path goes where, and whole responses.
+//! The router of the engine, and the constructors of complete responses.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::refusal::Refusal;
 use super::{admin, generate, info};
 use crate::engine::routes as sglang;
 
-/// A model by its name.
-const MODEL: &str = "/v1/models/";
+/// The path prefix of a model; its name follows.
+const MODEL_PREFIX: &str = "/v1/models/";
 
-/// Answers a request whose body has come.
+/// Answers a request whose body has been read.
 pub(super) async fn route(
     engine: Arc<Engine>,
     head: &http::request::Parts,
@@ -24,7 +24,7 @@ pub(super) async fn route(
     let path = head.uri.path();
     let allow = methods(&engine, path).ok_or_else(|| match sglang::route(path).endpoint {
         "other" => Refusal::Route { status: StatusCode::NOT_FOUND, allow: None },
-        endpoint => Refusal::Lacks { endpoint },
+        endpoint => Refusal::Unsupported { endpoint },
     })?;
     if path.len() > 1 && path.ends_with('/') {
         return Ok(redirect(head));
@@ -43,21 +43,21 @@ pub(super) async fn route(
         "/model_info" | "/get_model_info" => Ok(info::model_info(&engine)),
         "/server_info" | "/get_server_info" => Ok(info::server_info(&engine)),
         "/v1/models" => Ok(info::models(&engine)),
-        _ if path.starts_with(MODEL) => info::model(&engine, &path[MODEL.len()..]),
+        _ if path.starts_with(MODEL_PREFIX) => info::model(&engine, &path[MODEL_PREFIX.len()..]),
         "/metrics" => Ok(info::metrics(&engine)),
         "/ready" if engine.control().is_paused() => Ok(answer(StatusCode::SERVICE_UNAVAILABLE, "", "")),
         "/abort_request" => admin::abort(&engine, &body),
         "/pause_generation" => admin::pause(&engine, &body).await,
-        "/continue_generation" => Ok(admin::go_on(&engine)),
+        "/continue_generation" => Ok(admin::continue_generation(&engine)),
         "/flush_cache" => Ok(admin::flush(&engine)),
         "/update_weights_from_disk" => admin::update_weights(&engine, &body).await,
-        "/update_weight_version" => admin::update_label(&engine, &body).await,
-        // /health, /health_generate, /ready, /ping: there, and nothing to say.
+        "/update_weight_version" => admin::update_weight_version(&engine, &body).await,
+        // /health, /health_generate, /ready and /ping have an empty body
         _ => Ok(answer(StatusCode::OK, "", "")),
     }
 }
 
-/// The methods of a path, as the `allow` header lists them; `None` for an unknown route.
+/// The methods of a path, in the format of the `allow` header; `None` for an unknown route.
 fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
     let newer = engine.options().dialect == Dialect::Sglang0523;
     Some(match path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path) {
@@ -65,7 +65,7 @@ fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
         "/flush_cache" => "GET, POST",
         "/health" | "/health_generate" | "/ping" => "GET",
         "/model_info" | "/get_model_info" | "/server_info" | "/get_server_info" | "/v1/models" => "GET",
-        path if path.starts_with(MODEL) => "GET",
+        path if path.starts_with(MODEL_PREFIX) => "GET",
         "/ready" if newer => "GET",
         "/metrics" if newer && engine.options().metrics => "GET",
         "/tokenize" | "/detokenize" | "/v1/tokenize" | "/v1/detokenize" | "/abort_request" => "POST",
@@ -75,7 +75,7 @@ fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
     })
 }
 
-/// A whole response; no content type where `kind` is empty.
+/// Builds a complete response. It has no content type if `kind` is empty.
 pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::whole(body));
     *response.status_mut() = status;
@@ -94,7 +94,7 @@ pub(super) fn refuse(refusal: &Refusal) -> Response<ReplyBody> {
     response
 }
 
-/// A path with a slash too many is sent to the one without.
+/// Redirects a path with a trailing slash to the path without it.
 fn redirect(head: &http::request::Parts) -> Response<ReplyBody> {
     let mut response = answer(StatusCode::TEMPORARY_REDIRECT, "", "");
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `sampling_params`: how tokens are drawn and when to stop.
+//! Parses `sampling_params`: the parameters of sampling and the stop conditions.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::grammar::Grammar;
 use super::options::Dialect;
 use super::refusal::Refusal;
 
-/// As the real one lists them, in its order, for the message about an unknown key.
+/// The keys, in the order in which SGLang's error about an unknown key lists them.
 const KEYS: [&str; 28] = [
     "max_new_tokens",
     "stop",
@@ -38,12 +38,12 @@ const KEYS: [&str; 28] = [
     "choice",
 ];
 
-/// A scripted output: its tokens are sampled in order, with the logprobs that the model gives them.
+/// A scripted output: the engine outputs these tokens in order, with the logprobs that the model assigns to them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScriptedOutput {
-    /// A text; the names of special tokens in it are those tokens.
+    /// A text. The text of a special token becomes that token.
     Text(String),
-    /// Tokens.
+    /// Token ids.
     Ids(Vec<u32>),
 }
 
@@ -61,12 +61,12 @@ impl ScriptedOutput {
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the names are SGLang's")]
 pub struct SamplingParams {
-    /// `None` goes on to the end of the context.
+    /// `None`: up to the end of the context.
     pub max_new_tokens: Option<i64>,
     pub min_new_tokens: i64,
     pub temperature: f64,
     pub top_p: f64,
-    /// `None` is the whole vocabulary.
+    /// `None`: the whole vocabulary.
     pub top_k: Option<usize>,
     pub min_p: f64,
     pub frequency_penalty: f64,
@@ -78,20 +78,20 @@ pub struct SamplingParams {
     pub skip_special_tokens: bool,
     pub no_stop_trim: bool,
     pub n: usize,
-    /// Token id and what is added to its logit.
+    /// Token ids, each with the number that is added to its logit.
     pub logit_bias: Vec<(i64, f64)>,
     pub sampling_seed: Option<i64>,
-    /// Tokens an event; `None` is the server's.
+    /// Tokens per event; `None`: the default of the server.
     pub stream_interval: Option<usize>,
-    /// What the text must be.
+    /// The grammar that constrains the output.
     pub grammar: Option<Grammar>,
-    /// The request asks for a thought first; the grammar begins after it.
-    pub thinks: bool,
-    /// Why the request is refused: it asks for what this engine does not have.
+    /// The output begins with thinking. The grammar begins after it.
+    pub require_reasoning: bool,
+    /// The error message for a feature that the engine does not support.
     pub unsupported: Option<String>,
-    /// What is sampled whatever the distribution, for tests: ids, or a text.
-    pub say: Option<ScriptedOutput>,
-    /// The plugin is asked; `Some(true)`: for the whole vocabulary alone.
+    /// The output that replaces sampled tokens, for tests: `custom_params.say`.
+    pub script: Option<ScriptedOutput>,
+    /// The request asks the plugin for entropies; `Some(true)`: only for exact ones over the whole vocabulary.
     pub plugin: Option<bool>,
 }
 
@@ -117,27 +117,27 @@ impl Default for SamplingParams {
             sampling_seed: None,
             stream_interval: None,
             grammar: None,
-            thinks: false,
+            require_reasoning: false,
             unsupported: None,
-            say: None,
+            script: None,
             plugin: None,
         }
     }
 }
 
 impl SamplingParams {
-    /// Whether the most probable token is always taken.
+    /// Whether decoding is greedy: the most probable token is always chosen.
     pub fn is_greedy(&self) -> bool {
         self.top_k == Some(1)
     }
 
-    /// The temperature that returned logprobs are at: the request's, or 1 where
-    /// it is greedy (as SGLang answers while everything in its batch is).
+    /// The temperature of returned logprobs: that of the request, or 1 if it is greedy. SGLang returns the same for a greedy request if all
+    /// requests of its batch are greedy.
     pub fn described_temperature(&self) -> f64 {
         if self.is_greedy() { 1.0 } else { self.temperature }
     }
 
-    /// As SGLang rewrites them on arrival: temperature 0 is temperature 1 with `top_k` 1.
+    /// Normalises the parameters as SGLang does: temperature 0 becomes temperature 1 with `top_k` 1.
     pub fn normalised(mut self) -> Self {
         if (0.0..1e-6).contains(&self.temperature) {
             self.temperature = 1.0;
@@ -146,18 +146,18 @@ impl SamplingParams {
         self
     }
 
-    /// Reads the request's object. Values are checked later, by `Limits`.
+    /// Parses `sampling_params`. [`ParamsVerifier`](super::verify::ParamsVerifier) checks the values later.
     pub(super) fn parse(object: &Map<String, Value>, dialect: Dialect) -> Result<Self, Refusal> {
         let mut params = Self::default();
         for (key, value) in object {
             params.set(key, value).map_err(|message| match dialect {
                 Dialect::Sglang0523 => Refusal::Schema(message),
-                // Keyword arguments of a Python class: an uncaught TypeError.
+                // SGLang 0.5.6 passes them as keyword arguments to a class, which raises an uncaught TypeError
                 Dialect::Sglang056 => Refusal::Internal,
             })?;
         }
         if dialect == Dialect::Sglang056 {
-            // Measured: accepted and never applied there.
+            // measured: SGLang 0.5.6 accepts the parameter and does not apply it
             params.repetition_penalty = 1.0;
         }
         Ok(params)
@@ -168,7 +168,7 @@ impl SamplingParams {
             if key == "max_new_tokens" {
                 self.max_new_tokens = None;
             }
-            return known(key);
+            return check_key(key);
         }
         match key {
             "max_new_tokens" => self.max_new_tokens = Some(integer(value)?),
@@ -179,7 +179,7 @@ impl SamplingParams {
             "frequency_penalty" => self.frequency_penalty = float(value)?,
             "presence_penalty" => self.presence_penalty = float(value)?,
             "repetition_penalty" => self.repetition_penalty = float(value)?,
-            // 0 is kept for verify to refuse: it is no size of a choice.
+            // `verify` refuses 0
             "top_k" => {
                 let top_k = integer(value)?;
                 self.top_k = (top_k != -1).then_some(usize::try_from(top_k).unwrap_or(0));
@@ -189,7 +189,7 @@ impl SamplingParams {
             "stop_token_ids" => {
                 let ids = value.as_array().ok_or_else(|| mismatch(value, "a sequence"))?;
                 let ids = ids.iter().filter(|id| !id.is_null()).map(integer);
-                // An id that is no token's never comes up, so it may as well be dropped.
+                // an id outside the vocabulary is never sampled, so it is ignored
                 self.stop_token_ids =
                     ids.filter_map(|id| id.map(|id| u32::try_from(id).ok()).transpose()).collect::<Result<_, _>>()?;
             }
@@ -207,14 +207,14 @@ impl SamplingParams {
                 self.logit_bias = biases.iter().map(bias).collect::<Result<_, _>>()?;
             }
             "custom_params" => {
-                self.say = value.get("say").and_then(ScriptedOutput::parse);
+                self.script = value.get("say").and_then(ScriptedOutput::parse);
                 self.plugin = match value.get("tokentap_entropy") {
                     Some(Value::Bool(true)) => Some(false),
                     Some(Value::String(text)) if text == "full" => Some(true),
                     _ => None,
                 }
             }
-            // An empty grammar is no grammar.
+            // an empty string means no grammar
             "regex" | "json_schema" | "ebnf" | "structural_tag" if value.as_str() == Some("") => {}
             "json_schema" => match Grammar::of_schema(value.as_str().ok_or_else(|| mismatch(value, "a string"))?) {
                 Ok(grammar) => self.grammar = Some(grammar),
@@ -223,13 +223,13 @@ impl SamplingParams {
             "regex" | "ebnf" | "structural_tag" | "stop_regex" | "beam_width" | "watermark" => {
                 self.unsupported = Some(format!("sampling_params.{key} is not supported by the demo engine"));
             }
-            _ => return known(key),
+            _ => return check_key(key),
         }
         Ok(())
     }
 }
 
-fn known(key: &str) -> Result<(), String> {
+fn check_key(key: &str) -> Result<(), String> {
     if KEYS.contains(&key) {
         return Ok(());
     }

@@ -1,52 +1,56 @@
-//! One sequence while it is generated.
+//! A sequence that is being generated.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::engine::Engine;
 use super::item::Item;
-use super::journal::{End, JournalWriter, Sampled};
+use super::journal::{End, JournalWriter, SampledToken};
 use super::logits;
+use super::logprob_rows::LogprobRows;
 use super::model::Position;
 use super::options::{Dialect, Streaming};
-use super::rows::TopRows;
-use super::said::ReplyMembers;
+use super::reply_members::ReplyMembers;
 use super::sampling::ScriptedOutput;
 use super::transcript::Transcript;
 use super::weights::Weights;
 use super::wire::{Finish, Logprobs, Meta, Reply, Span, Timing};
 
-/// What has been sent of a stream.
+/// The part of a reply that a stream has sent.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sent {
+struct StreamProgress {
+    /// An event was sent.
     any: bool,
+    /// The number of output tokens that were sent.
     tokens: usize,
+    /// Bytes of text that were sent.
     text: usize,
 }
 
-/// A sequence and everything a reply says about it.
+/// A sequence and the content of its reply.
 #[derive(Debug)]
 pub(super) struct Sequence {
     item: Item,
-    /// What is to be sampled first, whatever the distribution.
+    /// The scripted output; tokens are sampled after its end.
     script: Vec<u32>,
     output: Vec<u32>,
     transcript: Transcript,
-    input_rows: TopRows,
-    output_rows: TopRows,
-    said: ReplyMembers,
+    input_rows: LogprobRows,
+    output_rows: LogprobRows,
+    members: ReplyMembers,
     spans: Vec<Span>,
-    shown_version: String,
+    /// The label of [`Weights::reported_label`] at the last step.
+    reported_version: String,
     finish: Option<Finish>,
     retractions: usize,
-    cached: usize,
+    cached_tokens: usize,
     timing: Timing,
-    sent: Sent,
-    /// `None` where no journal is kept.
-    pen: Option<JournalWriter>,
+    sent: StreamProgress,
+    /// `None` if the engine keeps no journal.
+    journal: Option<JournalWriter>,
 }
 
 impl Sequence {
-    /// Begins a sequence: the numbers of its prompt are computed here.
+    /// Begins a sequence, and computes the logprobs of its prompt. `received` is the arrival time in seconds since the epoch.
     pub(super) fn new(item: Item, engine: &Engine, received: f64) -> Self {
         let weights = engine.control().weights();
         let start = item.logprobs.as_ref().map_or(item.prompt.len(), |ask| ask.start);
@@ -58,24 +62,24 @@ impl Sequence {
             ..Timing::default()
         };
         let input_rows = match &item.logprobs {
-            Some(ask) => TopRows::of_prompt(&item.prompt, ask, engine.model(), weights.number),
-            None => TopRows::default(),
+            Some(request) => LogprobRows::of_prompt(&item.prompt, request, engine.model(), weights.number),
+            None => LogprobRows::default(),
         };
         Self {
             script: script(engine, &item),
             output: Vec::new(),
             transcript: Transcript::new(item.params.skip_special_tokens),
             input_rows,
-            output_rows: TopRows::default(),
-            said: ReplyMembers::default(),
+            output_rows: LogprobRows::default(),
+            members: ReplyMembers::default(),
             spans: Vec::new(),
-            shown_version: weights.shown.clone(),
+            reported_version: weights.reported_label.clone(),
             finish: None,
             retractions: 0,
-            cached: engine.cache().matched(&item.prompt, start.min(item.prompt.len() - 1)),
+            cached_tokens: engine.cache().cached_prefix_len(&item.prompt, start.min(item.prompt.len() - 1)),
             timing,
-            sent: Sent::default(),
-            pen: engine.log(&item.rid, &item.prompt),
+            sent: StreamProgress::default(),
+            journal: engine.begin_journal_entry(&item.rid, &item.prompt),
             item,
         }
     }
@@ -106,14 +110,14 @@ impl Sequence {
             true => logits::top(&adjusted, 1)[0],
             false => {
                 let probabilities = logits::softmax_f32(&adjusted, params.temperature as f32);
-                logits::draw(&probabilities, params, self.item.rng.next_f64())
+                logits::sample(&probabilities, params, self.item.rng.next_f64())
             }
         };
-        let room = self.item.limit > 0;
-        if let (Some(pen), true) = (&self.pen, room) {
+        let has_room = self.item.limit > 0;
+        if let (Some(journal), true) = (&self.journal, has_room) {
             let greedy = params.is_greedy() || engine.options().original_logprob;
             let logprobs = logits::logprobs(&adjusted, params.temperature as f32, greedy);
-            pen.sampled(Sampled {
+            journal.record(SampledToken {
                 id,
                 logprob: logprobs[id as usize],
                 entropy: engine.entropy(at, params, weights.number),
@@ -121,21 +125,21 @@ impl Sequence {
                 label: weights.label.clone(),
             });
         }
-        if let Some(ask) = &self.item.logprobs {
+        if let Some(request) = &self.item.logprobs {
             let original = engine.options().original_logprob;
             let logprobs = logits::logprobs(&adjusted, params.temperature as f32, params.is_greedy() || original);
-            // With max_new_tokens 0 SGLang still reports what would have come next.
-            self.output_rows.push(ask, &logprobs, room.then_some(id));
+            // with max_new_tokens 0 SGLang still returns the top logprobs of the next position
+            self.output_rows.push(request, &logprobs, has_room.then_some(id));
         }
         if self.timing.prefill_finished_time == 0.0 {
             self.timing.prefill_finished_time = now();
             self.timing.queue_time = self.timing.forward_entry_time - self.timing.api_server_dispatch_finish_ts;
         }
-        self.shown_version.clone_from(&weights.shown);
-        if !room {
+        self.reported_version.clone_from(&weights.reported_label);
+        if !has_room {
             return self.end(Finish::Length(0), engine);
         }
-        self.said.push(&adjusted, id, &self.item, engine.options());
+        self.members.push(&adjusted, id, &self.item, engine.options());
         self.output.push(id);
         match self.spans.last_mut() {
             Some(span) if span.version == weights.label => span.end += 1,
@@ -144,10 +148,11 @@ impl Sequence {
                 self.spans.push(Span { version: weights.label.clone(), start, end: start + 1 });
             }
         }
-        self.look_for_the_end(id, engine);
+        self.check_finish(id, engine);
     }
 
-    fn look_for_the_end(&mut self, id: u32, engine: &Engine) {
+    /// Appends the text of the sampled token `id`, and ends the sequence if a stop condition or the maximum length is reached.
+    fn check_finish(&mut self, id: u32, engine: &Engine) {
         let params = &self.item.params;
         let is_stop = id == engine.model().eos() || params.stop_token_ids.contains(&id);
         let stopped = !params.ignore_eos && is_stop;
@@ -156,8 +161,8 @@ impl Sequence {
         }
         let length = (self.output.len() == self.item.limit).then_some(Finish::Length(self.item.limit));
         let token = stopped.then_some(Finish::StopToken(id));
-        let string = self.transcript.cut(&params.stop, params.no_stop_trim).map(Finish::StopString);
-        // Which of them wins in one step changed between the versions.
+        let string = self.transcript.truncate_at_stop(&params.stop, params.no_stop_trim).map(Finish::StopString);
+        // the precedence of conditions that are met in the same step differs between the versions
         let finish = match engine.options().dialect {
             Dialect::Sglang0523 => string.or(token).or(length),
             Dialect::Sglang056 => length.or(token).or(string),
@@ -169,13 +174,13 @@ impl Sequence {
 
     fn end(&mut self, finish: Finish, engine: &Engine) {
         if !matches!(finish, Finish::StopString(_)) {
-            self.transcript.close(engine.tokenizer());
+            self.transcript.finish(engine.tokenizer());
         }
         if finish != Finish::Abort {
             engine.cache().insert([&self.item.prompt[..], &self.output].concat());
         }
-        if let Some(pen) = &self.pen {
-            pen.end(match finish {
+        if let Some(journal) = &self.journal {
+            journal.end(match finish {
                 Finish::Abort => End::Abort,
                 Finish::Length(_) => End::Length,
                 Finish::StopToken(_) | Finish::StopString(_) => End::Stop,
@@ -185,60 +190,63 @@ impl Sequence {
         self.timing.request_finished_ts = now();
     }
 
-    /// Whether an event should be sent now.
-    pub(super) fn is_due(&self, engine: &Engine) -> bool {
+    /// Whether an event must be sent now.
+    pub(super) fn is_event_due(&self, engine: &Engine) -> bool {
         if self.is_finished() {
             return true;
         }
         let interval = self.item.params.stream_interval.unwrap_or(1);
         let unsent = self.output.len() - self.sent.tokens;
         match engine.options().dialect {
-            // What may become a stop string is held back, ids and all.
+            // tokens that may become part of a stop string are not sent yet
             Dialect::Sglang0523 => {
-                (unsent >= interval || self.sent.tokens == 0) && !self.transcript.may_stop(&self.item.params.stop)
+                (unsent >= interval || self.sent.tokens == 0)
+                    && !self.transcript.ends_in_stop_prefix(&self.item.params.stop)
             }
             Dialect::Sglang056 => interval == 1 || self.output.len() % interval == 1,
         }
     }
 
-    /// The next event; from then on it counts as sent.
+    /// Returns the next event and records it as sent.
     pub(super) fn event(&mut self, engine: &Engine, index: Option<usize>) -> Vec<u8> {
-        self.stamp();
+        self.record_send_time();
         let from = match engine.options().streaming {
             Streaming::Incremental if engine.options().dialect == Dialect::Sglang0523 => self.sent,
-            _ => Sent { any: self.sent.any, ..Sent::default() },
+            _ => StreamProgress { any: self.sent.any, ..StreamProgress::default() },
         };
         let mut event = Vec::new();
         engine.wire().event(&mut event, &Reply { index, ..self.reply(engine, from) });
-        self.sent = Sent { any: true, tokens: self.output.len(), text: self.transcript.text().len() };
+        self.sent = StreamProgress { any: true, tokens: self.output.len(), text: self.transcript.text().len() };
         event
     }
 
-    /// The whole reply, for a request that does not stream.
-    pub(super) fn whole<'a>(&'a self, engine: &'a Engine) -> Reply<'a> {
-        self.reply(engine, Sent::default())
+    /// The full reply to a request that does not stream.
+    pub(super) fn full_reply<'a>(&'a self, engine: &'a Engine) -> Reply<'a> {
+        self.reply(engine, StreamProgress::default())
     }
 
-    /// Notes that the first byte is about to go out.
-    pub(super) fn stamp(&mut self) {
+    /// Records the time at which the first byte of the reply is sent.
+    pub(super) fn record_send_time(&mut self) {
         if self.timing.response_sent_to_client_ts == 0.0 {
             self.timing.response_sent_to_client_ts = now();
         }
     }
 
-    /// Until the end the label of the engine's front; then, where there are spans, that of the last.
+    /// The label in `meta_info`: [`Weights::reported_label`], or the label of the last span if the sequence has finished and the reply has
+    /// spans.
     fn weight_version(&self, engine: &Engine) -> &str {
-        let spans = self.is_finished() && engine.options().dialect == Dialect::Sglang0523;
-        let last = self.spans.last().filter(|_| spans);
-        last.map_or(&self.shown_version, |span| &span.version)
+        let has_spans = self.is_finished() && engine.options().dialect == Dialect::Sglang0523;
+        let last = self.spans.last().filter(|_| has_spans);
+        last.map_or(&self.reported_version, |span| &span.version)
     }
 
-    fn reply<'a>(&'a self, engine: &'a Engine, from: Sent) -> Reply<'a> {
-        let logprobs = self.item.logprobs.as_ref().map(|ask| Logprobs {
-            input: self.input_rows.side(ask, 0, self.item.shape.input),
-            output: self.output_rows.side(ask, from.tokens, self.item.shape.output),
+    /// The reply from `from` on.
+    fn reply<'a>(&'a self, engine: &'a Engine, from: StreamProgress) -> Reply<'a> {
+        let logprobs = self.item.logprobs.as_ref().map(|request| Logprobs {
+            input: self.input_rows.side(request, 0, self.item.format.input),
+            output: self.output_rows.side(request, from.tokens, self.item.format.output),
             output_length: self.output_rows.len(),
-            texts: self.item.shape.texts.then_some(engine.texts()),
+            texts: self.item.format.texts.then_some(engine.texts()),
         });
         Reply {
             text: self.transcript.text().get(from.text..).unwrap_or_default(),
@@ -248,27 +256,27 @@ impl Sequence {
                 finish: self.finish.as_ref(),
                 prompt_tokens: self.item.prompt.len(),
                 completion_tokens: self.output.len(),
-                cached_tokens: self.cached,
+                cached_tokens: self.cached_tokens,
                 weight_version: self.weight_version(engine),
                 weight_versions: &self.spans,
                 retractions: self.retractions,
                 logprobs,
-                masks: self.said.masks(&self.item, from.tokens),
+                masks: self.members.masks(&self.item, from.tokens),
                 masks_length: self.output.len(),
-                exact: self.said.entropies(&self.item, engine.options(), from.tokens),
+                exact: self.members.entropies(&self.item, engine.options(), from.tokens),
                 timing: self.timing,
                 first: !from.any,
             },
-            prompt_token_ids: self.item.shape.prompt_token_ids.then_some(&self.item.prompt),
+            prompt_token_ids: self.item.format.prompt_token_ids.then_some(&self.item.prompt),
             index: None,
         }
     }
 }
 
-/// The tokens that a request wants sampled.
+/// The tokens of the scripted output; empty without one.
 fn script(engine: &Engine, item: &Item) -> Vec<u32> {
     let most = engine.model().vocab_size();
-    match &item.params.say {
+    match &item.params.script {
         None => Vec::new(),
         Some(ScriptedOutput::Text(text)) => engine.tokenizer().encode(text),
         Some(ScriptedOutput::Ids(ids)) => ids.iter().copied().take_while(|id| (*id as usize) < most).collect(),

@@ -1,11 +1,11 @@
-//! The text of a sequence as it grows, and the stop strings in it.
+//! The text of a sequence that is being generated, and the search for stop strings.
 
 use super::vocabulary::Vocabulary;
 
-/// A UTF-8 character has at most four bytes, so it is complete after four tokens.
-const LONGEST_CHARACTER: usize = 4;
+/// The maximum number of tokens of a character: it has at most four bytes, and each token has at least one.
+const MAX_CHARACTER_TOKENS: usize = 4;
 
-/// Text decoded so far. The bytes of an unfinished character are held back.
+/// The decoded text. Tokens of an incomplete character are pending.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
     text: String,
@@ -21,14 +21,14 @@ impl Transcript {
     pub(super) fn push(&mut self, tokenizer: &Vocabulary, id: u32) {
         self.pending.push(id);
         let text = tokenizer.decode(&self.pending, self.skip_special);
-        if !text.ends_with(char::REPLACEMENT_CHARACTER) || self.pending.len() == LONGEST_CHARACTER {
+        if !text.ends_with(char::REPLACEMENT_CHARACTER) || self.pending.len() == MAX_CHARACTER_TOKENS {
             self.text.push_str(&text);
             self.pending.clear();
         }
     }
 
-    /// Ends the text: the text that was held back is shown unchanged.
-    pub(super) fn close(&mut self, tokenizer: &Vocabulary) {
+    /// Ends the text: decodes the pending tokens, although their last character may be incomplete.
+    pub(super) fn finish(&mut self, tokenizer: &Vocabulary) {
         self.text.push_str(&tokenizer.decode(&self.pending, self.skip_special));
         self.pending.clear();
     }
@@ -37,22 +37,21 @@ impl Transcript {
         &self.text
     }
 
-    /// Looks for the stop strings in their order; cuts the text before the first
-    /// that is there (behind it when it is to be kept) and returns it.
-    pub(super) fn cut(&mut self, stops: &[String], keep: bool) -> Option<String> {
+    /// Finds the first of `stops` that occurs in the text, truncates the text before it, or after it with `keep`, and returns it.
+    pub(super) fn truncate_at_stop(&mut self, stops: &[String], keep: bool) -> Option<String> {
         let found = stops.iter().filter(|stop| !stop.is_empty());
         let (at, stop) = found.filter_map(|stop| Some((self.text.find(stop)?, stop))).next()?;
         self.text.truncate(if keep { at + stop.len() } else { at });
         Some(stop.clone())
     }
 
-    /// Whether the text ends in what may become a stop string.
-    pub(super) fn may_stop(&self, stops: &[String]) -> bool {
-        let begun = |stop: &String| {
-            let starts = stop.char_indices().skip(1).map(|(at, _)| &stop[..at]);
-            starts.into_iter().any(|start| self.text.ends_with(start))
+    /// Whether the text ends with a proper prefix of a stop string.
+    pub(super) fn ends_in_stop_prefix(&self, stops: &[String]) -> bool {
+        let has_begun = |stop: &String| {
+            let prefixes = stop.char_indices().skip(1).map(|(at, _)| &stop[..at]);
+            prefixes.into_iter().any(|prefix| self.text.ends_with(prefix))
         };
-        stops.iter().any(begun)
+        stops.iter().any(has_begun)
     }
 }
 
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_split_character_is_held_back_until_it_is_whole() {
+    fn incomplete_character_is_pending_until_it_is_complete() {
         let tokenizer = Model::tokenizer();
         let ids = tokenizer.encode("a🙂b");
         assert!(ids.len() > 4, "the emoji is several tokens in a small vocabulary: {ids:?}");
@@ -76,25 +75,25 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_character_is_shown_at_the_end() {
+    fn finish_decodes_an_incomplete_character() {
         let tokenizer = Model::tokenizer();
         let ids = tokenizer.encode("a🙂");
         let mut transcript = Transcript::new(true);
         ids[..ids.len() - 1].iter().for_each(|id| transcript.push(&tokenizer, *id));
         assert_eq!(transcript.text(), "a");
-        transcript.close(&tokenizer);
+        transcript.finish(&tokenizer);
         assert!(transcript.text().starts_with("a\u{fffd}"), "{:?}", transcript.text());
     }
 
     #[test]
-    fn stop_strings_cut_and_their_beginnings_are_noticed() {
+    fn stop_string_truncates_the_text_and_its_prefix_is_detected() {
         let mut transcript = Transcript { text: "one two".into(), ..Transcript::default() };
         let stops = ["two three".to_owned()];
-        assert!(transcript.may_stop(&stops));
-        assert_eq!(transcript.cut(&stops, false), None);
+        assert!(transcript.ends_in_stop_prefix(&stops));
+        assert_eq!(transcript.truncate_at_stop(&stops, false), None);
         transcript.text.push_str(" three four");
-        assert_eq!(transcript.cut(&stops, false).as_deref(), Some("two three"));
+        assert_eq!(transcript.truncate_at_stop(&stops, false).as_deref(), Some("two three"));
         assert_eq!(transcript.text(), "one ");
-        assert!(!transcript.may_stop(&stops));
+        assert!(!transcript.ends_in_stop_prefix(&stops));
     }
 }

@@ -1,20 +1,20 @@
-//! Which values of `sampling_params` are refused, and with which messages.
+//! Checks the values of `sampling_params`, and writes SGLang's error messages.
 
 use super::refusal::Refusal;
 use super::sampling::SamplingParams;
 
-/// What the values are checked against.
+/// Checks parameters against the vocabulary and SGLang's limits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ParamsVerifier {
     pub(super) vocab_size: usize,
-    /// Say no without naming the range of ids.
+    /// Errors do not name the valid range of ids.
     pub(super) hide_vocab: bool,
-    /// 0.5.6 says "non-negative" where 0.5.23 says "a non-negative finite number".
+    /// The limits and messages of SGLang 0.5.6.
     pub(super) older: bool,
 }
 
-impl Limits {
-    /// Checks the values, in SGLang's order: the first that is out of range is named.
+impl ParamsVerifier {
+    /// Checks the values in SGLang's order. The error names the first value that is out of range.
     pub(super) fn verify(&self, params: &SamplingParams) -> Result<(), Refusal> {
         let ensure = |holds: bool, message: String| {
             if holds { Ok(()) } else { Err(Refusal::Value(message)) }
@@ -47,16 +47,16 @@ impl Limits {
             };
             ensure(self.in_vocab(*id), message)?;
         }
-        // words that are put into its mouth are taken to follow the grammar
+        // a scripted output is assumed to follow the grammar
         match &params.unsupported {
-            Some(message) if params.say.is_none() => Err(Refusal::value(message)),
+            Some(message) if params.script.is_none() => Err(Refusal::value(message)),
             _ => Ok(()),
         }
     }
 
     /// Checks `token_ids_logprob`.
     pub(super) fn verify_ids(&self, ids: &[i64]) -> Result<(), Refusal> {
-        // 0.5.6 does not look; what it does then is not worth imitating.
+        // 0.5.6 does not check the ids; its behaviour with invalid ones is not emulated
         match ids.iter().find(|id| !self.in_vocab(**id)) {
             None => Ok(()),
             Some(_) if self.hide_vocab => {

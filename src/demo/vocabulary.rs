@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use crate::tokenizer::Tokenizer;
 
-/// Encoding and decoding never fail.
+/// A tokenizer whose encoding and decoding never fail.
 #[derive(Debug, Clone)]
 pub struct Vocabulary(Tokenizer);
 
@@ -18,7 +18,7 @@ impl Vocabulary {
         self.0.encode(text).expect("a byte-level BPE has an id for every byte")
     }
 
-    /// The text of `ids`, by [`Tokenizer::decode`].
+    /// The text of `ids`, as [`Tokenizer::decode`] returns it.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         self.0.decode(ids, skip_special).expect("a byte-level decoder takes any bytes")
     }

@@ -1,19 +1,18 @@
-//! Which weights are loaded, and their names.
+//! The loaded weights: their number and their labels.
 
-/// The weights at one moment.
+/// The weights that are loaded at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weights {
-    /// What [`Model::logits`](super::Model::logits) takes as its version: 0 at
-    /// start, one more with every update.
+    /// The `version` of [`Model::logits`](super::Model::logits): 0 at start, incremented by every update.
     pub number: u64,
-    /// The label that `weight_versions` spans carry (the scheduler's).
+    /// The label in the spans of `weight_versions`, which is that of SGLang's scheduler.
     pub label: String,
-    /// The label that `meta_info` and `/model_info` show meanwhile. The two part
-    /// where an update went in but its cache flush was refused.
-    pub shown: String,
+    /// The label in `meta_info` and `/model_info`, which is that of SGLang's HTTP process. It differs from `label` after an update whose
+    /// cache flush was refused.
+    pub reported_label: String,
     /// `model_path`.
     pub path: String,
-    /// `served_model_name`; an update from disk overwrites it with the path.
+    /// `served_model_name`. An update from disk replaces it with the path.
     pub name: String,
 }
 
@@ -22,7 +21,7 @@ impl Default for Weights {
         Self {
             number: 0,
             label: "default".into(),
-            shown: "default".into(),
+            reported_label: "default".into(),
             path: "tokentap-demo".into(),
             name: "tokentap-demo".into(),
         }

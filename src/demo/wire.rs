@@ -1,7 +1,6 @@
-//! Writes replies of `/generate` byte for byte as SGLang does.
+//! Encodes replies of `/generate` with the same bytes as SGLang.
 //!
-//! Plain structs in, bytes out: nothing here knows the model, so canned replies
-//! of any size can be made from any numbers.
+//! The encoder does not depend on the model, so benchmarks can encode replies of any size from any numbers.
 
 mod logprobs;
 mod mask;
@@ -13,28 +12,28 @@ pub use mask::Mask;
 pub use reply::{Finish, Meta, Reply, Span, Timing};
 
 use super::options::Dialect;
-use logprobs::Writer;
-use number::Spelling;
+use logprobs::JsonWriter;
+use number::JsonLibrary;
 
 /// The last event of every stream.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// Writes replies in one server's manner.
+/// The encoder of replies.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wire {
-    /// Whose wire format.
+    /// The wire format.
     pub dialect: Dialect,
-    /// With timings, as a server with `--enable-metrics` does (0.5.23 only).
+    /// Encode timings, as a server with `--enable-metrics` does (0.5.23 only).
     pub metrics: bool,
 }
 
 impl Wire {
-    /// The body of a reply to a single prompt.
+    /// Appends the body of a reply to a single prompt.
     pub fn object(&self, out: &mut Vec<u8>, reply: &Reply<'_>) {
         self.write(out, reply, false);
     }
 
-    /// The body of a reply to a batch.
+    /// Appends the body of a reply to a batch.
     pub fn batch<'a>(&self, out: &mut Vec<u8>, replies: impl IntoIterator<Item = Reply<'a>>) {
         out.push(b'[');
         for (at, reply) in replies.into_iter().enumerate() {
@@ -46,7 +45,7 @@ impl Wire {
         out.push(b']');
     }
 
-    /// One event of a stream.
+    /// Appends one event of a stream.
     pub fn event(&self, out: &mut Vec<u8>, reply: &Reply<'_>) {
         out.extend_from_slice(b"data: ");
         self.write(out, reply, true);
@@ -54,7 +53,7 @@ impl Wire {
     }
 
     fn write(&self, out: &mut Vec<u8>, reply: &Reply<'_>, event: bool) {
-        let mut writer = Writer { out, spelling: Spelling::of(self.dialect, event) };
+        let mut writer = JsonWriter { out, library: JsonLibrary::of(self.dialect, event) };
         writer.raw("{\"text\":");
         writer.string(reply.text);
         writer.raw(",\"output_ids\":");
@@ -76,7 +75,7 @@ impl Wire {
         writer.raw("}");
     }
 
-    fn meta(&self, writer: &mut Writer<'_>, meta: &Meta<'_>) {
+    fn meta(&self, writer: &mut JsonWriter<'_>, meta: &Meta<'_>) {
         head(writer, meta, "num_retractions");
         if self.metrics {
             writer.raw("\"storage_prefetch_wait\":0.0,\"storage_staging_wait\":0.0,");
@@ -117,9 +116,9 @@ impl Wire {
         self.times(writer, meta);
     }
 
-    /// The members after `dp_rank`, each with a comma before it. The moment of
-    /// sending is new in a first event and repeated among the rest by the last.
-    fn times(&self, writer: &mut Writer<'_>, meta: &Meta<'_>) {
+    /// Writes the members after `dp_rank`, each with a comma before it. `response_sent_to_client_ts` is the last member of the first event.
+    /// With metrics the last event repeats it among the other times.
+    fn times(&self, writer: &mut JsonWriter<'_>, meta: &Meta<'_>) {
         let timing = &meta.timing;
         let sent = ("response_sent_to_client_ts", timing.response_sent_to_client_ts);
         if meta.finish.is_some() {
@@ -133,7 +132,7 @@ impl Wire {
                 member(writer, sent.0, sent.1);
             }
             member(writer, "request_finished_ts", timing.request_finished_ts);
-            // A rate needs two tokens to have a time between.
+            // the throughput is measured between tokens, so it needs at least two
             if meta.completion_tokens > 1 {
                 let spent = (timing.request_finished_ts - timing.prefill_finished_time).max(1e-9);
                 member(writer, "decode_throughput", (meta.completion_tokens - 1) as f64 / spent);
@@ -145,7 +144,7 @@ impl Wire {
     }
 }
 
-fn meta_056(writer: &mut Writer<'_>, meta: &Meta<'_>) {
+fn meta_056(writer: &mut JsonWriter<'_>, meta: &Meta<'_>) {
     head(writer, meta, "total_retractions");
     if let Some(logprobs) = &meta.logprobs {
         writer.logprobs(logprobs, false);
@@ -160,7 +159,7 @@ fn meta_056(writer: &mut Writer<'_>, meta: &Meta<'_>) {
     }
 }
 
-fn head(writer: &mut Writer<'_>, meta: &Meta<'_>, retractions: &str) {
+fn head(writer: &mut JsonWriter<'_>, meta: &Meta<'_>, retractions: &str) {
     writer.raw("\"id\":");
     writer.string(meta.id);
     writer.raw(",\"finish_reason\":");
@@ -182,23 +181,23 @@ fn head(writer: &mut Writer<'_>, meta: &Meta<'_>, retractions: &str) {
     writer.raw(&format!(",\"{retractions}\":{},", meta.retractions));
 }
 
-fn counts(writer: &mut Writer<'_>, meta: &Meta<'_>) {
+fn counts(writer: &mut JsonWriter<'_>, meta: &Meta<'_>) {
     let Meta { completion_tokens, cached_tokens, .. } = meta;
     writer.raw(&format!("\"completion_tokens\":{completion_tokens},\"cached_tokens\":{cached_tokens},"));
 }
 
-fn seconds(writer: &mut Writer<'_>, name: &str, value: f64) {
+fn seconds(writer: &mut JsonWriter<'_>, name: &str, value: f64) {
     writer.raw(&format!("\"{name}\":"));
     writer.float(value);
     writer.raw(",");
 }
 
-fn member(writer: &mut Writer<'_>, name: &str, value: f64) {
+fn member(writer: &mut JsonWriter<'_>, name: &str, value: f64) {
     writer.raw(&format!(",\"{name}\":"));
     writer.float(value);
 }
 
-/// `text` as a JSON string.
+/// Encodes `text` as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = Vec::new();
     number::string(&mut out, text);
@@ -213,7 +212,7 @@ mod tests {
         LogprobRow { logprob: Some(logprob), id }
     }
 
-    /// Rows of a recorded exchange: a stop string after two greedy tokens.
+    /// The rows of a recorded reply, which ends with a stop string after two greedy tokens.
     fn recorded() -> ([LogprobRow; 2], [LogprobRow; 4]) {
         let tokens = [row(-1.701_862_9, 134_794), row(-0.214_208_54, 11_498)];
         let top = [tokens[0], row(-1.723_612_4, 144_304), tokens[1], row(-2.476_297_4, 142_166)];
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_has_the_recorded_bytes() {
+    fn reply_has_the_same_bytes_as_the_recording() {
         let (tokens, top) = recorded();
         let table = |null_prefix, rows| Some(LogprobTable { null_prefix, width: 2, rows });
         let output = SideLogprobs { tokens: &tokens, top: table(0, &top), ..SideLogprobs::default() };
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_and_events_are_framed() {
+    fn batch_is_an_array_and_event_is_an_sse_data_line() {
         let finish = Finish::Length(2);
         let one = Reply {
             index: Some(3),
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_reply_takes_moments() {
+    fn large_reply_is_valid_json_in_each_form() {
         let tokens: Vec<LogprobRow> = (0..4096).map(|i| row(-(i as f32) / 777.7, i % 151_936)).collect();
         let rows: Vec<LogprobRow> = (0..4096 * 20).map(|i| row(-(i as f32) / 7777.7, i % 151_936)).collect();
         let top = Some(LogprobTable { null_prefix: 0, width: 20, rows: &rows });

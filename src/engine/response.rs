@@ -18,6 +18,10 @@ use crate::logprobs::Rows;
 pub struct Finish {
     /// `stop`, `length`, `abort`, or another name of the engine.
     pub kind: String,
+    /// The range of `matched`, if it is present and not null.
+    pub matched: Option<Range<usize>>,
+    /// It has a `status_code`: the engine failed.
+    pub is_error: bool,
 }
 
 /// The numbers of one object, in reusable buffers.
@@ -158,7 +162,7 @@ impl Chunk {
         if let Some(meta) = &chunk.meta {
             chunk.prompt_tokens = meta.get(bytes, "prompt_tokens").and_then(integer);
             chunk.completion_tokens = meta.get(bytes, "completion_tokens").and_then(integer);
-            chunk.finish = meta.get(bytes, "finish_reason").and_then(finish);
+            chunk.finish = meta.value_span(bytes, "finish_reason").and_then(|span| finish(bytes, span));
         }
         chunk.object = object;
         Ok(chunk)
@@ -287,11 +291,13 @@ fn integer(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn finish(text: &[u8]) -> Option<Finish> {
-    if text == b"null" {
+fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
+    if &bytes[span.clone()] == b"null" {
         return None;
     }
-    let object = Object::parse(text).ok()?;
-    let kind = Cursor::new(object.get(text, "type")?).string().ok()?.decode().into_owned();
-    Some(Finish { kind })
+    let mut cursor = Cursor::at(&bytes[..span.end], span.start);
+    let object = Object::read(&mut cursor, |_, cursor| cursor.skip().map(drop)).ok()?;
+    let kind = Cursor::new(object.get(bytes, "type")?).string().ok()?.decode().into_owned();
+    let matched = object.value_span(bytes, "matched").filter(|span| &bytes[span.clone()] != b"null");
+    Some(Finish { kind, matched, is_error: object.get(bytes, "status_code").is_some() })
 }

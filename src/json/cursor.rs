@@ -1,10 +1,10 @@
-//! A cursor over a JSON text.
+//! A cursor that reads and validates a JSON text.
 
 use std::ops::Range;
 
 use super::{MAX_DEPTH, Malformed, Text};
 
-/// A position in a JSON text. Every step validates the bytes that it passes. No step allocates.
+/// A position in a JSON text. Every method validates the bytes that it consumes. No method allocates.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -25,7 +25,7 @@ impl<'a> Cursor<'a> {
         Self { bytes, at, non_finite: None }
     }
 
-    /// The text.
+    /// The whole text.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -37,18 +37,18 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Moves to byte `at`, up to which another reader has validated the text.
+    /// Moves to byte `at`. The caller has validated the text up to there.
     pub fn seek(&mut self, at: usize) {
         self.at = at;
     }
 
-    /// The position of the first passed `NaN`, `Infinity` or number beyond the range of a double.
+    /// The offset of the first consumed number that is not finite in Python: `NaN`, `Infinity`, or a number outside the range of a double.
     #[must_use]
     pub fn non_finite(&self) -> Option<usize> {
         self.non_finite
     }
 
-    /// The next byte that is not white space, without passing it.
+    /// Skips white space and returns the next byte without consuming it.
     pub fn peek(&mut self) -> Option<u8> {
         while let Some(&byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
@@ -59,30 +59,30 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// Passes `byte` if it comes next.
+    /// Consumes `byte` if it is next after white space.
     pub fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
-    /// Passes `byte`, or fails if another byte follows.
+    /// Consumes `byte`. Fails if another byte is next.
     pub fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
         if self.take(byte) { Ok(()) } else { Err(self.malformed()) }
     }
 
-    /// The error for the next byte.
+    /// An error at the next byte.
     #[must_use]
     pub fn malformed(&self) -> Malformed {
         Malformed::new(self.at)
     }
 
-    /// Passes white space up to the end of the text, or fails if other bytes follow.
+    /// Consumes white space up to the end of the text. Fails if other bytes follow.
     pub fn end(&mut self) -> Result<(), Malformed> {
         if self.peek().is_none() { Ok(()) } else { Err(self.malformed()) }
     }
 
-    /// Passes a string.
+    /// Reads a string. Does not validate its escapes, control characters or UTF-8.
     pub fn string(&mut self) -> Result<Text<'a>, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
@@ -99,12 +99,12 @@ impl<'a> Cursor<'a> {
                 return Ok(Text { raw, escaped });
             }
             escaped = true;
-            // the byte after a backslash never ends the string; the decoder validates escapes
+            // the byte after a backslash never ends the string; `Text::is_well_escaped` validates escapes
             self.at += 2;
         }
     }
 
-    /// Passes a value of any kind and returns its position.
+    /// Consumes a value of any kind and returns its range.
     pub fn skip(&mut self) -> Result<Range<usize>, Malformed> {
         self.peek();
         let start = self.at;
@@ -118,24 +118,24 @@ impl<'a> Cursor<'a> {
     fn skip_scalar(&mut self) -> Result<(), Malformed> {
         match self.peek() {
             Some(b'"') => self.string().map(drop),
-            Some(b't') => self.word(b"true"),
-            Some(b'f') => self.word(b"false"),
-            Some(b'n') => self.word(b"null"),
+            Some(b't') => self.literal(b"true"),
+            Some(b'f') => self.literal(b"false"),
+            Some(b'n') => self.literal(b"null"),
             Some(_) => self.number().map(drop),
             None => Err(self.malformed()),
         }
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), Malformed> {
-        if self.bytes[self.at..].starts_with(word) {
-            self.at += word.len();
+    fn literal(&mut self, literal: &[u8]) -> Result<(), Malformed> {
+        if self.bytes[self.at..].starts_with(literal) {
+            self.at += literal.len();
             Ok(())
         } else {
             Err(self.malformed())
         }
     }
 
-    /// Iterative, so that no depth of nesting can exhaust the stack.
+    /// Consumes an object or array. Iterative, because recursion could exhaust the stack.
     fn skip_nested(&mut self) -> Result<(), Malformed> {
         let mut open = [0_u8; MAX_DEPTH];
         let mut depth = 0;
@@ -184,30 +184,30 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes a key and its colon.
+    /// Reads a key and consumes its colon.
     pub fn key(&mut self) -> Result<Text<'a>, Malformed> {
         let key = self.string()?;
         self.expect(b':')?;
         Ok(key)
     }
 
-    /// Passes a number, or Python's `NaN`, `Infinity`, `-Infinity`, and returns its text.
+    /// Reads a number, or Python's `NaN`, `Infinity` or `-Infinity`, and returns its text.
     pub fn number(&mut self) -> Result<&'a str, Malformed> {
         self.peek();
         let start = self.at;
         let negative = self.bytes.get(self.at) == Some(&b'-');
         self.at += usize::from(negative);
         match self.bytes.get(self.at) {
-            Some(b'N') if !negative => return self.named(start, b"NaN"),
-            Some(b'I') => return self.named(start, b"Infinity"),
+            Some(b'N') if !negative => return self.non_finite_literal(start, b"NaN"),
+            Some(b'I') => return self.non_finite_literal(start, b"Infinity"),
             Some(b'0') => self.at += 1,
-            Some(b'1'..=b'9') => self.digits(),
+            Some(b'1'..=b'9') => self.skip_digits(),
             _ => return Err(self.malformed()),
         }
         let mut exponent = false;
         if self.bytes.get(self.at) == Some(&b'.') {
             self.at += 1;
-            self.digits_required()?;
+            self.require_digits()?;
         }
         if let Some(b'e' | b'E') = self.bytes.get(self.at) {
             exponent = true;
@@ -215,17 +215,17 @@ impl<'a> Cursor<'a> {
             if let Some(b'+' | b'-') = self.bytes.get(self.at) {
                 self.at += 1;
             }
-            self.digits_required()?;
+            self.require_digits()?;
         }
-        let text = self.text(start)?;
-        // only an exponent or hundreds of digits can leave the range of a double
+        let text = self.text_since(start)?;
+        // only a number with an exponent or with hundreds of digits can be outside the range of a double
         if (exponent || text.len() > 300) && text.parse::<f64>().is_ok_and(f64::is_infinite) {
             self.non_finite.get_or_insert(start);
         }
         Ok(text)
     }
 
-    /// Passes a plain integer of few digits, the usual case. Otherwise passes nothing.
+    /// Reads an integer of at most 15 digits, the common case. Otherwise returns `None` and consumes only white space.
     pub fn small_integer(&mut self) -> Option<i64> {
         self.peek();
         let negative = self.bytes.get(self.at) == Some(&b'-');
@@ -247,26 +247,27 @@ impl<'a> Cursor<'a> {
         Some(if negative { -value } else { value })
     }
 
-    /// Passes a name such as `NaN`, which has no fraction and no exponent.
-    fn named(&mut self, start: usize, word: &[u8]) -> Result<&'a str, Malformed> {
-        self.word(word)?;
+    /// Consumes a literal such as `NaN`, which has no fraction and no exponent.
+    fn non_finite_literal(&mut self, start: usize, literal: &[u8]) -> Result<&'a str, Malformed> {
+        self.literal(literal)?;
         self.non_finite.get_or_insert(start);
-        self.text(start)
+        self.text_since(start)
     }
 
-    fn text(&self, start: usize) -> Result<&'a str, Malformed> {
+    /// The consumed text from byte `start` on.
+    fn text_since(&self, start: usize) -> Result<&'a str, Malformed> {
         std::str::from_utf8(&self.bytes[start..self.at]).map_err(|_| Malformed::new(start))
     }
 
-    fn digits(&mut self) {
+    fn skip_digits(&mut self) {
         while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
             self.at += 1;
         }
     }
 
-    fn digits_required(&mut self) -> Result<(), Malformed> {
+    fn require_digits(&mut self) -> Result<(), Malformed> {
         let start = self.at;
-        self.digits();
+        self.skip_digits();
         if self.at == start { Err(self.malformed()) } else { Ok(()) }
     }
 }
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn skips(text: &str) -> Result<Range<usize>, Malformed> {
+    fn skip_all(text: &str) -> Result<Range<usize>, Malformed> {
         let mut cursor = Cursor::new(text.as_bytes());
         let range = cursor.skip()?;
         cursor.end()?;
@@ -302,32 +303,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn passes_any_valid_json(value in value(), pretty in any::<bool>()) {
+        fn skip_consumes_any_valid_json(value in value(), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
-            prop_assert_eq!(skips(&text), Ok(0..text.len()));
+            prop_assert_eq!(skip_all(&text), Ok(0..text.len()));
         }
 
         #[test]
-        fn agrees_with_serde_json_on_mutilated_text(value in value(), at in any::<prop::sample::Index>(), byte in prop_oneof![Just(b'"'), Just(b','), Just(b']'), Just(b'{'), Just(b'0'), Just(b'.'), Just(b'-'), Just(b'x')]) {
+        fn mutated_json_that_serde_json_accepts_is_accepted(value in value(), at in any::<prop::sample::Index>(), byte in prop_oneof![Just(b'"'), Just(b','), Just(b']'), Just(b'{'), Just(b'0'), Just(b'.'), Just(b'-'), Just(b'x')]) {
             let mut text = serde_json::to_vec(&value).unwrap();
             let at = at.index(text.len());
             text[at] = byte;
             let mut cursor = Cursor::new(&text);
             let ours = cursor.skip().and_then(|_| cursor.end()).is_ok();
-            // the decoder refuses bad escapes, control characters and invalid UTF-8 inside strings
+            // `skip` accepts bad escapes, control characters and invalid UTF-8 inside strings; serde_json rejects them
             let theirs = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
-            prop_assert!(ours || !theirs, "refused what is JSON: {}", String::from_utf8_lossy(&text));
+            prop_assert!(ours || !theirs, "valid JSON was rejected: {}", String::from_utf8_lossy(&text));
         }
 
         #[test]
-        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn skip_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut cursor = Cursor::new(&bytes);
             let _ = cursor.skip();
         }
     }
 
     #[test]
-    fn refuses_invalid_json() {
+    fn invalid_json_is_rejected() {
         for text in [
             "",
             "[",
@@ -349,12 +350,12 @@ mod tests {
             "NaN.5",
             "-Infinitye9",
         ] {
-            assert!(skips(text).is_err(), "{text:?} should have been refused");
+            assert!(skip_all(text).is_err(), "{text:?} should have been rejected");
         }
     }
 
     #[test]
-    fn detects_numbers_that_python_reads_as_not_finite() {
+    fn numbers_not_finite_in_python_are_detected() {
         for text in ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "[0,{\"a\":1e309}]"] {
             let mut cursor = Cursor::new(text.as_bytes());
             cursor.skip().unwrap();
@@ -366,9 +367,9 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_bounded() {
+    fn nesting_deeper_than_max_depth_is_too_deep() {
         let deep = |n: usize| "[".repeat(n) + &"]".repeat(n);
-        assert!(skips(&deep(MAX_DEPTH)).is_ok());
-        assert!(skips(&deep(MAX_DEPTH + 1)).is_err_and(|error| error.too_deep));
+        assert!(skip_all(&deep(MAX_DEPTH)).is_ok());
+        assert!(skip_all(&deep(MAX_DEPTH + 1)).is_err_and(|error| error.too_deep));
     }
 }

@@ -1,12 +1,13 @@
-//! Writes lists of token ids as text.
+//! Formats lists of token ids as JSON text.
 
-/// Ids that are formatted before they are copied to the output.
+/// The number of ids that are formatted in the block before it is copied to the output.
 const BLOCK: usize = 64;
 
-/// Bytes of the longest number and its comma, and of the bytes after it that are overwritten or dropped.
-const LONGEST: usize = 10 + 4;
+/// The bytes of the block for each id: at most ten digits, and four bytes for the comma and surplus bytes. Digits are copied four bytes at
+/// a time; the next id overwrites the surplus.
+const MAX_ID_BYTES: usize = 10 + 4;
 
-/// Three digits and a comma, for each number below 1000.
+/// By number below 1000: three digits and a comma.
 static DIGITS: [[u8; 4]; 1000] = {
     let mut digits = [[0; 4]; 1000];
     let mut number = 0;
@@ -18,9 +19,9 @@ static DIGITS: [[u8; 4]; 1000] = {
     digits
 };
 
-/// Writes numbers with commas between them, three digits at a time, because prompts of long sessions have 100,000 ids.
+/// Appends ids with commas between them. Writes three digits at a time, because prompts of long sessions have 100,000 ids.
 pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
-    let mut block = [0; LONGEST * BLOCK];
+    let mut block = [0; MAX_ID_BYTES * BLOCK];
     for chunk in ids.chunks(BLOCK) {
         let mut at = 0;
         for id in chunk {
@@ -33,7 +34,7 @@ pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
     }
 }
 
-/// Writes a number and a comma. Returns the position after them.
+/// Writes an id and a comma at byte `at`. Returns the position after them.
 fn write(block: &mut [u8], at: usize, id: u32) -> usize {
     let (rest, last) = (id / 1000, (id % 1000) as usize);
     let at = match rest {
@@ -46,7 +47,7 @@ fn write(block: &mut [u8], at: usize, id: u32) -> usize {
     at + 4
 }
 
-/// The same for a number of at most three digits, without leading zeros.
+/// Writes a number below 1000, without leading zeros, and a comma. Returns the position after them.
 fn write_first(block: &mut [u8], at: usize, number: usize) -> usize {
     let zeros = usize::from(number < 100) + usize::from(number < 10);
     let digits = u32::from_le_bytes(DIGITS[number]) >> (8 * zeros);
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_written_as_serde_json_writes_them() {
+    fn ids_are_formatted_like_serde_json() {
         let lengths = [0, 1, 9, 10, 99, 100, 999, 1000, 1001, 9999, 10_000, 99_999, 100_000, 151_643, 999_999];
         let long = [1_000_000, 1_000_001, 20_030_040, 999_999_999, 1_000_000_000, u32::MAX];
         let ids: Vec<u32> = lengths.into_iter().chain(long).chain((0..5000).map(|at| at * 37)).collect();

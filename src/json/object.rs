@@ -1,4 +1,4 @@
-//! The members of a JSON object and edits of them.
+//! The members of a JSON object, and edits that replace, remove and append members.
 
 use std::ops::Range;
 
@@ -7,10 +7,11 @@ use super::{Cursor, Malformed, Splice, Text};
 /// The position of one member in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The key with its quotes.
+    /// The range of the key, quotes included.
     pub key: Range<usize>,
-    /// The value.
+    /// The range of the value.
     pub value: Range<usize>,
+    /// The key contains a backslash.
     escaped: bool,
 }
 
@@ -19,7 +20,7 @@ pub struct Member {
 pub struct Object {
     /// The members in the order of the text.
     pub members: Vec<Member>,
-    /// The whole object, braces included.
+    /// The range of the whole object, braces included.
     pub span: Range<usize>,
 }
 
@@ -35,10 +36,10 @@ impl Object {
         Ok(object)
     }
 
-    /// Parses the object at the cursor. `value` is called at each value and must pass it.
+    /// Parses the object at the cursor. Calls `value` with each key and the cursor at its value; `value` must consume the value.
     ///
     /// # Errors
-    /// When no object is at the cursor, or `value` fails.
+    /// When the text at the cursor is not an object, or `value` fails.
     pub fn read<'a, F>(cursor: &mut Cursor<'a>, mut value: F) -> Result<Self, Malformed>
     where
         F: FnMut(Text<'a>, &mut Cursor<'a>) -> Result<(), Malformed>,
@@ -76,33 +77,37 @@ impl Object {
         Text { raw: &bytes[member.key.start + 1..member.key.end - 1], escaped: member.escaped }
     }
 
-    /// The value of `name`. The last of repeated keys counts, as in Python.
+    /// The text of the value of `name`. The last of repeated keys counts, as in Python.
     #[must_use]
     pub fn get<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
         let member = self.members.iter().rev().find(|member| self.key(bytes, member).is(name))?;
         Some(&bytes[member.value.clone()])
     }
 
-    /// The position of the value of `name`. The last of repeated keys counts.
+    /// The range of the value of `name`. The last of repeated keys counts.
     #[must_use]
     pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
         self.members.iter().rev().find(|member| self.key(bytes, member).is(name)).map(|member| member.value.clone())
     }
 }
 
+/// Whether an edit keeps a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemberChange {
     Kept,
     Removed,
 }
 
-/// An edit of one object: replaces, removes and appends members. Everything else stays unchanged.
+/// An edit of one object: replaces, removes and appends members. All other bytes stay unchanged.
 #[derive(Debug)]
 pub struct Edit<'a> {
     bytes: &'a [u8],
     object: &'a Object,
+    /// By member of `object`.
     changes: Vec<MemberChange>,
+    /// The range of each replaced value, and the new value.
     replaced: Vec<(Range<usize>, Vec<u8>)>,
+    /// The text of the appended members, with a comma before each.
     appended: Vec<u8>,
 }
 
@@ -144,7 +149,7 @@ impl<'a> Edit<'a> {
         self.append_with(name, value.len(), |out| out.extend_from_slice(value));
     }
 
-    /// Appends a member whose value `write` writes. `length` is its expected length in bytes.
+    /// Appends a member whose value `write` writes. `length` is the expected length of the value in bytes.
     pub fn append_with(&mut self, name: &str, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
         self.appended.reserve(name.len() + length + 4);
         self.appended.extend_from_slice(b",\"");
@@ -162,10 +167,10 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The new value of a member, with `cuts` applied; `None` if the member is removed.
+    /// The value of a member after the edit: the new value, or the old value with `cuts` applied. `None` if the edit removes the member.
     #[must_use]
     pub fn value(&self, member: &Member, cuts: &Splice) -> Option<Vec<u8>> {
-        let at = self.object.members.iter().position(|own| own == member)?;
+        let at = self.object.members.iter().position(|candidate| candidate == member)?;
         if self.changes[at] == MemberChange::Removed {
             return None;
         }
@@ -226,19 +231,19 @@ mod tests {
     }
 
     #[test]
-    fn last_of_repeated_keys_is_replaced_and_the_others_are_removed() {
+    fn set_replaces_the_last_of_repeated_keys_and_removes_the_others() {
         let text = r#"{"a": 1, "b" :2,"a":3,"c":[1,2 ]}"#;
         assert_eq!(edited(text, |edit| edit.set("a", b"9")), r#"{"b" :2,"a":9,"c":[1,2 ]}"#);
         assert_eq!(Object::parse(text.as_bytes()).unwrap().get(text.as_bytes(), "a"), Some(&b"3"[..]));
     }
 
     #[test]
-    fn escaped_key_equals_the_plain_key() {
+    fn escaped_key_matches_the_unescaped_name() {
         assert_eq!(edited("{\"\\u0061\":1}", |edit| edit.set("a", b"2")), "{\"\\u0061\":2}");
     }
 
     #[test]
-    fn members_are_appended_at_the_end_of_any_object() {
+    fn appended_member_comes_last_in_any_object() {
         assert_eq!(edited("{}", |edit| edit.append("a", b"1")), "{\"a\":1}");
         assert_eq!(edited("{ }", |edit| edit.append("a", b"1")), "{\"a\":1 }");
         assert_eq!(edited(r#"{"x":0}"#, |edit| edit.append("a", b"1")), r#"{"x":0,"a":1}"#);
@@ -251,19 +256,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn removing_keeps_all_other_members(names in prop::collection::vec("[a-d]", 0..8), gone in "[a-d]", also in "[a-d]") {
+        fn remove_keeps_all_other_members(names in prop::collection::vec("[a-d]", 0..8), first_removed in "[a-d]", second_removed in "[a-d]") {
             let text = format!("{{{}}}", names.iter().enumerate().map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
-            let left = edited(&text, |edit| { edit.remove(|key| key.is(&gone)); edit.remove(|key| key.is(&also)); });
-            let expected = format!("{{{}}}", names.iter().enumerate().filter(|(_, name)| **name != gone && **name != also).map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
-            prop_assert_eq!(left, expected);
+            let remaining = edited(&text, |edit| { edit.remove(|key| key.is(&first_removed)); edit.remove(|key| key.is(&second_removed)); });
+            let expected = format!("{{{}}}", names.iter().enumerate().filter(|(_, name)| **name != first_removed && **name != second_removed).map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
+            prop_assert_eq!(remaining, expected);
         }
 
         #[test]
-        fn set_leaves_exactly_one_member_of_the_name(names in prop::collection::vec("[a-d]", 0..8), set in "[a-d]") {
+        fn set_leaves_one_member_with_the_key(names in prop::collection::vec("[a-d]", 0..8), set in "[a-d]") {
             let text = format!("{{{}}}", names.iter().enumerate().map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
-            let made = edited(&text, |edit| edit.set(&set, b"\"new\""));
-            prop_assert_eq!(made.matches(&format!("\"{set}\":")).count(), 1);
-            let value: serde_json::Value = serde_json::from_str(&made).unwrap();
+            let edited_text = edited(&text, |edit| edit.set(&set, b"\"new\""));
+            prop_assert_eq!(edited_text.matches(&format!("\"{set}\":")).count(), 1);
+            let value: serde_json::Value = serde_json::from_str(&edited_text).unwrap();
             prop_assert_eq!(&value[&set], "new");
         }
     }

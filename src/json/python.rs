@@ -1,10 +1,10 @@
-//! Python's text rules: numbers and strings as `json.dumps` writes them, and white space. Chat templates and tool-call parsers follow
-//! them, because models were trained on text that Python wrote.
+//! Python's text rules: numbers and strings as `json.dumps` writes them, and white space as `str.isspace` defines it. Chat templates and
+//! tool-call parsers follow these rules, because models were trained on text that Python wrote.
 
 use std::fmt::Write;
 
-/// The shortest text that parses to `value`, and the even one of two equally near texts. zmij finds it, unlike `{:?}`, but writes
-/// exponents in another form.
+/// A double as `json.dumps` writes it: the shortest decimal that parses to `value`; of two equally near ones, the one with the even last
+/// digit. The crate zmij finds this decimal, and `{:?}` does not. zmij writes exponents in another form, which is converted.
 #[must_use]
 pub(crate) fn float(value: f64) -> String {
     if value.is_nan() {
@@ -31,10 +31,10 @@ pub(crate) fn float(value: f64) -> String {
     }
 }
 
-/// The most digits of an integer that Python parses.
+/// The maximum number of digits of an integer that Python parses.
 const MAX_DIGITS: usize = 4300;
 
-/// The text that Python prints for a JSON number or a decimal literal; `None` for an integer that Python refuses to parse.
+/// The text that Python prints for a JSON number or a decimal literal; `None` for an integer with too many digits for Python's parser.
 #[must_use]
 pub(crate) fn number(text: &str) -> Option<String> {
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -47,26 +47,27 @@ pub(crate) fn number(text: &str) -> Option<String> {
     }
 }
 
-/// Appends a quoted string. With `ascii`, all other characters are escaped.
+/// Appends a quoted string. With `ascii`, characters outside ASCII are escaped.
 pub(crate) fn string(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
-    escaped(out, text, ascii);
+    push_escaped(out, text, ascii);
     out.push('"');
 }
 
-/// Appends the escaped text of a string, without quotes. With `ascii`, all other characters are escaped.
-pub(crate) fn escaped(out: &mut String, text: &str, ascii: bool) {
+/// Appends the escaped text of a string, without quotes. With `ascii`, characters outside ASCII are escaped.
+pub(crate) fn push_escaped(out: &mut String, text: &str, ascii: bool) {
     for c in text.chars() {
         if !ascii && c > '~' {
             out.push(c);
         } else {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped_unit(out, *unit));
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| push_escaped_unit(out, *unit));
         }
     }
 }
 
-/// Appends one unit of UTF-16 in ASCII. It may be half of a surrogate pair: two halves in sequence give the text of the pair.
-pub(crate) fn escaped_unit(out: &mut String, unit: u16) {
+/// Appends one UTF-16 unit as ASCII, escaped if necessary. The unit may be a surrogate: the units of a pair, one after the other, give the
+/// escape of the pair.
+pub(crate) fn push_escaped_unit(out: &mut String, unit: u16) {
     match u8::try_from(unit) {
         Ok(b'"') => out.push_str("\\\""),
         Ok(b'\\') => out.push_str("\\\\"),
@@ -76,12 +77,12 @@ pub(crate) fn escaped_unit(out: &mut String, unit: u16) {
         Ok(0x08) => out.push_str("\\b"),
         Ok(0x0c) => out.push_str("\\f"),
         Ok(byte @ b' '..=b'~') => out.push(char::from(byte)),
-        // writing to a string does not fail
+        // writing to a `String` never fails
         _ => drop(write!(out, "\\u{unit:04x}")),
     }
 }
 
-/// Whether Python treats a character as white space: Unicode's white space, and the four separators of ASCII.
+/// Whether `str.isspace` of Python is true for a character: Unicode's white space, and the four separators of ASCII.
 #[must_use]
 pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_are_written_as_python_writes_them() {
+    fn doubles_match_json_dumps() {
         for (value, written) in [
             (0.0, "0.0"),
             (-0.0, "-0.0"),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_escaped_as_python_escapes_them() {
+    fn escaped_strings_match_json_dumps() {
         let written = |text: &str, ascii: bool| {
             let mut out = String::new();
             string(&mut out, text, ascii);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_printed_as_python_does() {
+    fn number_texts_match_python() {
         let table = [
             ("1e5", "100000.0"),
             ("1.0", "1.0"),

@@ -1,25 +1,25 @@
-//! Cuts and insertions of a byte string, applied in one pass.
+//! Cuts, insertions and replacements in a byte string, applied in one pass.
 
 use std::ops::Range;
 
-/// Changes to a text, in any order; they must not overlap, except for cuts inside cuts.
+/// Changes to a text, in any order. They must not overlap, except for cuts inside cuts.
 #[derive(Debug, Clone, Default)]
 pub struct Splice {
     changes: Vec<(Range<usize>, Vec<u8>)>,
 }
 
 impl Splice {
-    /// Leaves `range` out.
+    /// Removes `range`.
     pub fn cut(&mut self, range: Range<usize>) {
         self.changes.push((range, Vec::new()));
     }
 
-    /// Puts `bytes` in front of the byte at `at`.
+    /// Inserts `bytes` before the byte at `at`.
     pub fn insert(&mut self, at: usize, bytes: Vec<u8>) {
         self.changes.push((at..at, bytes));
     }
 
-    /// Puts `bytes` where `range` was.
+    /// Replaces `range` with `bytes`.
     pub fn replace(&mut self, range: Range<usize>, bytes: Vec<u8>) {
         self.changes.push((range, bytes));
     }
@@ -29,7 +29,7 @@ impl Splice {
         self.changes.append(&mut other.changes);
     }
 
-    /// Whether the text stays unchanged.
+    /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -41,20 +41,20 @@ impl Splice {
         self.apply_range(text, 0..text.len())
     }
 
-    /// The text of `range` with the changes inside it.
+    /// The text of `range` with those changes applied that lie inside `range`.
     #[must_use]
     pub fn within(&self, text: &[u8], range: Range<usize>) -> Vec<u8> {
         let inside = |(change, _): &&(Range<usize>, Vec<u8>)| range.start <= change.start && change.end <= range.end;
         Self { changes: self.changes.iter().filter(inside).cloned().collect() }.apply_range(text, range)
     }
 
-    /// The changed text of `range`. All changes must lie inside it.
+    /// The text of `range` with all changes applied. All changes must lie inside `range`.
     #[must_use]
     pub fn apply_range(mut self, text: &[u8], range: Range<usize>) -> Vec<u8> {
         self.changes.sort_by_key(|(range, _)| (range.start, range.end));
         let added: usize = self.changes.iter().map(|(_, bytes)| bytes.len()).sum();
-        let gone: usize = self.changes.iter().map(|(range, _)| range.len()).sum();
-        let mut out = Vec::with_capacity((range.len() + added).saturating_sub(gone));
+        let removed: usize = self.changes.iter().map(|(range, _)| range.len()).sum();
+        let mut out = Vec::with_capacity((range.len() + added).saturating_sub(removed));
         let mut at = range.start;
         for (range, bytes) in self.changes {
             if range.start > at {

@@ -1,18 +1,18 @@
-//! A string in a JSON text.
+//! A string in a JSON text, with its escapes.
 
 use std::borrow::Cow;
 
 /// The escaped bytes of a string, without the quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Text<'a> {
-    /// The raw bytes.
+    /// The bytes as they are in the JSON text.
     pub raw: &'a [u8],
-    /// Whether they contain a backslash.
+    /// `raw` contains a backslash.
     pub escaped: bool,
 }
 
 impl<'a> Text<'a> {
-    /// Whether the unescaped string is `name`. Python accepts keys with escapes too.
+    /// Whether the unescaped string equals `name`. Python too accepts escapes in keys.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         if self.escaped { self.decode() == name } else { self.raw == name.as_bytes() }
@@ -24,7 +24,7 @@ impl<'a> Text<'a> {
         if self.escaped { self.decode().starts_with(prefix) } else { self.raw.starts_with(prefix.as_bytes()) }
     }
 
-    /// The unescaped string. Lone surrogates and invalid UTF-8 become replacement characters.
+    /// The unescaped string. Lone surrogates and invalid UTF-8 become U+FFFD.
     #[must_use]
     pub fn decode(&self) -> Cow<'a, str> {
         if !self.escaped {
@@ -39,9 +39,9 @@ impl<'a> Text<'a> {
         let mut rest = self.raw;
         while let Some(at) = memchr::memchr(b'\\', rest) {
             rest = match &rest[at..] {
-                [b'\\', b'b' | b'f' | b'n' | b'r' | b't' | b'"' | b'\\' | b'/', behind @ ..] => behind,
-                escape => match escaped_unit(escape) {
-                    Some((_, behind)) => behind,
+                [b'\\', b'b' | b'f' | b'n' | b'r' | b't' | b'"' | b'\\' | b'/', after @ ..] => after,
+                escape => match utf16_escape(escape) {
+                    Some((_, after)) => after,
                     None => return false,
                 },
             };
@@ -49,46 +49,46 @@ impl<'a> Text<'a> {
         true
     }
 
-    /// Unescapes the string. Half of a surrogate pair or an invalid sequence affects only itself: Python reads the text around it.
+    /// Unescapes the string. A lone surrogate or an invalid sequence does not affect the text around it: Python too reads that text.
     fn unescaped(&self) -> String {
         let (mut text, mut rest) = (Vec::with_capacity(self.raw.len()), self.raw);
-        while let Some(at) = backslash(rest) {
+        while let Some(at) = find_backslash(rest) {
             let (plain, escape) = rest.split_at(at);
             text.extend_from_slice(plain);
-            let (byte, behind) = match escape {
-                [_, b'b', behind @ ..] => (b'\x08', behind),
-                [_, b'f', behind @ ..] => (b'\x0c', behind),
-                [_, b'n', behind @ ..] => (b'\n', behind),
-                [_, b'r', behind @ ..] => (b'\r', behind),
-                [_, b't', behind @ ..] => (b'\t', behind),
-                [_, byte @ (b'"' | b'\\' | b'/'), behind @ ..] => (*byte, behind),
-                _ => match character(escape) {
-                    Some((character, behind)) => {
+            let (byte, after) = match escape {
+                [_, b'b', after @ ..] => (b'\x08', after),
+                [_, b'f', after @ ..] => (b'\x0c', after),
+                [_, b'n', after @ ..] => (b'\n', after),
+                [_, b'r', after @ ..] => (b'\r', after),
+                [_, b't', after @ ..] => (b'\t', after),
+                [_, byte @ (b'"' | b'\\' | b'/'), after @ ..] => (*byte, after),
+                _ => match unicode_escape(escape) {
+                    Some((character, after)) => {
                         text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-                        rest = behind;
+                        rest = after;
                         continue;
                     }
-                    // not an escape: the character is taken literally
+                    // not a valid escape: the backslash stays in the text
                     None => (b'\\', &escape[1..]),
                 },
             };
             text.push(byte);
-            rest = behind;
+            rest = after;
         }
         text.extend_from_slice(rest);
-        String::from_utf8(text).unwrap_or_else(|torn| String::from_utf8_lossy(torn.as_bytes()).into_owned())
+        String::from_utf8(text).unwrap_or_else(|invalid| String::from_utf8_lossy(invalid.as_bytes()).into_owned())
     }
 }
 
-/// The position of the next backslash. Text with lines and quotes has many, so this is faster than `memchr`, which starts slowly.
-fn backslash(bytes: &[u8]) -> Option<usize> {
-    const EACH: u64 = u64::from_le_bytes([1; 8]);
-    const SOUGHT: u64 = EACH * b'\\' as u64;
+/// The position of the next backslash. Faster than `memchr` for text with many escapes, because `memchr` has a high cost per call.
+fn find_backslash(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const BACKSLASHES: u64 = ONES * b'\\' as u64;
     let mut words = bytes.chunks_exact(8);
     for (at, word) in words.by_ref().enumerate() {
-        let differs = u64::from_le_bytes(word.try_into().unwrap_or_default()) ^ SOUGHT;
-        // the high bit of the first byte that is zero, and perhaps of some after it
-        let zero = differs.wrapping_sub(EACH) & !differs & (EACH << 7);
+        let differs = u64::from_le_bytes(word.try_into().unwrap_or_default()) ^ BACKSLASHES;
+        // the high bit is set for the first zero byte, and maybe for some later bytes; only the first matters
+        let zero = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
         if zero != 0 {
             return Some(8 * at + zero.trailing_zeros() as usize / 8);
         }
@@ -97,24 +97,24 @@ fn backslash(bytes: &[u8]) -> Option<usize> {
     rest.iter().position(|byte| *byte == b'\\').map(|at| bytes.len() - rest.len() + at)
 }
 
-/// The character whose escapes `bytes` begin with, and the rest.
-fn character(bytes: &[u8]) -> Option<(char, &[u8])> {
-    let (unit, behind) = escaped_unit(bytes)?;
+/// The character of the `\u` escape at the start of `bytes`, and the rest. A surrogate pair is one character.
+fn unicode_escape(bytes: &[u8]) -> Option<(char, &[u8])> {
+    let (unit, after) = utf16_escape(bytes)?;
     if (0xd800..0xdc00).contains(&unit)
-        && let Some((low @ 0xdc00..0xe000, behind)) = escaped_unit(behind)
+        && let Some((low @ 0xdc00..0xe000, after)) = utf16_escape(after)
     {
         let scalar = 0x1_0000 + ((u32::from(unit) - 0xd800) << 10) + (u32::from(low) - 0xdc00);
-        return Some((char::from_u32(scalar)?, behind));
+        return Some((char::from_u32(scalar)?, after));
     }
-    Some((char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER), behind))
+    Some((char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER), after))
 }
 
-/// The UTF-16 unit whose escape `bytes` begin with, and the rest.
-fn escaped_unit(bytes: &[u8]) -> Option<(u16, &[u8])> {
-    let (digits, behind) = bytes.strip_prefix(b"\\u")?.split_first_chunk::<4>()?;
+/// The UTF-16 unit of the `\u` escape at the start of `bytes`, and the rest.
+fn utf16_escape(bytes: &[u8]) -> Option<(u16, &[u8])> {
+    let (digits, after) = bytes.strip_prefix(b"\\u")?.split_first_chunk::<4>()?;
     let digits =
         std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-    Some((u16::from_str_radix(digits, 16).ok()?, behind))
+    Some((u16::from_str_radix(digits, 16).ok()?, after))
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_compared_unescaped() {
+    fn starts_with_compares_the_unescaped_text() {
         let key = |raw: &'static str| Text { raw: raw.as_bytes(), escaped: raw.contains('\\') };
         for raw in ["output_top", "output_", r"out\u0070ut_top", r"\u006futput_"] {
             assert!(key(raw).starts_with("output_"), "{raw}");
@@ -137,16 +137,16 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_those_of_json() {
-        let sound = |raw: &[u8]| Text { raw, escaped: true }.is_well_escaped();
-        assert!(sound(br#"a\\b\"\/\b\f\n\r\t\u00e9\ud800"#) && sound(b"") && sound(b"\xff"));
+    fn is_well_escaped_accepts_only_escapes_of_json() {
+        let is_valid = |raw: &[u8]| Text { raw, escaped: true }.is_well_escaped();
+        assert!(is_valid(br#"a\\b\"\/\b\f\n\r\t\u00e9\ud800"#) && is_valid(b"") && is_valid(b"\xff"));
         for raw in [&br"\p"[..], br"\", br"\u12", br"\ug000", br"\ud80-0"] {
-            assert!(!sound(raw), "{}", raw.escape_ascii());
+            assert!(!is_valid(raw), "{}", raw.escape_ascii());
         }
     }
 
     #[test]
-    fn invalid_parts_leave_the_rest_decoded() {
+    fn text_around_invalid_parts_is_decoded() {
         assert_eq!(decoded(br"\u0061pi_key\ud800"), "api_key\u{fffd}");
         assert_eq!(decoded(br"\ud83d\ude00\ud83d"), "\u{1f600}\u{fffd}");
         assert_eq!(decoded(b"\xffa\\n\\\"\\u0062"), "\u{fffd}a\n\"b");
@@ -156,7 +156,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_escaping_decodes_to_the_same_text(text: String) {
+        fn all_escaped_forms_decode_to_the_same_text(text: String) {
             let plain = serde_json::to_string(&text).unwrap();
             let ascii: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
             for raw in [&plain.as_bytes()[1..plain.len() - 1], ascii.as_bytes()] {
@@ -165,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn strings_decode_as_in_serde_json(raw in "([ -~]|\\\\[bfnrt\"/\\\\]|\\\\u[d0][8-9c-f0][0-9a-f]{2}|é|😀){0,12}") {
+        fn decoded_strings_match_serde_json(raw in "([ -~]|\\\\[bfnrt\"/\\\\]|\\\\u[d0][8-9c-f0][0-9a-f]{2}|é|😀){0,12}") {
             if let Ok(text) = serde_json::from_str::<String>(&format!("\"{raw}\"")) {
                 proptest::prop_assert_eq!(decoded(raw.as_bytes()), text);
             }

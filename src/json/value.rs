@@ -1,4 +1,4 @@
-//! A JSON tree with the semantics of Python's parser, for the few texts that need one: conversations and tools.
+//! A JSON tree with the semantics of Python's parser, for conversations and tools. Other JSON is read without a tree.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::{Cursor, MAX_DEPTH, Malformed};
 
-/// A value. Keys keep their order, the last of repeated keys counts, and numbers keep their text.
+/// A JSON value. Keys keep their order, the last of repeated keys counts, and numbers keep their text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Value {
     /// `null`.
@@ -18,7 +18,7 @@ pub enum Value {
     Number(Box<str>),
     /// A string, unescaped.
     String(String),
-    /// A list.
+    /// An array.
     Array(Vec<Value>),
     /// An object.
     Object(Vec<(String, Value)>),
@@ -28,7 +28,7 @@ impl Value {
     /// Parses `bytes`, which must be one value.
     ///
     /// # Errors
-    /// When it is not JSON, or nests deeper than [`MAX_DEPTH`].
+    /// When `bytes` is not one JSON value, or nests deeper than [`MAX_DEPTH`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes);
         let value = Self::read(&mut cursor)?;
@@ -92,50 +92,51 @@ impl Value {
         })
     }
 
-    /// The member of an object; `None` if it is missing or null, or if this is not an object.
+    /// The value of the member `name`; `None` if it is missing or null, or if this value is not an object.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(key, _)| key == name).map(|(_, value)| value).filter(|value| **value != Self::Null)
     }
 
-    /// The text of a string.
+    /// The text; `None` if this value is not a string.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         if let Self::String(text) = self { Some(text) } else { None }
     }
 
-    /// The elements of a list.
+    /// The elements; `None` if this value is not an array.
     #[must_use]
     pub fn as_array(&self) -> Option<&[Self]> {
         if let Self::Array(values) = self { Some(values) } else { None }
     }
 }
 
-/// The members of an object during parsing. While they are few, keys are searched linearly.
+/// The members of an object during parsing. A small object is searched linearly.
 #[derive(Default)]
 struct Members {
     list: Vec<(String, Value)>,
-    /// The index of each key, once there are many.
-    places: HashMap<String, usize>,
+    /// By key: the index in `list`. Empty below [`Members::INDEX_THRESHOLD`] members.
+    indices: HashMap<String, usize>,
 }
 
 impl Members {
-    const FEW: usize = 16;
+    /// The number of members from which on keys are looked up in `indices`.
+    const INDEX_THRESHOLD: usize = 16;
 
     fn set(&mut self, key: String, value: Value) {
-        if self.list.len() == Self::FEW {
-            self.places = self.list.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect();
+        if self.list.len() == Self::INDEX_THRESHOLD {
+            self.indices = self.list.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect();
         }
-        let place = match self.list.len() < Self::FEW {
-            true => self.list.iter().position(|(known, _)| *known == key),
-            false => self.places.get(&key).copied(),
+        let index = match self.list.len() < Self::INDEX_THRESHOLD {
+            true => self.list.iter().position(|(other, _)| *other == key),
+            false => self.indices.get(&key).copied(),
         };
-        match place {
-            Some(place) => self.list[place].1 = value,
+        match index {
+            Some(index) => self.list[index].1 = value,
             None => {
-                if self.list.len() >= Self::FEW {
-                    self.places.insert(key.clone(), self.list.len());
+                if self.list.len() >= Self::INDEX_THRESHOLD {
+                    self.indices.insert(key.clone(), self.list.len());
                 }
                 self.list.push((key, value));
             }
@@ -176,7 +177,7 @@ impl Serialize for Value {
     }
 }
 
-/// A number as the narrowest type that holds it. Integers beyond 128 bits become doubles.
+/// Serializes a number as the narrowest type that fits. Integers beyond 128 bits become doubles.
 fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     if !text.contains(['.', 'e', 'E', 'N', 'I']) {
         if let Ok(value) = text.parse::<i64>() {
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_parsed_as_in_python() {
+    fn repeated_keys_escapes_and_nan_are_parsed_as_in_python() {
         let value = Value::parse(br#" {"b":1,"a":[true,null,"\u00e9\ud800"],"b":{"x":1e5,"y":NaN}} "#).unwrap();
         assert_eq!(value.get("a").unwrap().as_array().unwrap()[2].as_str(), Some("é\u{fffd}"));
         let Value::Object(members) = &value else { panic!("an object") };
@@ -213,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn nesting_deeper_than_the_limit_is_refused() {
+    fn nesting_deeper_than_max_depth_is_too_deep() {
         let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
         assert!(Value::parse(&nested(MAX_DEPTH)).is_ok());
         assert!(Value::parse(&nested(MAX_DEPTH + 1)).unwrap_err().too_deep);
     }
 
     #[test]
-    fn numbers_keep_their_kind_when_serialized() {
+    fn serialized_numbers_keep_their_type() {
         let out = |text: &str| serde_json::to_string(&Value::parse(text.as_bytes()).unwrap()).unwrap();
         for (text, written) in [("-7", "-7"), ("18446744073709551616", "18446744073709551616"), ("1e2", "100.0")] {
             assert_eq!(out(text), written);

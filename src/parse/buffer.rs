@@ -1,35 +1,37 @@
-//! Text that was received and not passed on yet.
+//! Buffers text that is not parsed yet, and searches markers in it.
 
 use memchr::memmem;
 
-/// A queue of text: pieces enter at the back, and decided text leaves at the front.
+/// A queue of text: pieces are added at the end, and parsed text is removed from the start.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buffer {
     text: String,
-    at: usize,
+    /// The number of bytes of `text` that are removed.
+    skipped: usize,
 }
 
 impl Buffer {
-    /// Adds a piece.
+    /// Adds a piece at the end.
     pub(super) fn push(&mut self, piece: &str) {
-        // once per piece and not once per step, so that many steps in a long piece do not move its rest each time
-        self.text.drain(..std::mem::take(&mut self.at));
+        // removed once per piece and not in `skip`, because many steps in a long piece would each move the rest of the piece
+        self.text.drain(..std::mem::take(&mut self.skipped));
         self.text.push_str(piece);
     }
 
     /// The buffered text.
     pub(super) fn rest(&self) -> &str {
-        &self.text[self.at..]
+        &self.text[self.skipped..]
     }
 
     /// Removes the first `length` bytes.
     pub(super) fn skip(&mut self, length: usize) {
-        self.at += length;
+        self.skipped += length;
     }
 }
 
-/// The number of bytes of `text` before `marker`, or before what may be the beginning of it; and whether `text` contains it.
-pub(super) fn until(text: &str, marker: &str) -> (usize, bool) {
+/// The number of bytes of `text` before `marker`, or before a possible beginning of `marker` at the end of `text`; and whether `text`
+/// contains `marker`.
+pub(super) fn length_before(text: &str, marker: &str) -> (usize, bool) {
     match find(text, marker) {
         Some(at) => (at, true),
         None => (text.len() - overlap(text, marker), false),
@@ -41,7 +43,7 @@ pub(super) fn find(text: &str, marker: &str) -> Option<usize> {
     if marker.is_empty() { None } else { memmem::find(text.as_bytes(), marker.as_bytes()) }
 }
 
-/// The number of bytes at the end of `text` that may be the beginning of `marker`.
+/// The length of the longest beginning of `marker` at the end of `text`, in bytes.
 fn overlap(text: &str, marker: &str) -> usize {
     let (text, marker) = (text.as_bytes(), marker.as_bytes());
     let longest = marker.len().saturating_sub(1).min(text.len());
@@ -54,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_possible_marker_is_held_back() {
-        assert_eq!(until("ab<think>c", "<think>"), (2, true));
-        assert_eq!(until("ab<thin", "<think>"), (2, false));
-        assert_eq!(until("a<<", "<think>"), (2, false));
-        assert_eq!(until("abab", "ababc"), (0, false));
-        assert_eq!(until("xaba", "abac"), (1, false));
-        assert_eq!(until("a", ""), (1, false));
-        assert_eq!(until("<｜", "<｜tool"), (0, false));
-        assert_eq!(until("", "<"), (0, false));
+    fn length_before_stops_at_a_possible_marker() {
+        assert_eq!(length_before("ab<think>c", "<think>"), (2, true));
+        assert_eq!(length_before("ab<thin", "<think>"), (2, false));
+        assert_eq!(length_before("a<<", "<think>"), (2, false));
+        assert_eq!(length_before("abab", "ababc"), (0, false));
+        assert_eq!(length_before("xaba", "abac"), (1, false));
+        assert_eq!(length_before("a", ""), (1, false));
+        assert_eq!(length_before("<｜", "<｜tool"), (0, false));
+        assert_eq!(length_before("", "<"), (0, false));
     }
 }

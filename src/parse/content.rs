@@ -1,47 +1,48 @@
-//! The content of a message, without white space at its ends where markers were removed.
+//! Emits the content of a message, and removes white space at its ends where a span or call was removed.
 
 use super::Event;
 use super::space::{strip_end, strip_start};
 
-/// Passes content on, and holds white space back until it is known whether it ends the content.
+/// Emits content. Buffers white space until a visible character follows or the text ends.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Content {
+pub(super) struct ContentEmitter {
     /// A call or a think span was removed from the text so far.
-    taken: bool,
-    /// A visible character was passed on.
-    visible: bool,
-    gap: String,
+    has_removal: bool,
+    /// A visible character was emitted.
+    has_text: bool,
+    /// White space that is not emitted yet.
+    white_space: String,
 }
 
-impl Content {
-    /// A call or a think span was removed at this position.
-    pub(super) fn taken(&mut self) {
-        self.taken = true;
+impl ContentEmitter {
+    /// Records that a call or a think span was removed at this position.
+    pub(super) fn record_removal(&mut self) {
+        self.has_removal = true;
     }
 
     /// Adds text.
     pub(super) fn push(&mut self, text: &str, out: &mut Vec<Event>) {
-        let shown = strip_end(text);
-        if shown.is_empty() {
-            self.gap.push_str(text);
+        let visible = strip_end(text);
+        if visible.is_empty() {
+            self.white_space.push_str(text);
             return;
         }
-        let mut passed = std::mem::take(&mut self.gap);
-        if self.taken && !self.visible {
-            passed.clear();
-            passed.push_str(strip_start(shown));
+        let mut emitted = std::mem::take(&mut self.white_space);
+        if self.has_removal && !self.has_text {
+            emitted.clear();
+            emitted.push_str(strip_start(visible));
         } else {
-            passed.push_str(shown);
+            emitted.push_str(visible);
         }
-        self.visible = true;
-        self.gap.push_str(&text[shown.len()..]);
-        out.push(Event::Content(passed));
+        self.has_text = true;
+        self.white_space.push_str(&text[visible.len()..]);
+        out.push(Event::Content(emitted));
     }
 
     /// Ends the text.
     pub(super) fn finish(self, out: &mut Vec<Event>) {
-        if !self.taken && !self.gap.is_empty() {
-            out.push(Event::Content(self.gap));
+        if !self.has_removal && !self.white_space.is_empty() {
+            out.push(Event::Content(self.white_space));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The formats of tool calls, by name.
+//! The formats of tool calls, and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 /// The format of the tool calls of a family of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// A JSON object with `name` and `arguments` in `<tool_call>` tags.
+    /// In `<tool_call>` tags: a JSON object with `name` and `arguments`.
     Hermes,
-    /// `<function=…>` with `<parameter=…>` in it, in `<tool_call>` tags.
+    /// In `<tool_call>` tags: `<function=…>`, which contains `<parameter=…>`.
     QwenXml,
-    /// A name, then `<arg_key>` and `<arg_value>` in pairs, in `<tool_call>` tags.
+    /// In `<tool_call>` tags: a name, then pairs of `<arg_key>` and `<arg_value>`.
     Glm,
-    /// A section of calls between special tokens, each with an id that holds the name.
+    /// A section of calls between special tokens. The id of each call contains the name.
     KimiK2,
     /// JSON objects with `name` and `parameters`, after `<|python_tag|>` or as the whole answer.
     Llama3,
@@ -24,7 +24,7 @@ pub enum Format {
     DeepSeek,
 }
 
-/// There is no format with this name.
+/// Error: no format has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no format of tool calls is called {0:?}")]
 pub struct UnknownFormat(pub String);
@@ -57,7 +57,7 @@ impl Format {
         }
     }
 
-    /// The name of the same format in SGLang's `--tool-call-parser`, if it differs.
+    /// The names of the same format in SGLang's `--tool-call-parser` that differ from [`Format::name`].
     #[must_use]
     pub fn aliases(self) -> &'static [&'static str] {
         match self {
@@ -81,8 +81,8 @@ impl FromStr for Format {
     type Err = UnknownFormat;
 
     fn from_str(name: &str) -> Result<Self, UnknownFormat> {
-        let called = |format: &Self| format.name() == name || format.aliases().contains(&name);
-        Self::ALL.into_iter().find(called).ok_or_else(|| UnknownFormat(name.to_owned()))
+        let has_name = |format: &Self| format.name() == name || format.aliases().contains(&name);
+        Self::ALL.into_iter().find(has_name).ok_or_else(|| UnknownFormat(name.to_owned()))
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_is_of_one_format() {
+    fn each_name_belongs_to_one_format() {
         let mut names = Vec::new();
         for format in Format::ALL {
             names.push(format.name());
@@ -104,7 +104,7 @@ mod tests {
         let count = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), count, "a name stands for two formats");
+        assert_eq!(names.len(), count, "a name belongs to two formats");
         assert!("deepseekv32".parse::<Format>().is_err());
         assert!("Hermes".parse::<Format>().is_err());
     }

@@ -1,13 +1,13 @@
-//! The markers that a text is parsed with.
+//! The settings of a parser: the format of calls and the markers of thinking.
 
 use super::{Format, Message, StreamingParser};
 
-/// The markers around thinking.
+/// The markers of a span of thinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Think {
-    /// The start of a span. If empty, spans never start.
+    /// The marker at the start. If empty, no span starts.
     pub start: String,
-    /// The end of a span. If empty, spans never end.
+    /// The marker at the end. If empty, no span ends.
     pub end: String,
 }
 
@@ -17,14 +17,14 @@ impl Default for Think {
     }
 }
 
-/// How a text is parsed.
+/// The settings of a parser.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grammar {
-    /// The format of calls. Without it there are no tools, and text that looks like a call is content.
+    /// The format of calls. `None`: no calls are parsed, and text that looks like a call is content.
     pub format: Option<Format>,
-    /// The markers of thinking. Without them no text is reasoning.
+    /// The markers of thinking. `None`: no text is reasoning.
     pub think: Option<Think>,
-    /// The prompt opened a span, so the text begins inside one. Ignored without `think`.
+    /// The text begins inside a span that the prompt opened. Ignored without `think`.
     pub opened: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::ToolCall;
 use super::space::strip;
 
-/// Reads the body of one block. Arguments that are not an object, as JSON within a string, count as none.
+/// Parses the body of one block. Arguments that are not an object, such as JSON in a string, count as no arguments.
 pub(super) fn read(body: &str) -> Vec<ToolCall> {
-    vec![super::named::read(strip(body), &["arguments"])]
+    vec![super::json_call::parse_call(strip(body), &["arguments"])]
 }

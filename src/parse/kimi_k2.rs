@@ -8,25 +8,25 @@ use crate::json::python::is_space;
 
 /// The marker at the start of a section.
 pub(super) const BEGIN: &str = "<|tool_calls_section_begin|>";
-/// The marker at its end.
+/// The marker at the end of a section.
 pub(super) const END: &str = "<|tool_calls_section_end|>";
 
-/// Reads the calls of one section and ignores text between them.
+/// Parses the calls of one section. Ignores text between them.
 pub(super) fn read(section: &str) -> Vec<ToolCall> {
     let (mut calls, mut rest) = (Vec::new(), section);
     while let Some(at) = find(rest, "<|tool_call_begin|>") {
         rest = &rest[at + "<|tool_call_begin|>".len()..];
-        if let Some((id, arguments)) = head(rest) {
-            let Some((raw, behind)) = arguments.split_once("<|tool_call_end|>") else { break };
+        if let Some((id, arguments)) = id_and_rest(rest) {
+            let Some((raw, after)) = arguments.split_once("<|tool_call_end|>") else { break };
             calls.push(call(id, strip(raw)));
-            rest = behind;
+            rest = after;
         }
     }
     calls
 }
 
-/// The id at the beginning of a call, and the text after the marker that follows it.
-fn head(text: &str) -> Option<(&str, &str)> {
+/// The id at the beginning of a call, and the text after the marker that follows the id.
+fn id_and_rest(text: &str) -> Option<(&str, &str)> {
     let text = strip_start(text);
     let length = text.find(|c| c == '<' || is_space(c))?;
     let (id, rest) = text.split_at(length);
@@ -36,19 +36,19 @@ fn head(text: &str) -> Option<(&str, &str)> {
 
 fn call(id: &str, raw: &str) -> ToolCall {
     let call = match loads(raw) {
-        Ok(arguments) => ToolCall::read(name(id), Some(&arguments)),
-        Err(_) => ToolCall::unread(name(id), raw),
+        Ok(arguments) => ToolCall::valid(name(id), Some(&arguments)),
+        Err(_) => ToolCall::invalid(name(id), raw),
     };
     ToolCall { id: Some(id.to_owned()), ..call }
 }
 
-/// The name within an id, or the whole id if it has no name in the usual form.
+/// The name in an id such as `functions.NAME:0`, or the whole id if it has another form.
 fn name(id: &str) -> &str {
-    let numbered = id
+    let with_index = id
         .rsplit_once(':')
         .filter(|(_, digits)| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()));
-    let without = numbered.map_or(id, |(name, _)| name);
-    let sound =
+    let without_index = with_index.map_or(id, |(name, _)| name);
+    let is_valid =
         |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'));
-    without.strip_prefix("functions.").filter(sound).or(Some(without).filter(sound)).unwrap_or(id)
+    without_index.strip_prefix("functions.").filter(is_valid).or(Some(without_index).filter(is_valid)).unwrap_or(id)
 }

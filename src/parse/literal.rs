@@ -1,15 +1,15 @@
-//! Calls in Python's syntax, with literals as arguments.
+//! Parses calls in Python's syntax, with literals as arguments.
 //!
-//! Supported are strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, lists and dicts of them. Not supported are
-//! other expressions, tuples and sets, other prefixes of strings, strings side by side, escapes by name (`\N{…}`), underscores and other
-//! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`]. Keys of a dict are compared as `json.dumps` writes them,
-//! so that `1` and `True` are two keys.
+//! Supported literals: strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, and lists and dicts of these. Not
+//! supported: other expressions, tuples and sets, other string prefixes, adjacent strings, named escapes (`\N{…}`), underscores and other
+//! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`]. Keys of a dict are compared as `json.dumps` writes them, so `1` and
+//! `True` are two keys.
 
 use super::ToolCall;
-use super::value::{Dict, PythonValue, escaped, push_char};
+use super::value::{Dict, PythonValue, escape, push_escaped_char};
 use crate::json::{MAX_DEPTH, python};
 
-/// Reads `text`, which must be a list of calls and nothing else; otherwise `None`.
+/// Parses `text`. Returns `None` unless the whole text is a list of one or more calls.
 pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     let mut source = Source { rest: text };
     source.take("[").then_some(())?;
@@ -18,10 +18,10 @@ pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
         calls.push(source.call()?);
         Some(())
     })?;
-    (source.visible().is_empty() && !calls.is_empty()).then_some(calls)
+    (source.skip_space().is_empty() && !calls.is_empty()).then_some(calls)
 }
 
-/// Whether `text` may name a function or an argument.
+/// Whether `text` is a Python identifier.
 pub(super) fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_') && text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
@@ -31,20 +31,20 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The rest of the text, without the white space that Python allows within brackets.
-    fn visible(&mut self) -> &'a str {
+    /// Skips the white space that Python allows within brackets, and returns the rest of the text.
+    fn skip_space(&mut self) -> &'a str {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\x0c', '\n', '\r']);
         self.rest
     }
 
-    /// Consumes `token` if it is next.
+    /// Consumes `token` if it is next after white space.
     fn take(&mut self, token: &str) -> bool {
-        let behind = self.visible().strip_prefix(token);
-        self.rest = behind.unwrap_or(self.rest);
-        behind.is_some()
+        let after = self.skip_space().strip_prefix(token);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
     }
 
-    /// Consumes items separated by commas, with an optional comma at the end, and then `close`.
+    /// Parses items separated by commas, with an optional comma at the end, and then `close`.
     fn separated(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             if self.take(close) {
@@ -66,25 +66,25 @@ impl<'a> Source<'a> {
         self.take("(").then_some(())?;
         let mut arguments = Dict::default();
         self.separated(")", |source| {
-            let key = escaped(source.name()?);
+            let key = escape(source.name()?);
             source.take("=").then_some(())?;
             let value = source.value(0)?;
-            // a syntax error in Python too
+            // a repeated argument is a syntax error in Python too
             (!arguments.has(&key)).then(|| arguments.set(key, value))
         })?;
-        Some(ToolCall::read(name, Some(&PythonValue::Dict(arguments))))
+        Some(ToolCall::valid(name, Some(&PythonValue::Dict(arguments))))
     }
 
     fn name(&mut self) -> Option<&'a str> {
-        let visible = self.visible();
-        let length = visible.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(visible.len());
-        let (name, rest) = visible.split_at(length);
+        let text = self.skip_space();
+        let length = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+        let (name, rest) = text.split_at(length);
         self.rest = rest;
         is_name(name).then_some(name)
     }
 
     fn value(&mut self, depth: usize) -> Option<PythonValue> {
-        match self.visible().chars().next()? {
+        match self.skip_space().chars().next()? {
             '[' | '{' if depth == MAX_DEPTH => None,
             '[' => self.list(depth + 1),
             '{' => self.dict(depth + 1),
@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
         Some(PythonValue::List(items))
     }
 
-    /// Keys that are not strings are converted as by `json.dumps`.
+    /// Parses a dict. Keys that are not strings are converted as by `json.dumps`.
     fn dict(&mut self, depth: usize) -> Option<PythonValue> {
         self.take("{").then_some(())?;
         let mut dict = Dict::default();
@@ -133,28 +133,29 @@ impl<'a> Source<'a> {
     fn number(&mut self) -> Option<PythonValue> {
         let start = self.rest;
         self.rest = start.strip_prefix('-').unwrap_or(start);
-        let whole = self.digits();
+        let integer = self.skip_digits();
         let mut float = false;
         let mut fraction = 0;
-        if let Some(behind) = self.rest.strip_prefix('.') {
-            self.rest = behind;
-            (float, fraction) = (true, self.digits());
+        if let Some(after) = self.rest.strip_prefix('.') {
+            self.rest = after;
+            (float, fraction) = (true, self.skip_digits());
         }
-        if let Some(behind) = self.rest.strip_prefix(['e', 'E']) {
-            self.rest = behind.strip_prefix(['+', '-']).unwrap_or(behind);
+        if let Some(after) = self.rest.strip_prefix(['e', 'E']) {
+            self.rest = after.strip_prefix(['+', '-']).unwrap_or(after);
             float = true;
-            (self.digits() > 0).then_some(())?;
+            (self.skip_digits() > 0).then_some(())?;
         }
         let text = &start[..start.len() - self.rest.len()];
         let digits = text.trim_start_matches('-');
         let octal = !float && digits.starts_with('0') && digits.contains(|c| c != '0');
-        (whole + fraction > 0 && !octal).then(|| python::number(text).map(PythonValue::Number))?
+        (integer + fraction > 0 && !octal).then(|| python::number(text).map(PythonValue::Number))?
     }
 
-    fn digits(&mut self) -> usize {
-        let behind = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
-        let count = self.rest.len() - behind.len();
-        self.rest = behind;
+    /// Skips digits and returns their number.
+    fn skip_digits(&mut self) -> usize {
+        let after = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        let count = self.rest.len() - after.len();
+        self.rest = after;
         count
     }
 
@@ -165,18 +166,18 @@ impl<'a> Source<'a> {
         self.rest = &self.rest[close.len()..];
         let mut out = String::new();
         loop {
-            if let Some(behind) = self.rest.strip_prefix(close) {
-                self.rest = behind;
+            if let Some(after) = self.rest.strip_prefix(close) {
+                self.rest = after;
                 return Some(PythonValue::Text(out));
             }
             match self.next()? {
                 '\\' if raw => {
-                    push_char('\\', &mut out);
-                    push_char(self.next()?, &mut out);
+                    push_escaped_char('\\', &mut out);
+                    push_escaped_char(self.next()?, &mut out);
                 }
                 '\\' => self.escape(&mut out)?,
                 '\n' if triple.is_none() => return None,
-                c => push_char(c, &mut out),
+                c => push_escaped_char(c, &mut out),
             }
         }
     }
@@ -185,17 +186,17 @@ impl<'a> Source<'a> {
         let c = self.next()?;
         match c {
             '\n' => {}
-            '\\' | '\'' | '"' => push_char(c, out),
-            'a' => push_char('\x07', out),
-            'b' => push_char('\x08', out),
-            'f' => push_char('\x0c', out),
-            'n' => push_char('\n', out),
-            'r' => push_char('\r', out),
-            't' => push_char('\t', out),
-            'v' => push_char('\x0b', out),
-            'x' => self.code(2, out)?,
-            'u' => self.code(4, out)?,
-            'U' => self.code(8, out)?,
+            '\\' | '\'' | '"' => push_escaped_char(c, out),
+            'a' => push_escaped_char('\x07', out),
+            'b' => push_escaped_char('\x08', out),
+            'f' => push_escaped_char('\x0c', out),
+            'n' => push_escaped_char('\n', out),
+            'r' => push_escaped_char('\r', out),
+            't' => push_escaped_char('\t', out),
+            'v' => push_escaped_char('\x0b', out),
+            'x' => self.push_code_point(2, out)?,
+            'u' => self.push_code_point(4, out)?,
+            'U' => self.push_code_point(8, out)?,
             'N' => return None,
             '0'..='7' => {
                 let mut code = c.to_digit(8)?;
@@ -204,25 +205,25 @@ impl<'a> Source<'a> {
                     code = code * 8 + digit;
                     self.next();
                 }
-                push_char(char::from_u32(code)?, out);
+                push_escaped_char(char::from_u32(code)?, out);
             }
-            // an unknown escape stays unchanged
+            // an unknown escape is two characters of text, as in Python
             _ => {
-                push_char('\\', out);
-                push_char(c, out);
+                push_escaped_char('\\', out);
+                push_escaped_char(c, out);
             }
         }
         Some(())
     }
 
-    /// The code point of `count` hexadecimal digits, which may be a surrogate.
-    fn code(&mut self, count: usize, out: &mut String) -> Option<()> {
+    /// Appends the code point of the next `count` hexadecimal digits, which may be a surrogate.
+    fn push_code_point(&mut self, count: usize, out: &mut String) -> Option<()> {
         let digits = self.rest.get(..count).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
         self.rest = &self.rest[count..];
         let code = u32::from_str_radix(digits, 16).ok()?;
         match (char::from_u32(code), u16::try_from(code)) {
-            (Some(c), _) => push_char(c, out),
-            (None, Ok(half)) => python::escaped_unit(out, half),
+            (Some(c), _) => push_escaped_char(c, out),
+            (None, Ok(surrogate)) => python::push_escaped_unit(out, surrogate),
             (None, Err(_)) => return None,
         }
         Some(())

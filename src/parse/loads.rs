@@ -1,12 +1,12 @@
-//! JSON as Python's `json.loads` reads it.
+//! Parses JSON as Python's `json.loads` does.
 //!
-//! It accepts `NaN`, `Infinity`, integers of any size, lone surrogates and repeated keys, whose last value counts. Unlike Python it accepts
-//! neither text that nests deeper than [`MAX_DEPTH`] (Python's limit is about a thousand) nor integers of more than 4300 digits.
+//! Accepts `NaN`, `Infinity`, big integers, lone surrogates and repeated keys, whose last value counts. Rejects integers of more than 4300
+//! digits, as Python does, and text that nests deeper than [`MAX_DEPTH`] (Python's limit is about a thousand).
 
-use super::value::{Dict, PythonValue, push_char};
+use super::value::{Dict, PythonValue, push_escaped_char};
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
 
-/// Reads `text` as one value.
+/// Parses `text`, which must be one value.
 pub(super) fn loads(text: &str) -> Result<PythonValue, Malformed> {
     let mut cursor = Cursor::new(text.as_bytes());
     let value = value(&mut cursor, 0)?;
@@ -14,12 +14,12 @@ pub(super) fn loads(text: &str) -> Result<PythonValue, Malformed> {
     Ok(value)
 }
 
-/// The JSON value of the text, or the text itself if it is not JSON.
-pub(super) fn loose(text: &str) -> PythonValue {
+/// The JSON value of the text, or the text as a string if it is not JSON.
+pub(super) fn loads_or_text(text: &str) -> PythonValue {
     loads(text).unwrap_or_else(|_| PythonValue::text(text))
 }
 
-/// The texts of the elements of `text`, which is a JSON array. The elements are not validated.
+/// The texts of the elements of the JSON array `text`. Does not validate the strings in the elements.
 pub(super) fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
     let mut cursor = Cursor::new(text.as_bytes());
     let mut found = Vec::new();
@@ -43,9 +43,9 @@ fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed
         Some(b'{') => dict(cursor, depth + 1),
         Some(b'[') => list(cursor, depth + 1),
         Some(b'"') => text(cursor).map(PythonValue::Text),
-        Some(word @ (b't' | b'f' | b'n')) => {
+        Some(first @ (b't' | b'f' | b'n')) => {
             cursor.skip()?;
-            Ok(if word == b'n' { PythonValue::Null } else { PythonValue::Bool(word == b't') })
+            Ok(if first == b'n' { PythonValue::Null } else { PythonValue::Bool(first == b't') })
         }
         _ => {
             let number = cursor.number()?;
@@ -86,35 +86,36 @@ fn list(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed>
     Ok(PythonValue::List(items))
 }
 
-/// A string, as `json.dumps` would write it without its quotes.
+/// Reads a string and returns it as `json.dumps` writes it, without its quotes.
 fn text(cursor: &mut Cursor<'_>) -> Result<String, Malformed> {
     let text = cursor.string()?;
     let Ok(raw) = std::str::from_utf8(text.raw) else { return Err(cursor.malformed()) };
     if !text.is_well_escaped() || raw.bytes().any(|byte| byte < b' ') {
         return Err(cursor.malformed());
     }
-    Ok(rewritten(raw))
+    Ok(reescape(raw))
 }
 
-fn rewritten(raw: &str) -> String {
+/// Replaces the escapes of a string by those of `json.dumps`.
+fn reescape(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {
-        rest[..at].chars().for_each(|c| push_char(c, &mut out));
-        let unicode = rest[at..].strip_prefix("\\u").and_then(|behind| behind.get(..4));
+        rest[..at].chars().for_each(|c| push_escaped_char(c, &mut out));
+        let unicode = rest[at..].strip_prefix("\\u").and_then(|rest| rest.get(..4));
         let length = match unicode.and_then(|digits| u16::from_str_radix(digits, 16).ok()) {
             Some(unit) => {
-                python::escaped_unit(&mut out, unit);
+                python::push_escaped_unit(&mut out, unit);
                 6
             }
             None => {
                 let short = Text { raw: &rest.as_bytes()[at..at + 2], escaped: true };
-                short.decode().chars().for_each(|c| push_char(c, &mut out));
+                short.decode().chars().for_each(|c| push_escaped_char(c, &mut out));
                 2
             }
         };
         rest = &rest[at + length..];
     }
-    rest.chars().for_each(|c| push_char(c, &mut out));
+    rest.chars().for_each(|c| push_escaped_char(c, &mut out));
     out
 }

@@ -1,18 +1,18 @@
-//! The parts of a parsed message, and the whole message.
+//! A parsed message, and the events that build it.
 
 use super::value::PythonValue;
 
-/// The name of a call whose name cannot be read.
+/// The name of an invalid call without a readable name.
 pub const UNKNOWN_TOOL: &str = "unknown_tool";
 
-/// A parsed text.
+/// A parsed message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// The text inside think spans; `None` if it has no visible character.
     pub reasoning: Option<String>,
     /// The text that is neither reasoning nor a call.
     pub content: String,
-    /// The calls, in the order of the text.
+    /// The calls, in the order of their events.
     pub calls: Vec<ToolCall>,
 }
 
@@ -23,13 +23,13 @@ pub struct ToolCall {
     pub name: String,
     /// The call's id, if the format has one: `kimi_k2` and `mistral`.
     pub id: Option<String>,
-    /// A JSON object as Python's `json.dumps` writes it. If the call could not be read, its text.
+    /// A JSON object as Python's `json.dumps` writes it. The raw text if the call is invalid.
     pub arguments: String,
-    /// The call could not be read.
+    /// The call is invalid.
     pub error: bool,
 }
 
-/// A part of a message, emitted as soon as it is certain.
+/// A part of a message. It is emitted as soon as later text cannot change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// More reasoning.
@@ -41,8 +41,8 @@ pub enum Event {
 }
 
 impl ToolCall {
-    /// A call that was read. Arguments that are not a dict count as none.
-    pub(super) fn read(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
+    /// A valid call. Arguments that are not a dict count as no arguments.
+    pub(super) fn valid(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
         let arguments = match arguments {
             Some(arguments @ PythonValue::Dict(_)) => arguments.dumps(),
             _ => "{}".to_owned(),
@@ -50,8 +50,8 @@ impl ToolCall {
         Self { name: name.into(), id: None, arguments, error: false }
     }
 
-    /// A call that could not be read, with its text.
-    pub(super) fn unread(name: &str, raw: &str) -> Self {
+    /// An invalid call with its raw text. An empty name becomes [`UNKNOWN_TOOL`].
+    pub(super) fn invalid(name: &str, raw: &str) -> Self {
         let name = if name.is_empty() { UNKNOWN_TOOL } else { name };
         Self { name: name.to_owned(), id: None, arguments: raw.to_owned(), error: true }
     }

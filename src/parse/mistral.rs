@@ -1,11 +1,11 @@
 //! `[TOOL_CALLS]`, then a JSON array of calls, or one call as `NAME[ARGS]{…}` or `NAME[CALL_ID]ID[ARGS]{…}`.
 //!
-//! A call ends where its JSON ends. If its brackets never close, the rest of the text is content.
+//! A call ends where its JSON ends. If the brackets of its JSON are not closed, the rest of the text is content.
 
 use super::ToolCall;
-use super::extent::Extent;
+use super::bracket_matcher::BracketMatcher;
+use super::json_call;
 use super::loads::{elements, loads};
-use super::named;
 use super::space::strip_start;
 use super::syntax::{self, Step};
 use super::value::PythonValue;
@@ -14,55 +14,55 @@ use crate::json::python::is_space;
 /// The marker before the array, or before each call.
 pub(super) const START: &str = "[TOOL_CALLS]";
 
-/// Reads the text after one marker. A marker without a call after it is text.
+/// Parses the text after one marker. A marker without a call after it is text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mistral {
-    found: Option<Head>,
-    extent: Extent,
+    head: Option<CallHead>,
+    matcher: BracketMatcher,
 }
 
 /// The part of a call before the JSON.
 #[derive(Debug, Clone, Default)]
-struct Head {
-    /// The start of the JSON.
+struct CallHead {
+    /// The offset of the JSON after the marker, in bytes.
     json: usize,
-    /// The name of the one call; `None` before an array.
+    /// The name of a single call; `None` before an array of calls.
     name: Option<String>,
     id: Option<String>,
 }
 
 impl Mistral {
-    pub(super) fn read(&mut self, held: &str) -> Step {
-        if self.found.is_none() {
-            let (text, full) = syntax::head(&held[START.len()..]);
-            match head(text) {
-                Ok(head) => self.found = Some(head),
-                Err(Unfit::Short) if !full => return Step::More,
+    pub(super) fn read(&mut self, buffered: &str) -> Step {
+        if self.head.is_none() {
+            let (text, full) = syntax::head(&buffered[START.len()..]);
+            match parse_head(text) {
+                Ok(head) => self.head = Some(head),
+                Err(HeadError::Incomplete) if !full => return Step::More,
                 Err(_) => return Step::Text(START.len()),
             }
         }
-        let Some(head) = &self.found else { return Step::More };
-        let json = &held[START.len() + head.json..];
-        let Some(length) = self.extent.read(json) else { return Step::More };
+        let Some(head) = &self.head else { return Step::More };
+        let json = &buffered[START.len() + head.json..];
+        let Some(length) = self.matcher.read(json) else { return Step::More };
         Step::Calls(START.len() + head.json + length, calls(head, &json[..length]))
     }
 }
 
-/// Why no head was found.
-enum Unfit {
+/// Error: the text does not begin with the head of a call.
+enum HeadError {
     /// The text is too short to decide.
-    Short,
-    /// The text begins with something else.
-    Other,
+    Incomplete,
+    /// The text begins with other text.
+    Mismatch,
 }
 
-fn head(text: &str) -> Result<Head, Unfit> {
+fn parse_head(text: &str) -> Result<CallHead, HeadError> {
     let mut rest = strip_start(text);
     if let Some(array) = rest.strip_prefix('[') {
         return match strip_start(array).chars().next() {
-            None => Err(Unfit::Short),
-            Some('{') => Ok(Head { json: text.len() - rest.len(), ..Head::default() }),
-            Some(_) => Err(Unfit::Other),
+            None => Err(HeadError::Incomplete),
+            Some('{') => Ok(CallHead { json: text.len() - rest.len(), ..CallHead::default() }),
+            Some(_) => Err(HeadError::Mismatch),
         };
     }
     let name = word(&mut rest)?;
@@ -71,57 +71,58 @@ fn head(text: &str) -> Result<Head, Unfit> {
         false => None,
     };
     if !tag(&mut rest, "[ARGS]")? {
-        return Err(Unfit::Other);
+        return Err(HeadError::Mismatch);
     }
     rest = strip_start(rest);
     match rest.chars().next() {
-        None => Err(Unfit::Short),
-        Some('{' | '[') => Ok(Head { json: text.len() - rest.len(), name: Some(name), id }),
-        Some(_) => Err(Unfit::Other),
+        None => Err(HeadError::Incomplete),
+        Some('{' | '[') => Ok(CallHead { json: text.len() - rest.len(), name: Some(name), id }),
+        Some(_) => Err(HeadError::Mismatch),
     }
 }
 
-/// Consumes a run of visible characters up to a bracket.
-fn word(rest: &mut &str) -> Result<String, Unfit> {
+/// Consumes a word, which ends at white space or a bracket. Fails if a brace follows the word.
+fn word(rest: &mut &str) -> Result<String, HeadError> {
     let visible = strip_start(rest);
-    let length = visible.find(|c| matches!(c, '[' | '{') || is_space(c)).ok_or(Unfit::Short)?;
-    let (word, behind) = visible.split_at(length);
-    *rest = strip_start(behind);
+    let length = visible.find(|c| matches!(c, '[' | '{') || is_space(c)).ok_or(HeadError::Incomplete)?;
+    let (word, after) = visible.split_at(length);
+    *rest = strip_start(after);
     match (word, rest.chars().next()) {
-        ("", _) | (_, Some('{')) => Err(Unfit::Other),
-        (_, None) => Err(Unfit::Short),
+        ("", _) | (_, Some('{')) => Err(HeadError::Mismatch),
+        (_, None) => Err(HeadError::Incomplete),
         _ => Ok(word.to_owned()),
     }
 }
 
 /// Consumes `tag` if it is next.
-fn tag(rest: &mut &str, tag: &str) -> Result<bool, Unfit> {
+fn tag(rest: &mut &str, tag: &str) -> Result<bool, HeadError> {
     match rest.strip_prefix(tag) {
-        Some(behind) => {
-            *rest = behind;
+        Some(after) => {
+            *rest = after;
             Ok(true)
         }
-        None if tag.starts_with(*rest) => Err(Unfit::Short),
+        None if tag.starts_with(*rest) => Err(HeadError::Incomplete),
         None => Ok(false),
     }
 }
 
-fn calls(head: &Head, json: &str) -> Vec<ToolCall> {
+fn calls(head: &CallHead, json: &str) -> Vec<ToolCall> {
     if let Some(name) = &head.name {
         let call = match loads(json) {
-            Ok(arguments) => ToolCall::read(name, Some(&arguments)),
-            Err(_) => ToolCall::unread(name, json),
+            Ok(arguments) => ToolCall::valid(name, Some(&arguments)),
+            Err(_) => ToolCall::invalid(name, json),
         };
         return vec![ToolCall { id: head.id.clone(), ..call }];
     }
     match elements(json) {
         Ok(elements) => elements.into_iter().map(element).collect(),
-        Err(_) => vec![named::read(json, &[])],
+        Err(_) => vec![json_call::parse_call(json, &[])],
     }
 }
 
+/// Parses an element of an array of calls.
 fn element(raw: &str) -> ToolCall {
-    let call = named::read(raw, &["arguments"]);
+    let call = json_call::parse_call(raw, &["arguments"]);
     let id = match loads(raw) {
         Ok(PythonValue::Dict(dict)) => dict.get("id").and_then(PythonValue::as_text),
         _ => None,

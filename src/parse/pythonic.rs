@@ -9,66 +9,68 @@ use super::syntax::{self, Step};
 pub(super) const START: &str = "<|python_start|>";
 const END: &str = "<|python_end|>";
 
-/// Buffers text that begins like a list of calls until the end, because text after the list makes it content.
+/// Buffers text that begins like a list of calls up to the end of the text, because text after the list makes the list content.
 ///
-/// Text of the form `[NAME( … )]` that is not a list of calls with keyword literals is one call that could not be read.
+/// Text of the form `[NAME( … )]` that is not a list of calls with literals as keyword arguments is one invalid call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pythonic {
-    likely: bool,
+    /// The buffered text begins like a list of calls.
+    begins_like_calls: bool,
 }
 
 impl Pythonic {
-    pub(super) fn read(&mut self, held: &str) -> Step {
-        let marker = if held.starts_with(START) { START.len() } else { 0 };
-        let (head, full) = syntax::head(&held[marker..]);
-        match name(head) {
-            _ if self.likely => Step::More,
-            Name::Called(_) => {
-                self.likely = true;
+    pub(super) fn read(&mut self, buffered: &str) -> Step {
+        let marker = if buffered.starts_with(START) { START.len() } else { 0 };
+        let (head, full) = syntax::head(&buffered[marker..]);
+        match call_prefix(head) {
+            _ if self.begins_like_calls => Step::More,
+            CallPrefix::Call(_) => {
+                self.begins_like_calls = true;
                 Step::More
             }
-            Name::Short if !full => Step::More,
-            Name::Short | Name::Other => Step::Text(marker.max(1)),
+            CallPrefix::Incomplete if !full => Step::More,
+            CallPrefix::Incomplete | CallPrefix::Other => Step::Text(marker.max(1)),
         }
     }
 
-    pub(super) fn end(held: &str) -> Step {
-        let inner = held.strip_prefix(START).map(|inner| strip(inner).strip_suffix(END).unwrap_or(inner));
-        let list = strip(inner.unwrap_or(held));
-        let Name::Called(name) = name(list) else { return Step::More };
+    pub(super) fn end(buffered: &str) -> Step {
+        let inner = buffered.strip_prefix(START).map(|inner| strip(inner).strip_suffix(END).unwrap_or(inner));
+        let list = strip(inner.unwrap_or(buffered));
+        let CallPrefix::Call(name) = call_prefix(list) else { return Step::More };
         match literal::calls(list) {
-            Some(calls) => Step::Calls(held.len(), calls),
-            None if is_closed(list) => Step::Calls(held.len(), vec![ToolCall::unread(name, list)]),
+            Some(calls) => Step::Calls(buffered.len(), calls),
+            None if is_closed(list) => Step::Calls(buffered.len(), vec![ToolCall::invalid(name, list)]),
             None => Step::More,
         }
     }
 }
 
+/// Whether the text ends with `)]`, apart from white space and an optional comma.
 fn is_closed(list: &str) -> bool {
     let calls = list.strip_suffix(']').map(strip);
     calls.is_some_and(|calls| strip(calls.strip_suffix(',').unwrap_or(calls)).ends_with(')'))
 }
 
-/// The text before the first parenthesis.
-enum Name<'a> {
-    /// The name of a call.
-    Called(&'a str),
-    /// It may become a call.
-    Short,
-    /// Not a call.
+/// The beginning of a list of calls, up to the first parenthesis.
+enum CallPrefix<'a> {
+    /// The list begins with a call of this name.
+    Call(&'a str),
+    /// The text is too short to decide.
+    Incomplete,
+    /// The text does not begin like a list of calls.
     Other,
 }
 
-fn name(list: &str) -> Name<'_> {
+fn call_prefix(list: &str) -> CallPrefix<'_> {
     let Some(inner) = strip_start(list).strip_prefix('[') else {
-        return if strip(list).is_empty() { Name::Short } else { Name::Other };
+        return if strip(list).is_empty() { CallPrefix::Incomplete } else { CallPrefix::Other };
     };
     let inner = strip_start(inner);
     let length = inner.find(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '.')).unwrap_or(inner.len());
     let (name, rest) = inner.split_at(length);
     match strip_start(rest).chars().next() {
-        Some('(') if name.split('.').all(is_name) => Name::Called(name),
-        None => Name::Short,
-        Some(_) => Name::Other,
+        Some('(') if name.split('.').all(is_name) => CallPrefix::Call(name),
+        None => CallPrefix::Incomplete,
+        Some(_) => CallPrefix::Other,
     }
 }

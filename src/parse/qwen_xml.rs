@@ -2,28 +2,28 @@
 
 use super::ToolCall;
 use super::buffer::find;
-use super::loads::loose;
+use super::loads::loads_or_text;
 use super::space::strip;
-use super::value::{Dict, PythonValue, escaped};
+use super::value::{Dict, PythonValue, escape};
 
-/// Reads the body of one block: its first function.
+/// Parses the first function in the body of one block.
 pub(super) fn read(body: &str) -> Vec<ToolCall> {
     let body = strip(body);
     let Some((name, inner, _)) = element(body, "<function=", "</function>") else {
-        return vec![ToolCall::unread("", body)];
+        return vec![ToolCall::invalid("", body)];
     };
     if strip(name).is_empty() {
-        return vec![ToolCall::unread("", body)];
+        return vec![ToolCall::invalid("", body)];
     }
     let mut arguments = Dict::default();
     let mut rest = inner;
-    while let Some((key, value, behind)) = element(rest, "<parameter=", "</parameter>") {
+    while let Some((key, value, after)) = element(rest, "<parameter=", "</parameter>") {
         if !strip(key).is_empty() {
-            arguments.set(escaped(strip(key)), loose(strip(value)));
+            arguments.set(escape(strip(key)), loads_or_text(strip(value)));
         }
-        rest = behind;
+        rest = after;
     }
-    vec![ToolCall::read(strip(name), Some(&PythonValue::Dict(arguments)))]
+    vec![ToolCall::valid(strip(name), Some(&PythonValue::Dict(arguments)))]
 }
 
 /// The first element that begins with `open`: its name up to `>`, its text up to `close`, and the text after `close`.
@@ -31,11 +31,11 @@ fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a s
     let mut rest = text;
     loop {
         rest = &rest[find(rest, open)? + open.len()..];
-        let (name, behind) = rest.split_once('>')?;
-        // without a name it is not an element; the next one may be
+        let (name, after) = rest.split_once('>')?;
+        // an opening tag without a name is text; a later one may have a name
         if !name.is_empty() {
-            let (inner, behind) = behind.split_once(close)?;
-            return Some((name, inner, behind));
+            let (inner, after) = after.split_once(close)?;
+            return Some((name, inner, after));
         }
     }
 }

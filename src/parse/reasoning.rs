@@ -1,40 +1,41 @@
-//! The reasoning of a message: the text of its think spans.
+//! Emits the reasoning of a message: the text of its think spans.
 
 use super::Event;
 use super::space::{strip_end, strip_start};
 
-/// Passes reasoning on: each span without white space at its ends, with a line feed between spans.
+/// Emits reasoning: each span without white space at its ends, and a line feed between spans.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reasoning {
-    /// A visible character was passed on.
-    visible: bool,
-    /// A visible character of this span was passed on.
-    begun: bool,
-    gap: String,
+pub(super) struct ReasoningEmitter {
+    /// A visible character was emitted.
+    has_text: bool,
+    /// A visible character of the open span was emitted.
+    span_has_text: bool,
+    /// White space of the open span that is not emitted yet.
+    white_space: String,
 }
 
-impl Reasoning {
+impl ReasoningEmitter {
     /// Adds text of the open span.
     pub(super) fn push(&mut self, text: &str, out: &mut Vec<Event>) {
-        let text = if self.begun { text } else { strip_start(text) };
-        let shown = strip_end(text);
-        if shown.is_empty() {
-            self.gap.push_str(text);
+        let text = if self.span_has_text { text } else { strip_start(text) };
+        let visible = strip_end(text);
+        if visible.is_empty() {
+            self.white_space.push_str(text);
             return;
         }
-        let mut passed = std::mem::take(&mut self.gap);
-        if self.visible && !self.begun {
-            passed.push('\n');
+        let mut emitted = std::mem::take(&mut self.white_space);
+        if self.has_text && !self.span_has_text {
+            emitted.push('\n');
         }
-        passed.push_str(shown);
-        (self.visible, self.begun) = (true, true);
-        self.gap.push_str(&text[shown.len()..]);
-        out.push(Event::Reasoning(passed));
+        emitted.push_str(visible);
+        (self.has_text, self.span_has_text) = (true, true);
+        self.white_space.push_str(&text[visible.len()..]);
+        out.push(Event::Reasoning(emitted));
     }
 
-    /// Ends the span.
+    /// Ends the open span.
     pub(super) fn end(&mut self) {
-        self.begun = false;
-        self.gap.clear();
+        self.span_has_text = false;
+        self.white_space.clear();
     }
 }

@@ -1,23 +1,23 @@
-//! Separates calls from content, in text without think spans.
+//! Separates calls from content in text whose think spans are removed.
 
-use super::buffer::{Buffer, until};
-use super::content::Content;
+use super::buffer::{Buffer, length_before};
+use super::content::ContentEmitter;
 use super::space::strip_start;
 use super::syntax::{Step, Syntax};
 use super::{Event, Format};
 
-/// Scans from left to right for blocks of calls; they do not overlap.
+/// Scans text from left to right for blocks of calls. Blocks do not overlap.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
     syntax: Option<Syntax>,
     buffer: Buffer,
-    /// The buffered text begins with a marker or an opener.
+    /// The buffered text begins with a start marker or a bare start.
     in_call: bool,
     /// No visible text and no call has been emitted so far.
-    blank: bool,
-    /// A think span was removed from the buffered text.
-    parted: bool,
-    content: Content,
+    is_blank: bool,
+    /// A think span was removed from the buffered text; `content` does not know it yet.
+    has_pending_removal: bool,
+    content: ContentEmitter,
 }
 
 impl Scanner {
@@ -26,9 +26,9 @@ impl Scanner {
             syntax: format.map(Syntax::new),
             buffer: Buffer::default(),
             in_call: false,
-            blank: true,
-            parted: false,
-            content: Content::default(),
+            is_blank: true,
+            has_pending_removal: false,
+            content: ContentEmitter::default(),
         }
     }
 
@@ -37,10 +37,10 @@ impl Scanner {
         self.in_call
     }
 
-    /// A think span was removed at this position.
-    pub(super) fn taken(&mut self) {
-        // after the buffered text, which may become the first visible text
-        if self.buffer.rest().is_empty() { self.content.taken() } else { self.parted = true }
+    /// Records that a think span was removed at this position.
+    pub(super) fn record_removal(&mut self) {
+        // the position is after the buffered text, which may become the first visible text
+        if self.buffer.rest().is_empty() { self.content.record_removal() } else { self.has_pending_removal = true }
     }
 
     /// Adds text.
@@ -52,43 +52,45 @@ impl Scanner {
     /// Ends the text.
     pub(super) fn finish(mut self, out: &mut Vec<Event>) {
         while self.in_call {
-            let held = self.buffer.rest();
-            let all = held.len();
-            let step = match self.syntax.as_mut().map(|syntax| syntax.end(held)) {
+            let buffered = self.buffer.rest();
+            let all = buffered.len();
+            let step = match self.syntax.as_mut().map(|syntax| syntax.end(buffered)) {
                 Some(step @ (Step::Text(_) | Step::Calls(..))) => step,
                 Some(Step::More) | None => Step::Text(all),
             };
-            self.settle(step, out);
+            self.apply(step, out);
             self.scan(out);
         }
-        self.pass(self.buffer.rest().len(), out);
+        self.emit_text(self.buffer.rest().len(), out);
         self.content.finish(out);
     }
 
+    /// Parses the buffered text until more text is needed.
     fn scan(&mut self, out: &mut Vec<Event>) {
         loop {
-            if !self.in_call && !self.seek(out) {
+            if !self.in_call && !self.find_start(out) {
                 return;
             }
             let step = self.syntax.as_mut().map_or(Step::More, |syntax| syntax.read(self.buffer.rest()));
             if matches!(step, Step::More) {
                 return;
             }
-            self.settle(step, out);
+            self.apply(step, out);
         }
     }
 
-    /// Passes text on up to the next marker or opener. Returns whether one was found.
-    fn seek(&mut self, out: &mut Vec<Event>) -> bool {
+    /// Emits text up to the next start marker or bare start. Returns whether one was found.
+    fn find_start(&mut self, out: &mut Vec<Event>) -> bool {
         let Some(syntax) = &self.syntax else {
-            self.pass(self.buffer.rest().len(), out);
+            self.emit_text(self.buffer.rest().len(), out);
             return false;
         };
         let rest = self.buffer.rest();
         let visible = strip_start(rest);
-        let whole = self.blank && syntax.opener().is_some_and(|opener| visible.starts_with(opener));
-        let (length, found) = if whole { (rest.len() - visible.len(), true) } else { until(rest, syntax.start()) };
-        self.pass(length, out);
+        let is_bare = self.is_blank && syntax.bare_start().is_some_and(|start| visible.starts_with(start));
+        let (length, found) =
+            if is_bare { (rest.len() - visible.len(), true) } else { length_before(rest, syntax.start()) };
+        self.emit_text(length, out);
         self.in_call = found;
         if found && let Some(syntax) = &mut self.syntax {
             syntax.begin();
@@ -96,31 +98,32 @@ impl Scanner {
         found
     }
 
-    fn settle(&mut self, step: Step, out: &mut Vec<Event>) {
+    /// Emits the text or the calls of a step and removes them from the buffer.
+    fn apply(&mut self, step: Step, out: &mut Vec<Event>) {
         self.in_call = false;
         match step {
             Step::More => {}
-            Step::Text(length) => self.pass(length, out),
+            Step::Text(length) => self.emit_text(length, out),
             Step::Calls(length, calls) => {
                 self.buffer.skip(length);
-                self.content.taken();
-                (self.blank, self.parted) = (false, false);
+                self.content.record_removal();
+                (self.is_blank, self.has_pending_removal) = (false, false);
                 out.extend(calls.into_iter().map(Event::Call));
             }
         }
     }
 
-    /// The next `length` bytes are text.
-    fn pass(&mut self, length: usize, out: &mut Vec<Event>) {
+    /// Emits the next `length` bytes as content.
+    fn emit_text(&mut self, length: usize, out: &mut Vec<Event>) {
         if length == 0 {
             return;
         }
         let text = &self.buffer.rest()[..length];
-        self.blank &= strip_start(text).is_empty();
+        self.is_blank &= strip_start(text).is_empty();
         self.content.push(text, out);
         self.buffer.skip(length);
-        if std::mem::take(&mut self.parted) {
-            self.content.taken();
+        if std::mem::take(&mut self.has_pending_removal) {
+            self.content.record_removal();
         }
     }
 }

@@ -1,37 +1,38 @@
-//! Parses a text that arrives in pieces: separates spans of thinking from the rest, and passes the rest to the scanner.
+//! Parses a text that arrives in pieces: separates spans of thinking from other text, and passes the other text to the scanner.
 
-use super::buffer::{Buffer, until};
-use super::reasoning::Reasoning;
+use super::buffer::{Buffer, length_before};
+use super::reasoning::ReasoningEmitter;
 use super::scanner::Scanner;
 use super::space::strip_start;
 use super::{Event, Format, Grammar, Think};
 
-/// The state of the parser.
+/// The position of the parser relative to spans of thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParserState {
-    Outside,
-    /// In the span that the prompt opened, where a second think start may follow.
-    Opened,
+    /// Outside spans.
+    Text,
+    /// At the start of the span that the prompt opened, where the model may repeat the think start.
+    PromptSpanStart,
     /// In the span that the prompt opened.
-    Within,
-    /// In a span that the model opened, in the text.
-    Inside,
-    /// In a span that the model opened, within a call.
-    InCall,
+    PromptSpan,
+    /// In a span that the model opened outside calls.
+    ModelSpan,
+    /// In a span that the model opened inside a call.
+    SpanInCall,
 }
 
-/// Reads a text piece by piece. The events do not depend on where the text is cut.
+/// Parses a text piece by piece. The resulting message does not depend on where the text is cut.
 ///
-/// Content and reasoning are emitted up to text that may still become a marker or trailing white space; a call is emitted when its
-/// block is complete. The cost of a piece is linear in its length: nothing is read twice.
+/// Content and reasoning are emitted up to text that may become a marker or trailing white space. A call is emitted when its block is
+/// complete. The cost of a piece is linear in its length, because no text is read twice.
 #[derive(Debug, Clone)]
 pub struct StreamingParser {
     think: Think,
-    place: ParserState,
+    state: ParserState,
     buffer: Buffer,
-    /// The text of the span that the model opened, in case it is never closed.
+    /// The text of the span that the model opened, in case the span is not closed.
     span: String,
-    reasoning: Reasoning,
+    reasoning: ReasoningEmitter,
     format: Option<Format>,
     scanner: Scanner,
 }
@@ -42,112 +43,116 @@ impl StreamingParser {
         let opened = grammar.opened && grammar.think.is_some();
         Self {
             think,
-            place: if opened { ParserState::Opened } else { ParserState::Outside },
+            state: if opened { ParserState::PromptSpanStart } else { ParserState::Text },
             buffer: Buffer::default(),
             span: String::new(),
-            reasoning: Reasoning::default(),
+            reasoning: ReasoningEmitter::default(),
             format: grammar.format,
             scanner: Scanner::new(grammar.format),
         }
     }
 
-    /// Reads the next piece, and adds the events that are now certain to `out`.
+    /// Parses the next piece. Appends to `out` the events that later text cannot change.
     pub fn push(&mut self, piece: &str, out: &mut Vec<Event>) {
         self.buffer.push(piece);
         while self.step(out) {}
     }
 
-    /// Reads up to the next marker. Returns whether another one may follow.
+    /// Parses up to the next marker. Returns whether the buffered text may contain another marker.
     fn step(&mut self, out: &mut Vec<Event>) -> bool {
-        match self.place {
-            ParserState::Outside => self.outside(out),
-            ParserState::Opened => self.opened(),
-            ParserState::Within | ParserState::Inside | ParserState::InCall => self.inside(out),
+        match self.state {
+            ParserState::Text => self.scan_text(out),
+            ParserState::PromptSpanStart => self.skip_repeated_start(),
+            ParserState::PromptSpan | ParserState::ModelSpan | ParserState::SpanInCall => self.scan_span(out),
         }
     }
 
-    fn outside(&mut self, out: &mut Vec<Event>) -> bool {
-        let (length, found) = until(self.buffer.rest(), &self.think.start);
+    /// Passes text outside spans to the scanner, up to the next think start.
+    fn scan_text(&mut self, out: &mut Vec<Event>) -> bool {
+        let (length, found) = length_before(self.buffer.rest(), &self.think.start);
         self.scanner.push(&self.buffer.rest()[..length], out);
         self.buffer.skip(length);
         if found {
             self.buffer.skip(self.think.start.len());
-            self.place = if self.scanner.in_call() { ParserState::InCall } else { ParserState::Inside };
+            self.state = if self.scanner.in_call() { ParserState::SpanInCall } else { ParserState::ModelSpan };
         }
         found
     }
 
-    fn opened(&mut self) -> bool {
+    /// Skips a think start that repeats that of the prompt.
+    fn skip_repeated_start(&mut self) -> bool {
         let rest = self.buffer.rest();
         let visible = strip_start(rest);
         let blank = rest.len() - visible.len();
-        let again = visible.starts_with(&self.think.start);
-        if !again && self.think.start.starts_with(visible) {
+        let repeats = visible.starts_with(&self.think.start);
+        if !repeats && self.think.start.starts_with(visible) {
             self.buffer.skip(blank);
             return false;
         }
-        self.place = ParserState::Within;
-        if again {
+        self.state = ParserState::PromptSpan;
+        if repeats {
             self.buffer.skip(blank + self.think.start.len());
         }
         true
     }
 
-    fn inside(&mut self, out: &mut Vec<Event>) -> bool {
-        let (length, found) = until(self.buffer.rest(), &self.think.end);
-        self.think_on(length, out);
+    /// Reads the text of the open span, up to the think end.
+    fn scan_span(&mut self, out: &mut Vec<Event>) -> bool {
+        let (length, found) = length_before(self.buffer.rest(), &self.think.end);
+        self.read_span(length, out);
         if found {
-            if self.place == ParserState::InCall {
+            if self.state == ParserState::SpanInCall {
                 self.reasoning.push(&self.span, out);
             }
             self.buffer.skip(self.think.end.len());
             self.span.clear();
             self.reasoning.end();
-            self.scanner.taken();
-            self.place = ParserState::Outside;
+            self.scanner.record_removal();
+            self.state = ParserState::Text;
         }
         found
     }
 
-    /// The next `length` bytes are of the open span.
-    fn think_on(&mut self, length: usize, out: &mut Vec<Event>) {
+    /// Reads the next `length` bytes, which belong to the open span.
+    fn read_span(&mut self, length: usize, out: &mut Vec<Event>) {
         let text = &self.buffer.rest()[..length];
-        if self.place != ParserState::InCall {
+        if self.state != ParserState::SpanInCall {
             self.reasoning.push(text, out);
         }
-        let kept = self.place == ParserState::InCall || self.place == ParserState::Inside && self.format.is_some();
-        if kept {
+        let is_stored =
+            self.state == ParserState::SpanInCall || self.state == ParserState::ModelSpan && self.format.is_some();
+        if is_stored {
             self.span.push_str(text);
         }
         self.buffer.skip(length);
     }
 
-    /// Ends the text. Adds the buffered text to `out`, and the calls of a span that the model never closed.
+    /// Ends the text. Appends to `out` the events of the buffered text, and the calls of a span that the model did not close.
     pub fn finish(mut self, out: &mut Vec<Event>) {
         let rest = self.buffer.rest().len();
-        let mut drafts = Vec::new();
-        match self.place {
-            ParserState::Outside => self.scanner.push(self.buffer.rest(), out),
-            ParserState::Opened | ParserState::Within => self.think_on(rest, out),
-            ParserState::Inside => {
-                self.think_on(rest, out);
-                self.scanner.taken();
-                drafts = self.drafts();
+        let mut calls = Vec::new();
+        match self.state {
+            ParserState::Text => self.scanner.push(self.buffer.rest(), out),
+            ParserState::PromptSpanStart | ParserState::PromptSpan => self.read_span(rest, out),
+            ParserState::ModelSpan => {
+                self.read_span(rest, out);
+                self.scanner.record_removal();
+                calls = self.calls_in_span();
             }
-            ParserState::InCall => {
-                self.think_on(rest, out);
+            ParserState::SpanInCall => {
+                self.read_span(rest, out);
                 self.scanner.push(&self.think.start, out);
                 self.scanner.push(&self.span, out);
             }
         }
         self.scanner.finish(out);
-        out.extend(drafts);
+        out.extend(calls);
     }
 
-    /// The calls after a think start that is never ended.
-    fn drafts(&self) -> Vec<Event> {
+    /// The calls in a span that is not closed.
+    fn calls_in_span(&self) -> Vec<Event> {
         let (mut scanner, mut events) = (Scanner::new(self.format), Vec::new());
-        // the marker is text here, so that what follows it is not the whole answer
+        // the think start is text here, so that the text after it is not parsed as the whole answer
         scanner.push(&self.think.start, &mut events);
         scanner.push(&self.span, &mut events);
         scanner.finish(&mut events);

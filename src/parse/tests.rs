@@ -1,16 +1,16 @@
-//! Outcomes as tables, a naive reader of whole texts, and the two compared.
+//! Tables of texts and their messages, a naive reference parser, and property tests that compare the parser with it.
 
-mod early;
-mod four;
+mod emission;
 mod json;
 mod oracle;
-mod other;
+mod other_formats;
 mod property;
+mod strands_formats;
 mod thinking;
 
 use super::{Event, Format, Grammar, Message, Think, ToolCall};
 
-/// Calls in this format, thinking in the usual markers.
+/// A grammar with this format of calls and the default markers of thinking.
 fn grammar(format: Format) -> Grammar {
     Grammar { format: Some(format), think: Some(Think::default()), opened: false }
 }
@@ -19,34 +19,35 @@ fn call(name: &str, arguments: &str) -> ToolCall {
     ToolCall { name: name.to_owned(), id: None, arguments: arguments.to_owned(), error: false }
 }
 
+/// An invalid call.
 fn error(name: &str, raw: &str) -> ToolCall {
     ToolCall { error: true, ..call(name, raw) }
 }
 
-/// The message of the pieces, whatever became of the events meanwhile.
-fn streamed<'a>(grammar: &Grammar, pieces: impl IntoIterator<Item = &'a str>) -> Message {
+/// The message of a text that arrives in these pieces.
+fn parse_pieces<'a>(grammar: &Grammar, pieces: impl IntoIterator<Item = &'a str>) -> Message {
     let mut events = Vec::new();
-    let mut streaming = grammar.stream();
+    let mut parser = grammar.stream();
     for piece in pieces {
-        streaming.push(piece, &mut events);
+        parser.push(piece, &mut events);
     }
-    streaming.finish(&mut events);
+    parser.finish(&mut events);
     events.into_iter().collect()
 }
 
-/// The characters of a text, each a piece.
+/// The pieces of a text that arrives one character at a time.
 fn characters(text: &str) -> impl Iterator<Item = &str> {
     text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()])
 }
 
-/// What is in a table is true of the whole text and of the text in characters.
+/// Asserts the message of a text that arrives as a whole and of one that arrives one character at a time.
 #[track_caller]
 fn assert_message(grammar: &Grammar, text: &str, expected: &Message) {
     assert_eq!(grammar.parse(text), *expected, "{text:?}");
-    assert_eq!(streamed(grammar, characters(text)), *expected, "{text:?}, one character at a time");
+    assert_eq!(parse_pieces(grammar, characters(text)), *expected, "{text:?}, one character at a time");
 }
 
-/// As [`assert_message`], for texts without reasoning.
+/// Like [`assert_message`], for texts without reasoning.
 #[track_caller]
 fn assert_calls(format: Format, text: &str, content: &str, calls: &[ToolCall]) {
     let expected = Message { reasoning: None, content: content.to_owned(), calls: calls.to_vec() };

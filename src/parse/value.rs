@@ -1,16 +1,16 @@
-//! A Python value that is read from the text of a call and written as by `json.dumps`.
+//! Python values that are parsed from the text of a call, and written as by `json.dumps`.
 
 use std::collections::HashMap;
 
 use crate::json::{Text, python};
 
-/// A JSON value. Numbers and strings are kept as `json.dumps` writes them.
+/// A Python value. Numbers and strings are stored as `json.dumps` writes them.
 #[derive(Debug, Clone)]
 pub(super) enum PythonValue {
     Null,
     Bool(bool),
     Number(String),
-    /// Without its quotes.
+    /// A string, escaped, without its quotes.
     Text(String),
     List(Vec<PythonValue>),
     Dict(Dict),
@@ -20,35 +20,36 @@ pub(super) enum PythonValue {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dict {
     members: Vec<(String, PythonValue)>,
-    places: HashMap<String, usize>,
+    /// By key: the index in `members`.
+    indices: HashMap<String, usize>,
 }
 
 impl Dict {
-    /// Sets a key, written as by `json.dumps` without quotes. The last value counts.
+    /// Sets the value of a key, which is escaped as by `json.dumps`, without quotes. The last value counts.
     pub(super) fn set(&mut self, key: String, value: PythonValue) {
-        if let Some(place) = self.places.get(&key) {
-            self.members[*place].1 = value;
+        if let Some(index) = self.indices.get(&key) {
+            self.members[*index].1 = value;
         } else {
-            self.places.insert(key.clone(), self.members.len());
+            self.indices.insert(key.clone(), self.members.len());
             self.members.push((key, value));
         }
     }
 
-    /// Whether a key exists. The key is written as for [`Dict::set`].
+    /// Whether a key exists. The key is escaped as for [`Dict::set`].
     pub(super) fn has(&self, key: &str) -> bool {
-        self.places.contains_key(key)
+        self.indices.contains_key(key)
     }
 
-    /// The value of a key that needs no escapes.
+    /// The value of a key. The key is escaped as for [`Dict::set`].
     pub(super) fn get(&self, key: &str) -> Option<&PythonValue> {
-        self.places.get(key).map(|place| &self.members[*place].1)
+        self.indices.get(key).map(|index| &self.members[*index].1)
     }
 }
 
 impl PythonValue {
     /// A string.
     pub(super) fn text(text: &str) -> Self {
-        Self::Text(escaped(text))
+        Self::Text(escape(text))
     }
 
     /// The string, if the value is one. Lone surrogates become U+FFFD.
@@ -94,20 +95,21 @@ impl PythonValue {
     }
 }
 
+/// Appends an escaped string in quotes.
 fn quote(escaped: &str, out: &mut String) {
     out.push('"');
     out.push_str(escaped);
     out.push('"');
 }
 
-/// `text` as `json.dumps` writes it between quotes.
-pub(super) fn escaped(text: &str) -> String {
+/// Escapes `text` as `json.dumps` does, without quotes.
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    python::escaped(&mut out, text, true);
+    python::push_escaped(&mut out, text, true);
     out
 }
 
-/// Writes a character as it is written between quotes.
-pub(super) fn push_char(c: char, out: &mut String) {
-    python::escaped(out, c.encode_utf8(&mut [0; 4]), true);
+/// Appends a character, escaped as by `json.dumps`.
+pub(super) fn push_escaped_char(c: char, out: &mut String) {
+    python::push_escaped(out, c.encode_utf8(&mut [0; 4]), true);
 }

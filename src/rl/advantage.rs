@@ -1,6 +1,6 @@
-//! Advantages: of a group by its rewards (GRPO), and shaped by entropy (EGPO).
+//! Advantages: from the rewards of a group (GRPO), and shaped by entropy (EGPO).
 
-/// The number that verl adds to the standard deviation.
+/// The constant that verl adds to the standard deviation.
 const EPSILON: f64 = 1e-6;
 
 /// Mean and standard deviation of a group's rewards, as in verl's `compute_grpo_outcome_advantage`.
@@ -16,7 +16,7 @@ pub struct GroupStats {
 }
 
 impl GroupStats {
-    /// Computes both of rewards that are finite and within float32.
+    /// Computes the statistics of `rewards`, which must be finite and in the range of float32.
     #[must_use]
     pub fn of(rewards: &[f64]) -> Self {
         let [first, _, ..] = rewards else { return Self { mean: 0.0, std: 1.0 } };
@@ -27,7 +27,7 @@ impl GroupStats {
         Self { mean, std: (squares / (count - 1.0)).sqrt() }
     }
 
-    /// `(reward - mean) / (std + 1e-6)`, and `reward - mean` without `normalize_std` (Dr. GRPO, arXiv 2503.20783).
+    /// Returns the advantage: `(reward - mean) / (std + 1e-6)`, or `reward - mean` without `normalize_std` (Dr. GRPO, arXiv 2503.20783).
     #[must_use]
     pub fn advantage(&self, reward: f64, normalize_std: bool) -> f64 {
         let centred = reward - self.mean;
@@ -37,7 +37,8 @@ impl GroupStats {
 
 /// The entropy bonus of EGPO: `A + lambda * clip(H, -|A|/alpha, |A|/alpha)`.
 ///
-/// `H` is not negative, so the bonus is `lambda * min(H, |A|/alpha)` for either sign of `A`. With `|lambda| < alpha` no advantage changes its sign.
+/// `H` is not negative, so the bonus is `lambda * min(H, |A|/alpha)` for either sign of `A`. With `|lambda| < alpha` no advantage
+/// changes its sign.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shaping {
     /// The weight of the bonus, per nat.
@@ -47,7 +48,7 @@ pub struct Shaping {
 }
 
 impl Shaping {
-    /// Returns the shaped advantage. `entropy` is the mean of the thinking tokens in nats. Without it the advantage is unchanged.
+    /// Returns the shaped advantage. `entropy` is the mean entropy of the thinking tokens in nats. Without it the advantage is unchanged.
     #[must_use]
     pub fn apply(&self, advantage: f64, entropy: Option<f64>) -> f64 {
         let Some(entropy) = entropy else { return advantage };
@@ -64,7 +65,7 @@ mod tests {
     const DEFAULT: Shaping = Shaping { lambda: 0.4, alpha: 2.0 };
 
     #[test]
-    fn a_group_is_centred_and_scaled() {
+    fn advantages_of_a_group_are_centred_and_scaled() {
         let stats = GroupStats::of(&[1.0, 0.0, 0.0, 1.0]);
         assert_eq!(stats, GroupStats { mean: 0.5, std: (1.0_f64 / 3.0).sqrt() });
         assert!((stats.advantage(1.0, true) - 0.866_023_903_787_036_7).abs() < 1e-12);
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_one_keeps_its_reward() {
+    fn advantage_of_a_group_of_one_is_not_centred() {
         let stats = GroupStats::of(&[3.0]);
         assert_eq!(stats, GroupStats { mean: 0.0, std: 1.0 });
         assert_eq!(stats.advantage(3.0, true), 3.0 / 1.000_001);
@@ -80,13 +81,13 @@ mod tests {
     }
 
     #[test]
-    fn equal_rewards_have_no_advantage_at_all() {
+    fn advantage_of_equal_rewards_is_exactly_zero() {
         let stats = GroupStats::of(&[0.1; 7]);
         assert_eq!((stats.mean, stats.std, stats.advantage(0.1, true)), (0.1, 0.0, 0.0));
     }
 
     #[test]
-    fn the_bonus_is_added_to_either_sign_and_clipped_by_the_size_of_the_advantage() {
+    fn bonus_is_added_for_either_sign_and_clipped_by_the_absolute_advantage() {
         assert_eq!(DEFAULT.apply(1.0, Some(0.25)), 1.1);
         assert_eq!(DEFAULT.apply(1.0, Some(9.0)), 1.2);
         assert_eq!(DEFAULT.apply(-1.0, Some(0.25)), -0.9);
@@ -97,27 +98,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bonus_below_alpha_never_turns_an_advantage(
+        fn lambda_below_alpha_never_changes_the_sign_of_an_advantage(
             advantage in -1e6..1e6_f64, entropy in 0.0..20.0_f64, lambda in 0.0..0.99_f64, alpha in 1.0..100.0_f64,
         ) {
             let shaped = Shaping { lambda, alpha }.apply(advantage, Some(entropy));
             prop_assert_eq!(shaped.signum(), advantage.signum());
-            prop_assert!(shaped >= advantage, "entropy is never held against a sample");
+            prop_assert!(shaped >= advantage, "the bonus is never negative");
         }
 
         #[test]
-        fn no_advantage_stays_none(
+        fn advantage_of_zero_is_not_shaped(
             entropy in proptest::option::of(0.0..20.0_f64), lambda in -9.0..9.0_f64, alpha in 1e-9..9.0_f64,
         ) {
             prop_assert_eq!(Shaping { lambda, alpha }.apply(0.0, entropy), 0.0);
         }
 
         #[test]
-        fn the_order_of_a_group_does_not_matter(rewards in proptest::collection::vec(-1e3..1e3_f64, 2..9), by in 0..9_usize) {
-            let mut turned = rewards.clone();
-            turned.rotate_left(by % rewards.len());
-            turned.swap(0, 1);
-            let (stats, other) = (GroupStats::of(&rewards), GroupStats::of(&turned));
+        fn advantages_do_not_depend_on_the_order_of_the_group(rewards in proptest::collection::vec(-1e3..1e3_f64, 2..9), by in 0..9_usize) {
+            let mut reordered = rewards.clone();
+            reordered.rotate_left(by % rewards.len());
+            reordered.swap(0, 1);
+            let (stats, other) = (GroupStats::of(&rewards), GroupStats::of(&reordered));
             for reward in rewards {
                 let (a, b) = (stats.advantage(reward, true), other.advantage(reward, true));
                 prop_assert!((a - b).abs() < 1e-9, "{} and {}", a, b);

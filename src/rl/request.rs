@@ -1,4 +1,4 @@
-//! The body of `POST /v1/advantages`.
+//! The request body of `POST /v1/advantages`.
 
 use std::collections::HashSet;
 
@@ -12,25 +12,25 @@ use super::{HIGH_ENTROPY, Shaping, ThinkTokens};
 pub struct Request {
     /// The groups, each the samples of one prompt.
     pub groups: Vec<GroupRequest>,
-    /// What is computed.
+    /// The estimator.
     #[serde(default)]
     pub estimator: AdvantageEstimator,
-    /// EGPO's weight of the entropy.
+    /// EGPO's weight of the entropy, per nat.
     #[serde(default = "lambda")]
     pub lambda: f64,
     /// EGPO's bound: the clipped entropy is at most `|A| / alpha`.
     #[serde(default = "alpha")]
     pub alpha: f64,
-    /// Divide by the standard deviation of the group; verl's `norm_adv_by_std_in_grpo`.
+    /// Divide advantages by the standard deviation of the group; verl's `norm_adv_by_std_in_grpo`.
     #[serde(default = "normalize_std")]
     pub normalize_std: bool,
     /// The id of `<think>`.
     pub think_start: Option<u32>,
     /// The id of `</think>`.
     pub think_end: Option<u32>,
-    /// Which version of the sessions; as in `POST /v1/samples`.
+    /// The version of the sessions, as in `POST /v1/samples`.
     pub version: Option<u32>,
-    /// What a token of high entropy exceeds, nats.
+    /// The threshold of a token with high entropy, in nats.
     #[serde(default = "high_entropy")]
     pub high_entropy_threshold: f64,
 }
@@ -39,9 +39,9 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupRequest {
-    /// Its name, given back in the answer; verl's `uid`.
+    /// The id of the group, which the response repeats; verl's `uid`.
     pub id: GroupId,
-    /// At least one.
+    /// The samples; at least one.
     pub samples: Vec<SampleRequest>,
 }
 
@@ -51,20 +51,20 @@ pub struct GroupRequest {
 pub struct SampleRequest {
     /// The session.
     pub session: String,
-    /// The last turn; without it, that of the path with the most sampled tokens.
+    /// The last turn of the path; without it, the path with the most sampled tokens is used.
     #[serde(default)]
     pub leaf: Option<u32>,
     /// The reward of the whole trajectory.
     pub reward: f64,
 }
 
-/// The name of a group; trainers number them or draw a uuid.
+/// The id of a group. Some trainers use numbers, others UUIDs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged, expecting = "the id of a group is a string or an integer")]
 pub enum GroupId {
-    /// Like `7`.
+    /// A number, such as `7`.
     Number(i64),
-    /// Like `"7f0c"`; another group than a number of the same spelling.
+    /// A string, such as `"7f0c"`. `"7"` and `7` are different groups.
     Text(String),
 }
 
@@ -72,27 +72,27 @@ pub enum GroupId {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdvantageEstimator {
-    /// By the rewards of the group alone.
+    /// From the rewards of the group only.
     #[default]
     Grpo,
-    /// GRPO's, shaped by the entropy of the thinking.
+    /// The advantages of GRPO, shaped by the entropy of the thinking.
     Egpo,
 }
 
-/// Why a request cannot be answered.
+/// The error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}{}{message}", if at.is_empty() { "" } else { ": " })]
 pub struct RequestError {
-    /// A name for programs: `invalid_json`, `invalid_parameter`, `invalid_reward`, `empty_group`, `duplicate_group` or `not_found`.
+    /// The error code: `invalid_json`, `invalid_parameter`, `invalid_reward`, `empty_group`, `duplicate_group` or `not_found`.
     pub code: &'static str,
-    /// The member that is wrong, like `groups[1].samples[0].reward`; empty where it is the body.
+    /// The path of the invalid member, such as `groups[1].samples[0].reward`; empty for the whole body.
     pub at: String,
-    /// What is wrong with it.
+    /// The error message.
     pub message: String,
 }
 
 impl RequestError {
-    /// A complaint about the member at this place.
+    /// An error of the member with the path `at`.
     #[must_use]
     pub fn new(code: &'static str, at: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code, at: at.into(), message: message.into() }
@@ -100,11 +100,11 @@ impl RequestError {
 }
 
 impl Request {
-    /// Reads a body and checks it; `think` are the tokens around the thinking where it names none and they are known.
+    /// Parses and checks a body. `think` are the default think tokens, if known.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and where.
+    /// [`RequestError`] if the body cannot be parsed, or if [`check`](Self::check) fails.
     pub fn parse(body: &[u8], think: Option<ThinkTokens>) -> Result<Self, RequestError> {
         let mut request: Self =
             serde_json::from_slice(body).map_err(|error| RequestError::new("invalid_json", "", error.to_string()))?;
@@ -116,11 +116,11 @@ impl Request {
         Ok(request)
     }
 
-    /// Whether it can be answered, as far as the trajectories need not be seen for that.
+    /// Checks everything that does not depend on the trajectories.
     ///
     /// # Errors
     ///
-    /// For numbers that have no meaning, groups without samples, and two groups of one name.
+    /// [`RequestError`] for an invalid number, missing or equal think tokens, a group without samples, or two groups with the same id.
     pub fn check(&self) -> Result<(), RequestError> {
         let invalid = |at: &str, message: &str| Err(RequestError::new("invalid_parameter", at, message));
         if !is_float32(self.lambda) {
@@ -154,13 +154,13 @@ impl Request {
         Ok(())
     }
 
-    /// EGPO's parameters.
+    /// The parameters of EGPO.
     #[must_use]
     pub fn shaping(&self) -> Shaping {
         Shaping { lambda: self.lambda, alpha: self.alpha }
     }
 
-    /// The tokens around the thinking; `None` where they are not known.
+    /// The think tokens; `None` if they are unknown.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {
         Some(ThinkTokens { start: self.think_start?, end: self.think_end? })
@@ -180,7 +180,7 @@ impl GroupRequest {
     }
 }
 
-/// Trainers hold these numbers as float32; what overflows there is infinite to them. It also keeps squares finite here.
+/// Whether a number is finite as a float32. In the trainers' float32 a greater number is infinite. The limit also keeps squares finite.
 fn is_float32(number: f64) -> bool {
     number.abs() <= f64::from(f32::MAX)
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_body_gets_the_defaults() {
+    fn missing_members_have_the_default_values() {
         let body = br#"{"groups":[{"id":"a","samples":[{"session":"s","reward":1}]},{"id":7,"samples":[{"session":"t","leaf":3,"reward":-0.5}]}]}"#;
         let request = Request::parse(body, Some(THINK)).unwrap();
         assert_eq!(request.estimator, AdvantageEstimator::Grpo);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_field_and_its_path() {
+    fn error_has_the_code_and_the_path_of_the_member() {
         let sample = r#"{"session":"s","reward":1}"#;
         assert_eq!(refused(r#"{"groups":[],"alpha":0}"#), "invalid_parameter alpha: not a positive, finite float32");
         assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn rewards_that_json_cannot_hold_are_refused_too() {
+    fn infinite_and_nan_rewards_are_refused() {
         for reward in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let mut request =
                 Request::parse(br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#, Some(THINK))

@@ -1,18 +1,18 @@
-//! A worked example, and the numbers of `tests/readers/egpo_reference.py`.
+//! Tests of the advantages: a worked example, and a comparison with the results of `tests/readers/egpo_reference.py`.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Answer, Request, SampleAnswer, ThinkTokens, advantages};
+use super::{AdvantageResponse, Request, SampleResponse, ThinkTokens, advantages};
 use crate::session::{EntropyMethod, Path, Step, Turn, TurnMetadata};
 
 pub(super) const START: u32 = 151_667;
 pub(super) const END: u32 = 151_668;
 pub(super) const THINK: ThinkTokens = ThinkTokens { start: START, end: END };
 
-/// A turn of these tokens, with its entropies in nats.
+/// A turn with these tokens and entropies in nats.
 pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
     let measured =
         EntropyMethod { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
@@ -27,7 +27,7 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
     }
 }
 
-/// A path of these turns, all trained.
+/// A path of these turns, which are all trained.
 pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
     let numbered = (0..).zip(turns);
     let steps = numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true }).collect();
@@ -38,14 +38,14 @@ fn request(body: &Value) -> Request {
     Request::parse(body.to_string().as_bytes(), Some(THINK)).unwrap()
 }
 
-fn answer(request: &Request, paths: &[Path]) -> Answer {
+fn answer(request: &Request, paths: &[Path]) -> AdvantageResponse {
     let find = |session: &str, _: Option<u32>| {
         paths.iter().find(|path| &*path.session == session).cloned().ok_or_else(|| format!("no session {session:?}"))
     };
     advantages(request, find).unwrap()
 }
 
-fn samples(answer: &Answer) -> Vec<&SampleAnswer> {
+fn samples(answer: &AdvantageResponse) -> Vec<&SampleResponse> {
     answer.groups.iter().flat_map(|group| &group.samples).collect()
 }
 
@@ -53,7 +53,8 @@ fn is_close(a: f64, b: f64, relative: f64) -> bool {
     (a - b).abs() <= relative * a.abs().max(b.abs())
 }
 
-/// Four answers of which two are right, a group where all are, and a group of one.
+/// A request with three groups: four samples of which two have the reward 1 and two the reward 0, two samples with the same reward, and a
+/// single sample. Also returns their paths.
 fn example() -> (Value, Vec<Path>) {
     let sample = |session: &str, reward: f64| json!({ "session": session, "reward": reward });
     let groups = json!([
@@ -77,7 +78,7 @@ fn example() -> (Value, Vec<Path>) {
 }
 
 #[test]
-fn the_worked_example() {
+fn worked_example_has_the_expected_advantages() {
     let (body, paths) = example();
     let answer = answer(&request(&body), &paths);
     let [sums, equal, alone] = &answer.groups[..] else { panic!("three groups") };
@@ -88,10 +89,10 @@ fn the_worked_example() {
     let expected = [
         // H = (0.5 + 1) / 2 is clipped to |A|/2 = 0.43301195, and 0.4 of that is 0.17320478
         (0.866_023_903_787_036_7, Some(0.75), 1.039_228_684_544_444),
-        // H = (0.125 + 0.375) / 2 is below the bound; 0.4 * 0.25 = 0.1 for a wrong answer too
+        // H = (0.125 + 0.375) / 2 is below the bound; 0.4 * 0.25 = 0.1 is also added to a negative advantage
         (-0.866_023_903_787_036_7, Some(0.25), -0.766_023_903_787_036_7),
         (-0.866_023_903_787_036_7, None, -0.866_023_903_787_036_7),
-        // of the one entropy that is known: 0.4 * 0.125 = 0.05
+        // H is the only known entropy: 0.4 * 0.125 = 0.05
         (0.866_023_903_787_036_7, Some(0.125), 0.916_023_903_787_036_7),
         (0.0, Some(0.75), 0.0),
         (0.0, Some(0.25), 0.0),
@@ -113,7 +114,7 @@ fn the_worked_example() {
 }
 
 #[test]
-fn the_answer_as_json() {
+fn response_has_the_documented_members() {
     let body = json!({ "groups": [{ "id": "g", "samples": [{ "session": "s", "leaf": 0, "reward": 0.0 }] }] });
     let silent = path("s", vec![turn(&[1], &[9], &[])]);
     let found = serde_json::to_value(answer(&request(&body), &[silent])).unwrap();
@@ -132,7 +133,7 @@ fn the_answer_as_json() {
 }
 
 #[test]
-fn a_missing_trajectory_is_not_found_and_named() {
+fn missing_trajectory_returns_not_found_with_its_path() {
     let (body, _) = example();
     let error = advantages(&request(&body), |session, leaf| match session {
         "silent" => Err(format!("no session {session:?} with leaf {leaf:?}")),
@@ -144,7 +145,7 @@ fn a_missing_trajectory_is_not_found_and_named() {
 }
 
 #[test]
-fn turns_measured_in_two_ways_are_mixed() {
+fn entropy_estimator_is_mixed_if_turns_have_different_ones() {
     let body = json!({ "groups": [{ "id": 1, "samples": [{ "session": "s", "reward": 0.0 }] }] });
     let mut other = turn(&[2], &[9], &[0.5]);
     other.about.measured.as_mut().unwrap().estimator = "lower".into();
@@ -153,12 +154,12 @@ fn turns_measured_in_two_ways_are_mixed() {
     let name = |turns| answer(&request(&body), &[path("s", turns)]).groups[0].samples[0].entropy_estimator.clone();
     let first = || turn(&[1], &[9], &[0.5]);
     assert_eq!(name(vec![first(), other]).as_deref(), Some("mixed"));
-    assert_eq!(name(vec![first(), unmeasured]).as_deref(), Some("estimate"), "a turn without numbers has no say");
+    assert_eq!(name(vec![first(), unmeasured]).as_deref(), Some("estimate"), "a turn without entropies is ignored");
 }
 
 proptest! {
     #[test]
-    fn samples_in_another_order_have_the_same_advantages(order in Just(vec![0, 1, 2, 3]).prop_shuffle()) {
+    fn advantages_do_not_depend_on_the_order_of_samples(order in Just(vec![0, 1, 2, 3]).prop_shuffle()) {
         let (mut body, paths) = example();
         let before = answer(&request(&body), &paths);
         let group = body["groups"][0]["samples"].clone();
@@ -173,7 +174,7 @@ proptest! {
     }
 }
 
-/// A path as the reference writes it.
+/// Parses a path of the reference.
 fn recorded(path: &Value) -> Path {
     let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
     let steps = path["steps"].as_array().unwrap().iter().map(|step| {
@@ -193,7 +194,7 @@ fn same(found: Option<f64>, expected: &Value) -> bool {
 }
 
 #[test]
-fn numpy_finds_the_same() {
+fn advantages_equal_those_of_the_numpy_reference() {
     let fixture: Value = serde_json::from_str(include_str!("../../tests/fixtures-rl/egpo.json")).unwrap();
     let cases = fixture["cases"].as_array().unwrap();
     assert!(cases.len() >= 20, "the reference has cases");
@@ -213,7 +214,7 @@ fn numpy_finds_the_same() {
     }
 }
 
-fn is_as_expected(sample: &SampleAnswer, expected: &Value) -> bool {
+fn is_as_expected(sample: &SampleResponse, expected: &Value) -> bool {
     let think = sample.think;
     let flags = json!([think.tokens, think.present, think.closed, think.in_prompt, sample.incomplete]);
     let mask: String = sample.advantages.iter().map(|a| if *a == sample.advantage { '1' } else { '0' }).collect();
@@ -222,7 +223,7 @@ fn is_as_expected(sample: &SampleAnswer, expected: &Value) -> bool {
         && same(sample.entropy, &expected["H"])
         && same(think.high_share, &expected["high_share"])
         && flags == expected["think"]
-        // an advantage of 0 says nothing of the mask
+        // the mask cannot be derived from an advantage of 0
         && (sample.advantage == 0.0 || mask == expected["mask"])
         && sample.advantages.len() == expected["mask"].as_str().map_or(0, str::len)
 }

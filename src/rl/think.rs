@@ -1,13 +1,13 @@
-//! The entropy of the thinking: a mean over the tokens that a policy sampled between the think tokens.
+//! Statistics of the thinking: the entropy of the tokens that a policy sampled between the think tokens.
 
 use serde::Serialize;
 
 use crate::session::{Path, Turn};
 
-/// Nats above which a token counts as one of high entropy: the 80th percentile that the "80/20" paper (arXiv 2506.01939) found.
+/// The threshold of a token with high entropy, in nats: the 80th percentile in the "80/20" paper (arXiv 2506.01939).
 pub const HIGH_ENTROPY: f64 = 0.672;
 
-/// The ids of the tokens around the thinking, which differ between models.
+/// The ids of the think tokens, which differ between models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThinkTokens {
     /// `<think>`.
@@ -16,88 +16,94 @@ pub struct ThinkTokens {
     pub end: u32,
 }
 
-/// The thinking of a trajectory: the spans of all its responses together.
+/// Statistics of the thinking in a trajectory, over the spans of all its responses.
 ///
-/// A span holds the sampled tokens strictly between a start token and the next end token. It begins behind a sampled start token, or
-/// with the response where the last think token of the prompt's new part is a start token. It ends at the end token, or unclosed with
-/// its response; only a turn that goes on with no token in between goes on inside. A second start token inside is a boundary too: it
-/// is not counted and opens nothing more.
+/// A span has the sampled tokens between a start token and the next end token, without both. It begins after a sampled start token, or at
+/// the beginning of the response if the last think token of the new prompt tokens is a start token. It ends at an end token. Without an
+/// end token it ends, unclosed, with the response; but if the next turn has no new prompt tokens, it continues in that turn. A second start
+/// token within a span is not counted and does not begin another span.
 ///
-/// The loss mask plays no part: it depends on which other rows an export has, and the thinking of a trajectory does not.
+/// The loss mask has no effect: it depends on the other rows of an export, and the thinking of a trajectory does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Think {
-    /// Mean entropy of the span tokens whose entropy is known, nats; `None` where there is no such token.
+pub struct ThinkStats {
+    /// The mean entropy of the span tokens with a known entropy, in nats; `None` without such a token.
     pub mean: Option<f64>,
-    /// Tokens in spans, those of unknown entropy among them, the think tokens themselves not.
+    /// The number of tokens in spans, including those with an unknown entropy and excluding the think tokens.
     pub tokens: usize,
-    /// There is a span, though it may have no token between its ends.
+    /// The trajectory has a span, which may have no tokens.
     pub present: bool,
-    /// There is a span and none was left open.
+    /// The trajectory has a span, and all spans are closed.
     pub closed: bool,
-    /// A span began in a prompt: the template wrote the start token.
+    /// A span began in a prompt, in which the chat template wrote the start token.
     pub in_prompt: bool,
-    /// The entropy of a span token is not known, so `mean` is of the others.
+    /// The entropy of a span token is unknown, so `mean` is over the other tokens.
     pub incomplete: bool,
-    /// Of all sampled tokens with a known entropy, in spans or not: the share above the threshold, 0 to 1; `None` without such tokens.
+    /// The share of tokens above the threshold, among all sampled tokens with a known entropy, in spans or not; 0 to 1. `None` without such
+    /// tokens.
     pub high_share: Option<f64>,
 }
 
-impl Think {
-    /// Measures a path; `threshold` in nats is what a token of high entropy exceeds. Without think tokens there are no spans.
+impl ThinkStats {
+    /// Computes the statistics of a path. `threshold` is that of a token with high entropy, in nats. Without think
+    /// tokens the path has no spans.
     #[must_use]
     pub fn of(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
-        let mut walk = Walk { tokens, threshold, ..Walk::default() };
+        let mut counter = ThinkCounter { tokens, threshold, ..ThinkCounter::default() };
         for step in &path.steps {
-            walk.turn(&step.turn);
+            counter.turn(&step.turn);
         }
-        walk.finish()
+        counter.finish()
     }
 
-    /// Measures one turn, as if it were a path.
+    /// Computes the statistics of one turn, as if it were a path.
     #[must_use]
     pub fn of_turn(turn: &Turn, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
-        let mut walk = Walk { tokens, threshold, ..Walk::default() };
-        walk.turn(turn);
-        walk.finish()
+        let mut counter = ThinkCounter { tokens, threshold, ..ThinkCounter::default() };
+        counter.turn(turn);
+        counter.finish()
     }
 }
 
-/// Where the next token is.
+/// The position of the next token relative to the spans.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ThinkState {
     #[default]
     Outside,
-    /// The prompt opened a span, and no token was sampled in it yet. The span counts once one is.
-    Promised,
+    /// The prompt ends in a span, and no token was sampled yet. The span counts once a token is sampled.
+    OpenedByPrompt,
     Inside,
 }
 
+/// Counts the tokens of a path, turn by turn.
 #[derive(Debug, Default)]
-struct Walk {
+struct ThinkCounter {
     tokens: Option<ThinkTokens>,
     threshold: f64,
-    place: ThinkState,
-    found: Think,
-    left_open: bool,
-    /// Of span tokens: the sum of the known entropies, and how many there are.
+    state: ThinkState,
+    stats: ThinkStats,
+    /// A span was not closed.
+    has_unclosed_span: bool,
+    /// The sum of the known entropies of span tokens, in nats.
     sum: f64,
+    /// The number of span tokens with a known entropy.
     known: usize,
-    /// Of all sampled tokens: known entropies, and those above the threshold.
+    /// The number of sampled tokens with a known entropy.
     sampled: usize,
+    /// The number of sampled tokens above the threshold.
     high: usize,
 }
 
-impl Walk {
+impl ThinkCounter {
     fn turn(&mut self, turn: &Turn) {
-        // No token in between: the policy goes on in the very context that it left, whatever the turn's cause is called.
+        // without new prompt tokens the policy continues in the context of the previous turn, whatever the cause of the turn is
         if !turn.prompt.is_empty() {
-            self.end_run();
+            self.end_span();
             let opens = self.tokens.is_some_and(|ThinkTokens { start, end }| {
                 turn.prompt.iter().rev().find(|id| **id == start || **id == end) == Some(&start)
             });
-            self.place = if opens { ThinkState::Promised } else { ThinkState::Outside };
+            self.state = if opens { ThinkState::OpenedByPrompt } else { ThinkState::Outside };
         }
-        let entropies = trusted(turn);
+        let entropies = reliable_entropies(turn);
         for (at, id) in turn.response.iter().enumerate() {
             self.token(*id, entropies.get(at).copied().map(f64::from).filter(|nats| nats.is_finite()));
         }
@@ -108,37 +114,37 @@ impl Walk {
             self.sampled += 1;
             self.high += usize::from(nats > self.threshold);
         }
-        if self.place == ThinkState::Promised {
-            self.place = ThinkState::Inside;
-            (self.found.present, self.found.in_prompt) = (true, true);
+        if self.state == ThinkState::OpenedByPrompt {
+            self.state = ThinkState::Inside;
+            (self.stats.present, self.stats.in_prompt) = (true, true);
         }
         if self.tokens.is_some_and(|tokens| id == tokens.start) {
-            self.place = ThinkState::Inside;
-            self.found.present = true;
+            self.state = ThinkState::Inside;
+            self.stats.present = true;
         } else if self.tokens.is_some_and(|tokens| id == tokens.end) {
-            self.place = ThinkState::Outside;
-        } else if self.place == ThinkState::Inside {
-            self.found.tokens += 1;
+            self.state = ThinkState::Outside;
+        } else if self.state == ThinkState::Inside {
+            self.stats.tokens += 1;
             match entropy {
                 Some(nats) => (self.sum, self.known) = (self.sum + nats, self.known + 1),
-                None => self.found.incomplete = true,
+                None => self.stats.incomplete = true,
             }
         }
     }
 
-    /// What follows is not what the policy would have sampled next.
-    fn end_run(&mut self) {
-        self.left_open |= self.place == ThinkState::Inside;
-        self.place = ThinkState::Outside;
+    /// Ends an open span, because the next token does not continue the response.
+    fn end_span(&mut self) {
+        self.has_unclosed_span |= self.state == ThinkState::Inside;
+        self.state = ThinkState::Outside;
     }
 
-    fn finish(mut self) -> Think {
-        self.end_run();
-        Think {
+    fn finish(mut self) -> ThinkStats {
+        self.end_span();
+        ThinkStats {
             mean: ratio(self.sum, self.known),
-            closed: self.found.present && !self.left_open,
+            closed: self.stats.present && !self.has_unclosed_span,
             high_share: ratio(self.high as f64, self.sampled),
-            ..self.found
+            ..self.stats
         }
     }
 }
@@ -147,11 +153,11 @@ fn ratio(sum: f64, count: usize) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// A turn's entropies where each belongs to the token at its place; empty where that is not certain.
-fn trusted(turn: &Turn) -> &[f32] {
-    let whole = turn.entropy.len() == turn.response.len();
-    let doubted = turn.about.fault.is_some_and(|fault| fault.is_quarantine());
-    if whole && !doubted { &turn.entropy } else { &[] }
+/// The entropies of a turn; empty if they may belong to other tokens than those of the response.
+fn reliable_entropies(turn: &Turn) -> &[f32] {
+    let is_complete = turn.entropy.len() == turn.response.len();
+    let is_quarantined = turn.about.fault.is_some_and(|fault| fault.is_quarantine());
+    if is_complete && !is_quarantined { &turn.entropy } else { &[] }
 }
 
 #[cfg(test)]
@@ -160,12 +166,12 @@ mod tests {
     use super::*;
     use crate::session::Fault;
 
-    fn think(turns: Vec<Turn>) -> Think {
-        Think::of(&path("s", turns), Some(THINK), HIGH_ENTROPY)
+    fn think(turns: Vec<Turn>) -> ThinkStats {
+        ThinkStats::of(&path("s", turns), Some(THINK), HIGH_ENTROPY)
     }
 
     #[test]
-    fn the_think_tokens_themselves_are_not_counted() {
+    fn think_tokens_are_not_counted() {
         let found = think(vec![turn(&[1], &[START, 7, 8, END, 9], &[9.0, 0.5, 1.0, 9.0, 0.25])]);
         assert_eq!((found.mean, found.tokens), (Some(0.75), 2));
         assert!(found.present && found.closed && !found.in_prompt && !found.incomplete);
@@ -173,41 +179,41 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_ends_inside_opens_the_response() {
+    fn span_that_begins_in_the_prompt_continues_in_the_response() {
         let found = think(vec![turn(&[START, 4, END, 5, START, 6], &[7, END, 9], &[0.5, 1.0, 1.0])]);
         assert_eq!((found.mean, found.tokens, found.in_prompt, found.closed), (Some(0.5), 1, true, true));
         let shut = think(vec![turn(&[START, 6, END], &[7, 8], &[0.5, 1.0])]);
-        assert_eq!((shut.mean, shut.present, shut.in_prompt), (None, false, false), "thinking switched off");
+        assert_eq!((shut.mean, shut.present, shut.in_prompt), (None, false, false), "thinking is disabled");
     }
 
     #[test]
-    fn an_unclosed_span_runs_to_the_end_of_its_response_and_no_further() {
+    fn unclosed_span_ends_with_its_response() {
         let found = think(vec![turn(&[1], &[START, 7], &[0.0, 2.0]), turn(&[2], &[8, END], &[100.0, 100.0])]);
         assert_eq!((found.mean, found.tokens, found.closed), (Some(2.0), 1, false));
     }
 
     #[test]
-    fn a_turn_with_no_token_in_between_goes_on_inside() {
+    fn span_continues_in_a_turn_with_an_empty_prompt() {
         let found = think(vec![turn(&[1, START], &[7], &[2.0]), turn(&[], &[8, END, 9], &[4.0, 0.0, 0.0])]);
         assert_eq!((found.mean, found.tokens, found.closed, found.in_prompt), (Some(3.0), 2, true, true));
         let late = think(vec![turn(&[1, START], &[], &[]), turn(&[], &[8], &[4.0])]);
-        assert_eq!((late.mean, late.closed, late.in_prompt), (Some(4.0), false, true), "the first try sampled nothing");
+        assert_eq!((late.mean, late.closed, late.in_prompt), (Some(4.0), false, true), "the first turn is empty");
     }
 
     #[test]
-    fn the_spans_of_all_responses_count_together_whether_trained_or_not() {
+    fn spans_of_trained_and_untrained_turns_are_counted() {
         let turns = vec![
             turn(&[1], &[START, 7, END], &[0.0, 1.0, 0.0]),
             turn(&[2], &[START, 8, 8, END, START, 9, END], &[0.0, 2.0, 2.0, 0.0, 0.0, 3.0, 0.0]),
         ];
         let mut path = path("s", turns);
         path.steps[0].trained = false;
-        let found = Think::of(&path, Some(THINK), HIGH_ENTROPY);
+        let found = ThinkStats::of(&path, Some(THINK), HIGH_ENTROPY);
         assert_eq!((found.mean, found.tokens, found.closed), (Some(2.0), 4, true));
     }
 
     #[test]
-    fn a_second_start_inside_and_an_end_outside_are_nothing_but_boundaries() {
+    fn start_token_in_a_span_and_end_token_outside_are_not_counted() {
         let found = think(vec![turn(&[1], &[END, START, 7, START, 8, END, END, 9], &[1.0; 8])]);
         assert_eq!((found.tokens, found.closed), (2, true));
         let end = think(vec![turn(&[1], &[7, END, 8], &[1.0; 3])]);
@@ -215,39 +221,39 @@ mod tests {
     }
 
     #[test]
-    fn spans_without_tokens_are_present_and_have_no_mean() {
+    fn span_without_tokens_is_present_and_has_no_mean() {
         let empty = think(vec![turn(&[1], &[START, END, 9], &[1.0; 3])]);
         assert_eq!((empty.present, empty.closed, empty.tokens, empty.mean), (true, true, 0, None));
         let at_once = think(vec![turn(&[START], &[END, 9], &[1.0; 2])]);
         assert_eq!((at_once.present, at_once.closed, at_once.in_prompt), (true, true, true));
         let nothing = think(vec![turn(&[START], &[], &[])]);
-        assert_eq!(nothing, Think::default(), "nothing was sampled in it");
+        assert_eq!(nothing, ThinkStats::default(), "no token was sampled");
         let before = think(vec![turn(&[1], &[START, 7, END], &[1.0; 3]), turn(&[START], &[], &[])]);
-        assert!(before.closed && !before.in_prompt, "and it leaves nothing open");
+        assert!(before.closed && !before.in_prompt, "a span without a sampled token is not unclosed");
     }
 
     #[test]
-    fn unknown_entropies_are_left_out_and_reported() {
+    fn unknown_entropies_are_excluded_and_set_incomplete() {
         let found = think(vec![turn(&[START], &[7, 8, END, 9], &[f32::NAN, 0.5, f32::NAN, 0.75])]);
         assert_eq!((found.mean, found.tokens, found.incomplete), (Some(0.5), 2, true));
         assert_eq!(found.high_share, Some(0.5));
         let outside = think(vec![turn(&[START], &[8, END, 9], &[0.5, f32::NAN, f32::NAN])]);
-        assert!(!outside.incomplete, "none of the span is missing");
+        assert!(!outside.incomplete, "all entropies of the span are known");
         let none = think(vec![turn(&[START], &[7, 8], &[])]);
         assert_eq!((none.mean, none.tokens, none.incomplete, none.high_share), (None, 2, true, None));
     }
 
     #[test]
-    fn entropies_that_may_belong_to_other_tokens_are_unknown() {
+    fn entropies_of_a_quarantined_turn_or_of_another_length_are_unknown() {
         let short = turn(&[START], &[7, 8], &[0.5]);
-        let mut doubted = turn(&[START], &[7, 8], &[0.5, 0.5]);
-        doubted.about.fault = Some(Fault::IdsMismatch);
+        let mut quarantined = turn(&[START], &[7, 8], &[0.5, 0.5]);
+        quarantined.about.fault = Some(Fault::IdsMismatch);
         let mut cut = turn(&[START], &[7, 8], &[0.5, 0.5]);
         cut.about.fault = Some(Fault::Aborted);
-        for turn in [short, doubted] {
+        for turn in [short, quarantined] {
             let found = think(vec![turn]);
             assert_eq!((found.mean, found.incomplete), (None, true));
         }
-        assert_eq!(think(vec![cut]).mean, Some(0.5), "cut short, but what came is right");
+        assert_eq!(think(vec![cut]).mean, Some(0.5), "the turn was aborted, but its entropies are valid");
     }
 }

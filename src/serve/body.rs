@@ -19,7 +19,7 @@ use crate::generation::in_flight::UnknownRidGuard;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::offload::{Items, OffloadedIter};
 
-pub(crate) use encoded::{EncodedBody, Encoder};
+pub(crate) use encoded::EncodedBody;
 pub(crate) use upload::{Upload, upload_error};
 
 /// The body of a reply over HTTP.

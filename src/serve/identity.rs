@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, header};
 
 use crate::config::{Config, SessionSource};
 use crate::engine::request::{SessionName, SessionNames};
@@ -77,7 +77,7 @@ impl Identity {
     pub(crate) fn of(
         config: &Config,
         path: Option<&Arc<str>>,
-        uri: &Uri,
+        query: Option<&str>,
         headers: &HeaderMap,
         body: Option<&SessionNames>,
     ) -> Result<Self, InvalidName> {
@@ -85,7 +85,7 @@ impl Identity {
             return Ok(Self { session: Arc::clone(session), explicit: true, ignored: None });
         }
         let mut ignored = None;
-        for candidate in candidates(config, uri, headers, body).filter(|candidate| !candidate.value.is_empty()) {
+        for candidate in candidates(config, query, headers, body).filter(|candidate| !candidate.value.is_empty()) {
             let Candidate { value, source } = candidate;
             match source {
                 _ if is_name(&value) => return Ok(Self { session: (&*value).into(), explicit: true, ignored: None }),
@@ -136,7 +136,7 @@ fn single_value<'a>(values: impl Iterator<Item = Cow<'a, str>>) -> Option<Cow<'a
 /// All session names in a request, in the order of precedence.
 fn candidates<'a>(
     config: &'a Config,
-    uri: &'a Uri,
+    query: Option<&'a str>,
     headers: &'a HeaderMap,
     body: Option<&'a SessionNames>,
 ) -> impl Iterator<Item = Candidate<'a>> {
@@ -145,7 +145,7 @@ fn candidates<'a>(
         [("x-session-id", "the header x-session-id"), ("proxy-x-session-id", "the header proxy-x-session-id")];
     let in_headers =
         in_headers.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
-    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
     let in_query = single_value(in_query).map(|value| dedicated(value, "the query member session_id"));
     let value = |name: &'a Option<SessionName>| match name.as_ref()? {
@@ -197,8 +197,8 @@ mod tests {
             map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
         let names = SessionNames::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap());
-        let identity =
-            Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&names)).unwrap();
+        let query = uri.split_once('?').map(|(_, query)| query);
+        let identity = Identity::of(cli.command.config().unwrap(), None, query, &map, Some(&names)).unwrap();
         identity.explicit.then(|| identity.session.to_string())
     }
 

@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::api::openai::problem::Problem;
+use crate::api::openai::error::OpenAiError;
 use crate::engine::client::{Failure, innermost};
 use crate::engine::routes::{self, Route};
 use crate::error::Error;
@@ -170,9 +170,9 @@ fn is_missing_route(body: &[u8]) -> bool {
 
 /// Builds a 404 in the error format of OpenAI.
 fn not_found(message: &str) -> Response<Body> {
-    let problem = Problem { status: StatusCode::NOT_FOUND, message: message.to_owned() };
-    let mut reply = Response::new(Body::full(problem.body()));
-    *reply.status_mut() = problem.status;
+    let error = OpenAiError { status: StatusCode::NOT_FOUND, message: message.to_owned() };
+    let mut reply = Response::new(Body::full(error.body()));
+    *reply.status_mut() = error.status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
 }

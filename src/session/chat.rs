@@ -1,49 +1,49 @@
-//! What is recorded of a turn that answers a chat request, so that the next call of the conversation finds its tokens.
+//! The data that a turn of a chat records, so that the next call of the conversation finds the tokens of the turn.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Cause, Fingerprint};
 
-/// A digest of a conversation up to some message. Conversations with the same meaning have the same digest.
+/// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 16]);
 
-/// The part of a turn that only chat requests have.
+/// The data of a turn that answers a chat request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
-    /// The messages that the turn answers.
+    /// The digest of the messages that the turn answers.
     pub conversation: Digest,
-    /// Whether the prompt shows the tools.
+    /// Whether the prompt contains the tools.
     #[serde(default)]
     pub tools: bool,
     /// How its text was parsed. Together with the tokens it determines the message that the client received.
-    pub reading: Reading,
-    /// Whether the prompt holds text that was sampled in this session and had to be tokenised again. Logs of version 0.1 set it for
-    /// any assistant text.
+    pub reading: ParseOptions,
+    /// Whether the prompt contains text that was sampled in this session and had to be tokenized again. Logs of version 0.1 set it for any
+    /// assistant text.
     #[serde(default)]
     pub retokenised: bool,
-    /// Whether the prompt holds assistant text that was not sampled in this session: examples, a prefill, a fixed greeting.
+    /// Whether the prompt contains assistant text that was not sampled in this session, such as examples, a prefill or a fixed greeting.
     #[serde(default)]
     pub foreign_text: bool,
-    /// Tokens that the prompt adds to end the previous turn, which ended by length.
+    /// The number of end-of-turn tokens that the prompt adds after the previous turn, which ended by length.
     #[serde(default)]
     pub inserted_end_of_turn: u32,
-    /// Compared with later calls. Turns of older logs have none.
+    /// Digests that later calls are compared with. `None` in turns of older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
-    /// The change to an earlier conversation that begins a branch, if any. It becomes the turn's cause.
+    /// The change to an earlier conversation that begins a branch, if any. It becomes the cause of the turn.
     #[serde(skip)]
-    pub departure: Option<Cause>,
+    pub history_change: Option<Cause>,
 }
 
-/// How the text of a reply is parsed.
+/// How the text of one reply is parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reading {
-    /// The format of its tool calls; `None` if tool calls are not parsed.
+pub struct ParseOptions {
+    /// The format of the tool calls; `None` if tool calls are not parsed.
     pub format: Option<Box<str>>,
     /// Whether the thinking is separated from the text.
     pub separate: bool,
-    /// Whether the prompt ends inside an open think tag.
+    /// Whether the prompt ends with an open thought.
     pub opened: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special: bool,
@@ -52,12 +52,12 @@ pub struct Reading {
 }
 
 impl Digest {
-    /// The digest of a hash: its first 16 bytes.
+    /// The first 16 bytes of a hash.
     #[must_use]
     pub fn of(hash: &[u8]) -> Self {
         let mut bytes = [0; 16];
-        let kept = hash.len().min(16);
-        bytes[..kept].copy_from_slice(&hash[..kept]);
+        let length = hash.len().min(16);
+        bytes[..length].copy_from_slice(&hash[..length]);
         Self(bytes)
     }
 

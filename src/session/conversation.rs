@@ -1,4 +1,4 @@
-//! An index of a session's conversations by digests. It finds what a later call changed in them.
+//! An index of the conversations of a session by their digests. It detects how a later call changed an earlier conversation.
 
 use std::collections::HashMap;
 
@@ -11,22 +11,22 @@ use super::{Cause, Digest, Turn};
 pub struct Fingerprint {
     /// The leading system messages.
     pub system: Digest,
-    /// The tools that the prompt shows.
+    /// The tools in the prompt.
     pub tools: Digest,
     /// The messages after the leading system messages.
     pub body: Digest,
     /// The messages of `body` without the contents of tool results.
     pub shape: Digest,
-    /// Bytes of the tool results.
+    /// The bytes of the texts of all tool results.
     pub tool_bytes: u64,
-    /// How many messages there are.
+    /// The number of messages.
     pub messages: u32,
 }
 
-/// The beginning of a conversation, up to some message.
+/// A prefix of a conversation, up to some message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
-    /// The digest of all messages and the settings; see [`super::Chat::conversation`].
+    /// The digest of its messages, the tools and the variables of the template; see [`super::Chat::conversation`].
     pub conversation: Digest,
     /// See [`Fingerprint`].
     pub body: Digest,
@@ -40,13 +40,14 @@ pub struct Prefix {
 #[derive(Debug, Default)]
 pub(super) struct ConversationIndex {
     conversations: HashMap<Digest, Vec<u32>>,
-    /// The latest turn with this body.
+    /// The latest turn with each body.
     bodies: HashMap<Digest, u32>,
-    /// The latest turn with this shape.
+    /// The latest turn with each shape.
     shapes: HashMap<Digest, u32>,
 }
 
 impl ConversationIndex {
+    /// Adds a turn. A turn without a chat is ignored.
     pub(super) fn insert(&mut self, turn: &Turn) {
         let Some(chat) = &turn.about.chat else { return };
         self.conversations.entry(chat.conversation).or_default().push(turn.id);
@@ -56,14 +57,14 @@ impl ConversationIndex {
         }
     }
 
-    /// The turns that answer this conversation, in the order of their commits.
+    /// The turns that answer this conversation, in commit order.
     pub(super) fn answers(&self, conversation: Digest) -> &[u32] {
         self.conversations.get(&conversation).map_or(&[], Vec::as_slice)
     }
 
-    /// Which turn a call departs from, and what it changed there. `prefixes` are the beginnings of the call. `edited` is true if the call
-    /// holds text that was sampled after the change.
-    pub(super) fn departure(
+    /// The change that a call made to the recorded conversations; `None` if the digests do not show one. `prefixes` are the prefixes of the
+    /// call. `edited` is true if the call contains, as text, a reply that was sampled in the session.
+    pub(super) fn history_change(
         &self,
         turns: &[std::sync::Arc<Turn>],
         prefixes: &[Prefix],
@@ -74,20 +75,20 @@ impl ConversationIndex {
         let same = deepest(&|prefix| self.conversations.contains_key(&prefix.conversation));
         let body = deepest(&|prefix| self.bodies.contains_key(&prefix.body));
         let shape = deepest(&|prefix| self.shapes.contains_key(&prefix.shape));
-        let of = |turn: Option<&u32>| turns[*turn? as usize].about.chat.as_ref()?.fingerprint.as_ref();
+        let fingerprint = |turn: Option<&u32>| turns[*turn? as usize].about.chat.as_ref()?.fingerprint.as_ref();
         if body > same {
-            let known = of(self.bodies.get(&prefixes[body?].body))?;
-            if known.system != call.system {
+            let recorded = fingerprint(self.bodies.get(&prefixes[body?].body))?;
+            if recorded.system != call.system {
                 return Some(Cause::SystemChanged);
             }
-            if known.tools != call.tools {
+            if recorded.tools != call.tools {
                 return Some(Cause::ToolsChanged);
             }
         }
         if edited && shape > body.max(same) {
-            let at = &prefixes[shape?];
-            let cleared = at.tool_bytes < of(self.shapes.get(&at.shape))?.tool_bytes;
-            return Some(if cleared { Cause::ToolResultCleared } else { Cause::HistoryEdited });
+            let prefix = &prefixes[shape?];
+            let is_cleared = prefix.tool_bytes < fingerprint(self.shapes.get(&prefix.shape))?.tool_bytes;
+            return Some(if is_cleared { Cause::ToolResultCleared } else { Cause::HistoryEdited });
         }
         same.map(|_| Cause::Forks)
     }

@@ -71,8 +71,8 @@ impl Forest {
 
     /// The change that a call made to the recorded conversations; `None` if they do not show one.
     #[must_use]
-    pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
-        self.conversations.departure(&self.turns, prefixes, call, edited)
+    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+        self.conversations.history_change(&self.turns, prefixes, call, edited)
     }
 
     /// The number of the next turn.
@@ -81,9 +81,9 @@ impl Forest {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
-    /// Finds the place of a call with this prompt. `departure` is the change that its messages show, if any.
+    /// Finds the place of a call with this prompt. `history_change` is the change that its messages show, if any.
     #[must_use]
-    pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Placement {
+    pub fn place(&self, prompt: &[u32], history_change: Option<Cause>) -> Placement {
         let (parent, known) = self.tokens.deepest(&self.turns, prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
@@ -92,7 +92,7 @@ impl Forest {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
             (None, None) if self.roots.is_empty() => Cause::First,
-            (None, _) => self.branches(parent, rest, departure).unwrap_or(match parent {
+            (None, _) => self.branches(parent, rest, history_change).unwrap_or(match parent {
                 Some(_) => Cause::Forks,
                 None => Cause::NewConversation,
             }),

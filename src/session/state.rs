@@ -227,8 +227,8 @@ impl Session {
 
     /// The change that a call made to the conversations of the session; see [`Prefix`].
     #[must_use]
-    pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
-        self.state().forest.departure(prefixes, call, edited)
+    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+        self.state().forest.history_change(prefixes, call, edited)
     }
 
     /// The turns that answer this conversation, in commit order. Turns without a place are left out, because the tokens before them are
@@ -270,8 +270,8 @@ impl Session {
         let id = state.forest.next_id();
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {
-                let departure = draft.about.chat.as_mut().and_then(|chat| chat.departure.take());
-                let place = state.forest.place(prompt, departure);
+                let history_change = draft.about.chat.as_mut().and_then(|chat| chat.history_change.take());
+                let place = state.forest.place(prompt, history_change);
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),

@@ -1,74 +1,74 @@
-//! Text from tokens as they come, never a torn character.
+//! Incremental detokenization: decodes tokens as they arrive, and returns only whole characters.
 
 use super::{Tokenizer, TokenizerError};
 
-/// The text of one sequence so far. What it gives out, put together, is what decoding all of it at once gives.
+/// Decodes one sequence incrementally. The concatenated results equal the text that decoding all tokens at once returns.
 ///
-/// A byte-level vocabulary spells bytes, and a character is out once its last byte is there. Where bytes are tokens like `<0x0A>`
-/// among others, a run of them is text only if all of it is: it is out once the run has ended. A token is never decoded twice, but for
-/// those that make the next ones be decoded as what is not the beginning of a text.
+/// With a byte-level vocabulary, a character is returned once its last byte has arrived. With byte-fallback tokens such as `<0x0A>`, a run
+/// of them is valid text only as a whole, so the run is returned once another token has ended it. Each token is decoded once, except for
+/// the few context tokens before the new ones: without context, the decoder would treat the new tokens as the beginning of a text.
 #[derive(Debug, Default)]
 pub struct Detokenizer {
     skip_special: bool,
-    /// Bytes of a character that is still to come.
-    torn: Vec<u8>,
-    /// Tokens whose text is out, and is not nothing.
-    before: Vec<u32>,
-    /// A run of bytes that may go on.
-    run: Vec<u32>,
+    /// The first bytes of a character whose last byte has not arrived.
+    incomplete: Vec<u8>,
+    /// The last returned tokens, as few as have text. They are decoded again with the next tokens.
+    context: Vec<u32>,
+    /// A run of byte-fallback tokens that may continue.
+    byte_run: Vec<u32>,
 }
 
-/// More tokens than these are not needed to have some text.
-const BEFORE: usize = 4;
+/// The number of last tokens among which the context is searched. If none of them has text, all tokens become the context.
+const MAX_CONTEXT: usize = 4;
 
 impl Detokenizer {
-    /// One that leaves out special tokens, or names them.
+    /// A detokenizer that leaves out special tokens if `skip_special`.
     #[must_use]
     pub fn new(skip_special: bool) -> Self {
         Self { skip_special, ..Self::default() }
     }
 
-    /// The text that these tokens add, as far as it is certain.
+    /// Adds tokens and returns the new text that later tokens cannot change.
     ///
     /// # Errors
-    /// When the tokenizer fails on them.
+    /// When the tokenizer fails to decode the tokens.
     pub fn push(&mut self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, TokenizerError> {
-        let shown = ids.iter().copied().filter(|id| !(self.skip_special && tokenizer.is_special(*id)));
-        if tokenizer.spells_bytes() {
-            shown.for_each(|id| self.torn.extend(tokenizer.spelled(id)));
-            return Ok(self.whole());
+        let visible = ids.iter().copied().filter(|id| !(self.skip_special && tokenizer.is_special(*id)));
+        if tokenizer.is_byte_level() {
+            visible.for_each(|id| self.incomplete.extend(tokenizer.byte_level_bytes(id)));
+            return Ok(self.take_characters());
         }
-        // what is in the run already are bytes
+        // the run holds only byte-fallback tokens here
         let mut certain = 0;
-        for id in shown.filter(|id| tokenizer.knows(*id)) {
-            self.run.push(id);
-            if !tokenizer.is_byte(id) {
-                certain = self.run.len();
+        for id in visible.filter(|id| tokenizer.contains_id(*id)) {
+            self.byte_run.push(id);
+            if !tokenizer.is_byte_fallback(id) {
+                certain = self.byte_run.len();
             }
         }
-        let certain: Vec<u32> = self.run.drain(..certain).collect();
-        self.behind(tokenizer, certain)
+        let certain: Vec<u32> = self.byte_run.drain(..certain).collect();
+        self.decode_after_context(tokenizer, certain)
     }
 
-    /// What is left at the end: a character that never came whole, or bytes that no other token followed.
+    /// Ends the sequence and returns the rest of the text: an incomplete character, or a run of byte-fallback tokens.
     ///
     /// # Errors
-    /// When the tokenizer fails on it.
+    /// When the tokenizer fails to decode the run.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, TokenizerError> {
-        let torn = std::mem::take(&mut self.torn);
-        let run = std::mem::take(&mut self.run);
-        Ok(String::from_utf8_lossy(&torn).into_owned() + &self.behind(tokenizer, run)?)
+        let incomplete = std::mem::take(&mut self.incomplete);
+        let run = std::mem::take(&mut self.byte_run);
+        Ok(String::from_utf8_lossy(&incomplete).into_owned() + &self.decode_after_context(tokenizer, run)?)
     }
 
-    /// The characters whose bytes are there. What can be no character becomes U+FFFD.
-    fn whole(&mut self) -> String {
+    /// Removes and returns the complete characters of `incomplete`. Invalid bytes become U+FFFD.
+    fn take_characters(&mut self) -> String {
         let mut text = String::new();
         let mut done = 0;
-        for chunk in self.torn.utf8_chunks() {
+        for chunk in self.incomplete.utf8_chunks() {
             text.push_str(chunk.valid());
             done += chunk.valid().len();
-            let is_open = std::str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
-            if is_open && done + chunk.invalid().len() == self.torn.len() {
+            let is_cut = std::str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
+            if is_cut && done + chunk.invalid().len() == self.incomplete.len() {
                 break;
             }
             if !chunk.invalid().is_empty() {
@@ -76,28 +76,28 @@ impl Detokenizer {
                 done += chunk.invalid().len();
             }
         }
-        self.torn.drain(..done);
+        self.incomplete.drain(..done);
         text
     }
 
-    /// The text that these tokens add after the earlier ones.
-    fn behind(&mut self, tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<String, TokenizerError> {
+    /// Decodes tokens after the context, returns their text, and makes the last of them the next context.
+    fn decode_after_context(&mut self, tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<String, TokenizerError> {
         if ids.is_empty() {
             return Ok(String::new());
         }
-        let out = tokenizer.decode(&self.before, false)?.len();
-        let all = [std::mem::take(&mut self.before), ids].concat();
+        let returned = tokenizer.decode(&self.context, false)?.len();
+        let all = [std::mem::take(&mut self.context), ids].concat();
         let text = tokenizer.decode(&all, false)?;
-        let new = text.get(out..).unwrap_or_default().to_owned();
-        // as few as have some text: the beginning of a text may be written differently, what is after it is not
-        for count in 1..=BEFORE.min(all.len()) {
+        let new = text.get(returned..).unwrap_or_default().to_owned();
+        // the shortest context with text is enough: decoders treat only the beginning of a text differently
+        for count in 1..=MAX_CONTEXT.min(all.len()) {
             let last = &all[all.len() - count..];
             if !tokenizer.decode(last, false)?.is_empty() {
-                self.before = last.to_vec();
+                self.context = last.to_vec();
                 return Ok(new);
             }
         }
-        self.before = all;
+        self.context = all;
         Ok(new)
     }
 }

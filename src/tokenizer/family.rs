@@ -1,15 +1,15 @@
-//! Families of models: the facts about their turns that templates do not have.
+//! Model families: facts that a chat template does not contain, such as the format of tool calls.
 
 use super::Folder;
 
-/// A family, by the tokens that only its models have.
+/// A model family, recognised by tokens that only its models have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Qwen 2.5, 3 and 3.5, Nemotron, and what else speaks ChatML.
+    /// Qwen 2.5, 3 and 3.5, Nemotron, and other models with ChatML turns.
     ChatMl,
-    /// Those of them that write calls as XML.
+    /// ChatML models that write tool calls as XML.
     QwenXml,
-    /// GLM 4.5 and later: a turn ends with the role of the next one.
+    /// GLM 4.5 and later: the role token of the next turn ends a turn.
     Glm,
     /// Llama 3.
     Llama3,
@@ -23,12 +23,12 @@ pub enum Family {
     Mistral,
     /// gpt-oss: messages in channels, which a template alone does not describe.
     Harmony,
-    /// Another one: what can be found out of the template is all that is known.
+    /// An unknown family. All facts come from the template.
     Other,
 }
 
-/// Tokens that only the models of a family have, the most telling first.
-const TELLING: [(&str, Family); 8] = [
+/// Tokens that identify a family, in order of precedence.
+const FAMILY_TOKENS: [(&str, Family); 8] = [
     ("<|channel|>", Family::Harmony),
     ("<|tool_calls_section_begin|>", Family::KimiK2),
     ("<|observation|>", Family::Glm),
@@ -43,14 +43,14 @@ impl Family {
     /// The family of a model with these files.
     #[must_use]
     pub fn of(folder: &Folder) -> Self {
-        let telling = TELLING.iter().find(|(token, _)| folder.tokenizer.is_added(token));
-        match telling.map_or(Self::Other, |(_, family)| *family) {
+        let found = FAMILY_TOKENS.iter().find(|(token, _)| folder.tokenizer.is_added(token));
+        match found.map_or(Self::Other, |(_, family)| *family) {
             Self::ChatMl if folder.template.mentions("<function=") => Self::QwenXml,
             family => family,
         }
     }
 
-    /// The name.
+    /// The name in logs and errors.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl Family {
         }
     }
 
-    /// The format of its tool calls, by the name that `parse` knows; `None` where there is no reader for it.
+    /// The name of the [`Format`](crate::parse::Format) of its tool calls; `None` if no parser exists.
     #[must_use]
     pub fn tool_calls(self) -> Option<&'static str> {
         match self {
@@ -82,24 +82,24 @@ impl Family {
         }
     }
 
-    /// What opens and closes its thinking.
+    /// The start and end markers of its thinking; `None` if thinking has no such markers.
     #[must_use]
     pub fn think(self) -> Option<(&'static str, &'static str)> {
         (self != Self::Harmony).then_some(("<think>", "</think>"))
     }
 
-    /// Whether a text ends within a thought; `None` where it has no mark of one.
+    /// Whether a text ends within a thought; `None` if the text has no marker of thinking.
     #[must_use]
     pub fn ends_in_thought(self, text: &str) -> Option<bool> {
         let (start, end) = self.think()?;
         match (text.rfind(start), text.rfind(end)) {
             (None, None) => None,
-            // none is before any place
+            // `None` is less than any position
             (start, end) => Some(start > end),
         }
     }
 
-    /// Whether its conversations can be rendered by a template and read back.
+    /// Whether a template can render its conversations, and its replies can be parsed.
     #[must_use]
     pub fn is_supported(self) -> bool {
         self != Self::Harmony

@@ -1,31 +1,31 @@
-//! The files of a model that define its prompts: `tokenizer.json` and the files next to it.
+//! Loads the files of a model that define its prompts: `tokenizer.json` and the configuration files next to it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::added::{self, Added};
+use super::added::{AddedTokenConfig, added_tokens};
 use super::template::{ChatTemplate, TemplateError};
 use super::{Tokenizer, TokenizerError};
 
-/// Why a folder is of no use.
+/// Error: the files of a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A file could not be read.
     #[error("{path}: {source}")]
     Read {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A file does not have the content that its name promises.
+    /// A file is not JSON of the expected form.
     #[error("{path}: {source}")]
     Json {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
     /// The tokenizer does not load.
@@ -39,18 +39,18 @@ pub enum FolderError {
     NoTemplate(PathBuf),
 }
 
-/// The settings in a model's files.
+/// The tokenizer, chat templates and sampling defaults of a model.
 #[derive(Debug)]
 pub struct Folder {
-    /// Where they are.
+    /// The folder; empty for an embedded model.
     pub path: PathBuf,
-    /// `tokenizer.json`.
+    /// The tokenizer: `tokenizer.json`, and the added tokens of `tokenizer_config.json`.
     pub tokenizer: Tokenizer,
     /// The chat template.
     pub template: ChatTemplate,
-    /// The one for conversations with tools, where the model has two.
+    /// The chat template for conversations with tools, if the model has a separate one.
     pub tool_template: Option<ChatTemplate>,
-    /// `generation_config.json`; `None` without that file.
+    /// The defaults in `generation_config.json`; `None` without that file.
     pub defaults: Option<SamplingDefaults>,
 }
 
@@ -60,13 +60,13 @@ pub struct Folder {
 pub struct SamplingDefaults {
     /// Temperature.
     pub temperature: Option<f64>,
-    /// Nucleus.
+    /// The probability mass of nucleus sampling.
     pub top_p: Option<f64>,
-    /// So many of the likeliest.
+    /// The number of likeliest tokens that are sampled from.
     pub top_k: Option<i64>,
-    /// Relative to the likeliest.
+    /// The minimum probability, relative to that of the likeliest token.
     pub min_p: Option<f64>,
-    /// Of tokens that were there.
+    /// The penalty on tokens that occurred before.
     pub repetition_penalty: Option<f64>,
 }
 
@@ -74,7 +74,7 @@ pub struct SamplingDefaults {
 #[serde(default)]
 struct TokenizerConfig {
     chat_template: Option<Templates>,
-    added_tokens_decoder: BTreeMap<String, Added>,
+    added_tokens_decoder: BTreeMap<String, AddedTokenConfig>,
     #[serde(flatten)]
     rest: BTreeMap<String, serde_json::Value>,
 }
@@ -83,21 +83,21 @@ struct TokenizerConfig {
 #[serde(untagged)]
 enum Templates {
     One(String),
-    Many(Vec<Named>),
+    Many(Vec<NamedTemplate>),
 }
 
 #[derive(Debug, Deserialize)]
-struct Named {
+struct NamedTemplate {
     name: String,
     template: String,
 }
 
-/// The special tokens that templates know by name.
-const SPECIALS: [&str; 7] =
+/// The special tokens that are variables of a template.
+const SPECIAL_VARIABLES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 impl Folder {
-    /// Reads a folder; `path` names it or the `tokenizer.json` in it.
+    /// Reads a folder. `path` is the folder or the `tokenizer.json` in it.
     ///
     /// # Errors
     /// [`FolderError`], which names the file.
@@ -107,20 +107,23 @@ impl Folder {
             false => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),
         };
         let tokenizer = Tokenizer::from_bytes(&read(&file)?)?;
-        let config: TokenizerConfig = json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let config: TokenizerConfig = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let mut specials: BTreeMap<String, String> = BTreeMap::new();
         let map: BTreeMap<String, serde_json::Value> =
-            json(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
-        let named = map.iter().chain(&config.rest).filter(|(name, _)| SPECIALS.contains(&name.as_str()));
-        for (name, value) in named.chain(config.extra().filter_map(|(name, value)| Some((name?, value)))) {
-            if let Some(text) = text_of(value) {
+            read_json(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
+        let variables = map.iter().chain(&config.rest).filter(|(name, _)| SPECIAL_VARIABLES.contains(&name.as_str()));
+        for (name, value) in
+            variables.chain(config.extra_special_tokens().filter_map(|(name, value)| Some((name?, value))))
+        {
+            if let Some(text) = token_text(value) {
                 specials.insert(name.clone(), text.to_owned());
             }
         }
-        let extra: Vec<String> = config.extra().filter_map(|(_, value)| text_of(value)).map(str::to_owned).collect();
+        let extra: Vec<String> =
+            config.extra_special_tokens().filter_map(|(_, value)| token_text(value)).map(str::to_owned).collect();
         let special = specials.values().cloned().chain(extra);
-        let added = added::tokens(config.added_tokens_decoder, special, |token| tokenizer.is_added(token));
-        let tokenizer = tokenizer.with_added(&added)?;
+        let added = added_tokens(config.added_tokens_decoder, special, |token| tokenizer.is_added(token));
+        let tokenizer = tokenizer.with_added_tokens(&added)?;
         let (source, tools) = templates(folder, config.chat_template)?;
         let source = source.ok_or_else(|| FolderError::NoTemplate(folder.to_owned()))?;
         Ok(Self {
@@ -134,7 +137,7 @@ impl Folder {
 }
 
 impl Folder {
-    /// What a program carries in itself.
+    /// Files that are embedded in the program.
     ///
     /// # Errors
     /// As [`Folder::open`].
@@ -151,50 +154,54 @@ impl Folder {
 }
 
 impl TokenizerConfig {
-    /// Special tokens beyond those of [`SPECIALS`]; models with images name theirs.
-    fn extra(&self) -> impl Iterator<Item = (Option<&String>, &serde_json::Value)> {
-        let listed =
+    /// The special tokens that are not in [`SPECIAL_VARIABLES`]. A token with a name is a variable of the template, for example in models
+    /// with images.
+    fn extra_special_tokens(&self) -> impl Iterator<Item = (Option<&String>, &serde_json::Value)> {
+        let configured =
             ["extra_special_tokens", "additional_special_tokens"].into_iter().find_map(|name| self.rest.get(name));
-        let named =
-            listed.and_then(|value| value.as_object()).into_iter().flatten().map(|(name, value)| (Some(name), value));
-        named.chain(listed.and_then(|value| value.as_array()).into_iter().flatten().map(|value| (None, value)))
+        let with_name = configured
+            .and_then(|value| value.as_object())
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| (Some(name), value));
+        with_name.chain(configured.and_then(|value| value.as_array()).into_iter().flatten().map(|value| (None, value)))
     }
 }
 
 impl SamplingDefaults {
-    /// Reads a `generation_config.json`; `None` where the file does not exist.
+    /// Reads a `generation_config.json`; `None` if the file does not exist.
     ///
     /// # Errors
-    /// [`FolderError`] where the file exists and cannot be read.
+    /// [`FolderError`] if the file exists and cannot be read.
     pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
-        json(path)
+        read_json(path)
     }
 }
 
-/// The template and, where one exists, the template for tools. A separate file overrides the configuration.
+/// The source of the template, and of the template for tools if one exists. A separate file overrides `tokenizer_config.json`.
 fn templates(folder: &Path, configured: Option<Templates>) -> Result<(Option<String>, Option<String>), FolderError> {
     #[derive(Deserialize)]
-    struct InJson {
+    struct ChatTemplateFile {
         chat_template: Templates,
     }
     let file = folder.join("chat_template.jinja");
-    let own = if file.is_file() {
+    let separate = if file.is_file() {
         Some(Templates::One(String::from_utf8_lossy(&read(&file)?).into_owned()))
     } else {
-        json(&folder.join("chat_template.json"))?.map(|own: InJson| own.chat_template)
+        read_json(&folder.join("chat_template.json"))?.map(|file: ChatTemplateFile| file.chat_template)
     };
-    Ok(match own.or(configured) {
+    Ok(match separate.or(configured) {
         None => (None, None),
         Some(Templates::One(source)) => (Some(source), None),
         Some(Templates::Many(all)) => {
-            let take = |name: &str| all.iter().find(|one| one.name == name).map(|one| one.template.clone());
-            (take("default"), take("tool_use"))
+            let find = |name: &str| all.iter().find(|named| named.name == name).map(|named| named.template.clone());
+            (find("default"), find("tool_use"))
         }
     })
 }
 
-/// The text of a token: a string, or an object that says more of it.
-fn text_of(token: &serde_json::Value) -> Option<&str> {
+/// The text of a token, which is a string or an object with `content`.
+fn token_text(token: &serde_json::Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
@@ -202,8 +209,8 @@ fn read(path: &Path) -> Result<Vec<u8>, FolderError> {
     std::fs::read(path).map_err(|source| FolderError::Read { path: path.to_owned(), source })
 }
 
-/// Reads a JSON file; `None` where it does not exist.
-fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, FolderError> {
+/// Reads a JSON file; `None` if it does not exist.
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, FolderError> {
     if !path.exists() {
         return Ok(None);
     }

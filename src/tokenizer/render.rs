@@ -1,31 +1,31 @@
-//! Renders conversations to tokens: whole conversations, and new messages that follow existing tokens.
+//! Renders conversations to tokens: whole conversations, and new messages after the tokens of a turn.
 //!
-//! A template renders a conversation, never a part of one. To find what it writes after a turn of the assistant, a short conversation
-//! that ends with such a turn and the new messages is rendered: everything after the turn's text is the end of the turn, the separator
-//! and the new messages, as the template writes them. They are encoded together, and the sampled tokens are not changed.
+//! A template renders only whole conversations. To get the text after an assistant turn, the renderer renders a short conversation: a
+//! placeholder turn and the new messages. The text after the placeholder is the end of the turn, the separator and the new messages, as the
+//! template writes them. This text is encoded as a whole. The sampled tokens of the turn are not changed.
 
-mod behind;
-mod trial;
+mod after_turn;
+mod continuation_check;
 
 use std::path::Path;
 
 use super::template::{Conversation, RenderError};
 use super::{Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
-use behind::behind_turn;
+use after_turn::text_after_placeholder;
 
-pub use trial::{Fit, Trial};
+pub use continuation_check::{ContinuationCheck, Fit};
 
-/// Stands for the text of a turn; no template says it, and no tokenizer joins it with anything that matters here.
-const TURN: &str = "\u{fdd1}turn\u{fdd1}";
+/// The placeholder for the text of a turn. No template contains it, and it is cut off before the text after it is encoded.
+const PLACEHOLDER: &str = "\u{fdd1}turn\u{fdd1}";
 
-/// Why a conversation has no tokens.
+/// Error: a conversation could not be rendered or encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
-    /// The template refused it, or failed.
+    /// The template rejected the conversation, or failed.
     #[error("{0}")]
     Render(#[from] RenderError),
-    /// The text has no ids.
+    /// The tokenizer could not encode the text.
     #[error("{0}")]
     Encode(#[from] TokenizerError),
     /// The text that the template writes after an earlier turn cannot be separated from the turn.
@@ -33,43 +33,43 @@ pub enum PromptError {
     NoBoundary,
 }
 
-/// How a conversation is rendered, the same for all of its turns.
+/// The options of a rendering, the same for all turns of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
-    /// The tools that the context shows.
+    /// The tools that the prompt describes; `None` without tools.
     pub tools: Option<&'a [Value]>,
-    /// The turn of the assistant is opened.
+    /// `add_generation_prompt`: the text ends with the start of an assistant turn.
     pub generation_prompt: bool,
     /// `chat_template_kwargs`.
     pub extra: &'a [(String, Value)],
 }
 
-/// A piece of a prompt.
+/// A whole prompt, or the part of one after a turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// Its tokens.
+    /// The token ids.
     pub ids: Vec<u32>,
-    /// The generation prompt has opened a thought that is not closed.
+    /// The generation prompt opens a thought and does not close it.
     pub opened: bool,
-    /// Bytes that were rendered.
+    /// The length of the rendered text in bytes.
     pub rendered: usize,
 }
 
-/// Renders conversations of one model.
+/// Renders conversations for one model.
 #[derive(Debug)]
 pub struct Renderer {
     folder: Folder,
     family: Family,
-    /// The token that ends a turn of the assistant; `None` where no dedicated token does.
-    end: Option<(String, u32)>,
-    /// Lists of parts are rendered as their text.
-    parts: bool,
-    /// The template drops the thought of an earlier turn once a newer user message follows.
+    /// The text and id of the token that ends an assistant turn; `None` if no dedicated token does.
+    end_token: Option<(String, u32)>,
+    /// The template renders a list of content parts as their text.
+    accepts_content_parts: bool,
+    /// The template drops the thought of an earlier turn once a user message follows.
     drops_thinking: bool,
 }
 
 impl Renderer {
-    /// Reads a folder; `path` names it or the `tokenizer.json` in it.
+    /// Reads a folder. `path` is the folder or the `tokenizer.json` in it.
     ///
     /// # Errors
     /// [`super::FolderError`], which names the file.
@@ -81,10 +81,11 @@ impl Renderer {
     #[must_use]
     pub fn new(folder: Folder) -> Self {
         let family = Family::of(&folder);
-        let mut renderer = Self { folder, family, end: None, parts: false, drops_thinking: false };
-        renderer.end = renderer.find_end();
-        renderer.parts = renderer.takes_parts();
-        renderer.drops_thinking = renderer.finds_thinking_dropped();
+        let mut renderer =
+            Self { folder, family, end_token: None, accepts_content_parts: false, drops_thinking: false };
+        renderer.end_token = renderer.detect_end_token();
+        renderer.accepts_content_parts = renderer.detect_content_parts();
+        renderer.drops_thinking = renderer.detect_dropped_thinking();
         renderer
     }
 
@@ -94,78 +95,79 @@ impl Renderer {
         &self.folder.tokenizer
     }
 
-    /// The ids of the tokens that open and close its thinking; `None` where the tokenizer has none.
+    /// The ids of the start and end tokens of thinking; `None` if one of them is not a token.
     #[must_use]
     pub fn think_tokens(&self) -> Option<(u32, u32)> {
         let (start, end) = self.family.think()?;
         Some((self.tokenizer().token_to_id(start)?, self.tokenizer().token_to_id(end)?))
     }
 
-    /// The files.
+    /// The files of the model.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// What the model is like.
+    /// The family of the model.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The token that ends a turn of the assistant; `None` where no dedicated token does.
+    /// The token that ends an assistant turn; `None` if no dedicated token does.
     #[must_use]
     pub fn end_of_turn(&self) -> Option<u32> {
-        self.end.as_ref().map(|(_, id)| *id)
+        self.end_token.as_ref().map(|(_, id)| *id)
     }
 
-    /// Whether the template takes content in parts.
+    /// Whether the template renders a list of content parts.
     #[must_use]
-    pub fn takes_parts_of_content(&self) -> bool {
-        self.parts
+    pub fn accepts_content_parts(&self) -> bool {
+        self.accepts_content_parts
     }
 
-    /// Whether the template drops earlier thoughts once a newer user message follows.
+    /// Whether the template drops earlier thoughts once a user message follows.
     #[must_use]
     pub fn drops_thinking(&self) -> bool {
         self.drops_thinking
     }
 
-    /// The tokens of a whole conversation.
+    /// Renders a whole conversation.
     ///
     /// # Errors
     /// [`PromptError`].
-    pub fn whole(&self, messages: &[Value], setting: Setting<'_>) -> Result<Prompt, PromptError> {
-        let text = self.text(messages, setting)?;
-        self.prompt(&text, setting)
+    pub fn render_conversation(&self, messages: &[Value], setting: Setting<'_>) -> Result<Prompt, PromptError> {
+        let text = self.render_text(messages, setting)?;
+        self.encode_prompt(&text, setting)
     }
 
-    /// The tokens after those of a turn: its end, where `ended` says that it was not sampled, the separator, and the `new` messages.
-    /// `turn` is the message of the assistant as the client has it.
+    /// Renders what follows an assistant turn: its end token unless the sampled tokens have `ended` with it, the separator, and the `new`
+    /// messages. `turn` is the assistant message as the client sent it.
     ///
     /// # Errors
     /// [`PromptError`].
-    pub fn behind(
+    pub fn render_after_turn(
         &self,
         turn: &Value,
         new: &[Value],
         ended: bool,
         setting: Setting<'_>,
     ) -> Result<Prompt, PromptError> {
-        let text = self.text_behind(turn, new, setting)?;
-        let text = match (&self.end, ended) {
-            (Some((end, _)), true) => text.split_once(end.as_str()).map_or(&*text, |(_, behind)| behind),
+        let text = self.text_after_turn(turn, new, setting)?;
+        let text = match (&self.end_token, ended) {
+            (Some((end, _)), true) => text.split_once(end.as_str()).map_or(&*text, |(_, after)| after),
             _ => &text,
         };
-        self.prompt(text, setting)
+        self.encode_prompt(text, setting)
     }
 
-    fn prompt(&self, text: &str, setting: Setting<'_>) -> Result<Prompt, PromptError> {
+    fn encode_prompt(&self, text: &str, setting: Setting<'_>) -> Result<Prompt, PromptError> {
         let opened = setting.generation_prompt && self.opens_thought(text, setting);
         Ok(Prompt { ids: self.folder.tokenizer.encode_rendered(text)?, opened, rendered: text.len() })
     }
 
-    fn text(&self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
+    /// Renders messages with the template, or with the template for tools if the options have tools.
+    fn render_text(&self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
         let template = self.folder.tool_template.as_ref().filter(|_| setting.tools.is_some());
         template.unwrap_or(&self.folder.template).render(&Conversation {
             messages,
@@ -175,57 +177,66 @@ impl Renderer {
         })
     }
 
-    /// Whether a prompt ends within a thought that the generation prompt began.
+    /// Whether the generation prompt at the end of `text` opens a thought. Compares renderings with and without a generation prompt.
     fn opens_thought(&self, text: &str, setting: Setting<'_>) -> bool {
         let Some((start, _)) = self.family.think() else { return false };
-        let probe = [message("user", "U")];
+        let messages = [message("user", "U")];
         let setting = Setting { tools: None, ..setting };
-        let begun = self.text(&probe, setting);
-        let bare = self.text(&probe, Setting { generation_prompt: false, ..setting });
-        let (Ok(begun), Ok(bare)) = (begun, bare) else { return false };
-        let Some(prompt) = begun.strip_prefix(bare.as_str()).filter(|prompt| text.ends_with(prompt)) else {
+        let with_prompt = self.render_text(&messages, setting);
+        let without_prompt = self.render_text(&messages, Setting { generation_prompt: false, ..setting });
+        let (Ok(with_prompt), Ok(without_prompt)) = (with_prompt, without_prompt) else { return false };
+        let Some(prompt) = with_prompt.strip_prefix(without_prompt.as_str()).filter(|prompt| text.ends_with(prompt))
+        else {
             return text.trim_end().ends_with(start);
         };
         self.family.ends_in_thought(prompt).unwrap_or(false)
     }
 
-    /// The token that the template writes first after the text of a turn, if it is an added one.
-    fn find_end(&self) -> Option<(String, u32)> {
+    /// The added token that the template writes directly after the text of an assistant turn, both at the end of the conversation and
+    /// before another turn.
+    fn detect_end_token(&self) -> Option<(String, u32)> {
         let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
-        let messages = [message("user", "U"), message("assistant", TURN), message("user", "V")];
-        let alone = self.text(&messages[..2], setting).ok()?;
-        let both = self.text(&messages, setting).ok()?;
+        let messages = [message("user", "U"), message("assistant", PLACEHOLDER), message("user", "V")];
+        let last_turn = self.render_text(&messages[..2], setting).ok()?;
+        let with_next_turn = self.render_text(&messages, setting).ok()?;
         let first = |text: &str| {
-            // some templates put a line end before it
-            self.folder.tokenizer.added_at_start(behind_turn(text)?.trim_start())
+            // some templates write a line feed before the token
+            self.folder.tokenizer.added_at_start(text_after_placeholder(text)?.trim_start())
         };
-        // where the role of the next turn ends a turn, no dedicated token does
-        first(&alone).filter(|end| first(&both).as_ref() == Some(end))
+        // the tokens differ if the role token of the next turn ends a turn
+        first(&last_turn).filter(|end| first(&with_next_turn).as_ref() == Some(end))
     }
 
-    fn finds_thinking_dropped(&self) -> bool {
+    /// Whether the template renders the thought of a last assistant turn, but not once a user message follows. Tries a thought in
+    /// `reasoning_content` and one in the text.
+    fn detect_dropped_thinking(&self) -> bool {
         const THOUGHT: &str = "\u{fdd1}thought\u{fdd1}";
         let Some((start, end)) = self.family.think() else { return false };
         let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
-        let mut apart = message("assistant", "A");
-        if let Value::Object(members) = &mut apart {
+        let mut in_member = message("assistant", "A");
+        if let Value::Object(members) = &mut in_member {
             members.push(("reasoning_content".into(), THOUGHT.into()));
         }
-        let within = message("assistant", &format!("{start}\n{THOUGHT}\n{end}\n\nA"));
-        let [user, more] = [message("user", "U"), message("user", "V")];
-        let shows = |messages: &[Value]| self.text(messages, setting).is_ok_and(|text| text.contains(THOUGHT));
-        [apart, within]
-            .into_iter()
-            .any(|turn| shows(&[user.clone(), turn.clone()]) && !shows(&[user.clone(), turn, more.clone()]))
+        let in_text = message("assistant", &format!("{start}\n{THOUGHT}\n{end}\n\nA"));
+        let [user, next] = [message("user", "U"), message("user", "V")];
+        let renders_thought =
+            |messages: &[Value]| self.render_text(messages, setting).is_ok_and(|text| text.contains(THOUGHT));
+        [in_member, in_text].into_iter().any(|turn| {
+            renders_thought(&[user.clone(), turn.clone()]) && !renders_thought(&[user.clone(), turn, next.clone()])
+        })
     }
 
-    fn takes_parts(&self) -> bool {
+    /// Whether the template renders two text parts as one text.
+    fn detect_content_parts(&self) -> bool {
         let part = |text: &str| Value::Object(vec![("type".into(), "text".into()), ("text".into(), text.into())]);
         let content = Value::Array(vec![part("one"), part("two")]);
-        let parted = Value::Object(vec![("role".into(), "user".into()), ("content".into(), content)]);
+        let in_parts = Value::Object(vec![("role".into(), "user".into()), ("content".into(), content)]);
         let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
-        let texts = self.text(&[parted], setting).ok().zip(self.text(&[message("user", "onetwo")], setting).ok());
-        texts.is_some_and(|(parted, plain)| parted == plain)
+        let texts = self
+            .render_text(&[in_parts], setting)
+            .ok()
+            .zip(self.render_text(&[message("user", "onetwo")], setting).ok());
+        texts.is_some_and(|(in_parts, as_string)| in_parts == as_string)
     }
 }
 

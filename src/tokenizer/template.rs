@@ -1,6 +1,7 @@
-//! A chat template: messages become the text that a model was trained to continue.
+//! Chat templates: render messages to the text that a model was trained to continue.
 //!
-//! Templates are written for Python's Jinja as Hugging Face sets it up; what that has and minijinja has not is below.
+//! Templates are written for Python's Jinja as Hugging Face transformers configures it. The submodules add to minijinja the filters,
+//! methods and syntax that it lacks or that it implements differently.
 
 mod data;
 mod dialect;
@@ -16,78 +17,78 @@ use minijinja::{Environment, Value as Jinja};
 
 use crate::json::Value;
 
-/// Why a template does not compile.
+/// Error: a template does not compile.
 #[derive(Debug, thiserror::Error)]
 #[error("the chat template does not compile: {0}")]
 pub struct TemplateError(String);
 
-/// Why a conversation was not rendered.
+/// Error: a conversation was not rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The template itself refused it, with this message.
+    /// The template called `raise_exception` with this message.
     #[error("the chat template refuses these messages: {0}")]
     Refused(String),
-    /// The template failed on it.
+    /// Rendering failed with this error.
     #[error("the chat template fails on these messages: {0}")]
     Failed(String),
 }
 
-/// What a template is given.
+/// The variables that a template renders.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
-    /// The messages, each an object.
+    /// `messages`: a list of objects.
     pub messages: &'a [Value],
-    /// The tools; `None` without tools.
+    /// `tools`; `None` without tools.
     pub tools: Option<&'a [Value]>,
-    /// The turn of the assistant is opened.
+    /// `add_generation_prompt`: the text ends with the start of an assistant turn.
     pub generation_prompt: bool,
-    /// `chat_template_kwargs`: names that the template may know.
+    /// `chat_template_kwargs`: more variables, by name.
     pub extra: &'a [(String, Value)],
 }
 
-/// A compiled chat template. Rendering is pure but for `strftime_now`.
+/// A compiled chat template. Equal variables give equal text, except that `strftime_now` reads the clock.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
-    /// `bos_token` and its like.
+    /// The special tokens as variables, such as `bos_token`.
     specials: BTreeMap<String, String>,
 }
 
 const NAME: &str = "chat";
 
 impl ChatTemplate {
-    /// Compiles a template; `specials` are the names of special tokens and their texts.
+    /// Compiles a template. `specials` maps the variable of each special token, such as `bos_token`, to the text of the token.
     ///
     /// # Errors
     /// When it does not compile.
     pub fn try_new(source: &str, specials: BTreeMap<String, String>) -> Result<Self, TemplateError> {
         let mut environment = dialect::environment();
-        let compiled = environment.add_template_owned(NAME, source::adapted(source));
+        let compiled = environment.add_template_owned(NAME, source::adapt_to_minijinja(source));
         compiled.map_err(|error| TemplateError(format!("{error:#}")))?;
         Ok(Self { environment, source: source.to_owned(), specials })
     }
 
-    /// Whether the template writes this, or looks for it.
+    /// Whether the source of the template contains `text`.
     #[must_use]
     pub fn mentions(&self, text: &str) -> bool {
         self.source.contains(text)
     }
 
-    /// The text of a conversation.
+    /// Renders a conversation.
     ///
     /// # Errors
-    /// [`RenderError`].
+    /// [`RenderError`] when the template rejects the conversation or fails.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, RenderError> {
         let template = self.environment.get_template(NAME).expect("it was compiled under this name");
-        let mut names: BTreeMap<&str, Jinja> =
+        let mut variables: BTreeMap<&str, Jinja> =
             self.specials.iter().map(|(name, text)| (name.as_str(), Jinja::from(text.as_str()))).collect();
-        // as transformers does, absent ones are none and not undefined
-        names.insert("tools", conversation.tools.map_or(Jinja::from(()), data::list));
-        names.insert("documents", Jinja::from(()));
-        names.insert("messages", data::list(conversation.messages));
-        names.insert("add_generation_prompt", Jinja::from(conversation.generation_prompt));
-        names.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), data::value(value))));
-        template.render(names).map_err(|error| dialect::told(&error))
+        // as in transformers, missing tools and documents are none and not undefined
+        variables.insert("tools", conversation.tools.map_or(Jinja::from(()), data::from_json_list));
+        variables.insert("documents", Jinja::from(()));
+        variables.insert("messages", data::from_json_list(conversation.messages));
+        variables.insert("add_generation_prompt", Jinja::from(conversation.generation_prompt));
+        variables.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), data::from_json(value))));
+        template.render(variables).map_err(|error| dialect::render_error(&error))
     }
 }

@@ -1,6 +1,6 @@
-"""Runs each client once against a fresh session, and compares what was recorded with what the engine sampled.
+"""Runs each client once in a new session, and compares the recorded turns with the tokens that the engine sampled.
 
-Prints a line a client; exit status 1 if one fails. Names as arguments choose clients.
+Prints a line per client; exit status 1 if one fails. Arguments are the names of the clients to run, by default all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
 def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
     """Runs a client in a new process group with an empty home, and waits until it exits.
 
-    A proxy that does not exist keeps it from the network: what it needs is installed.
+    HTTP_PROXY is an address without a listener, so that the client cannot reach the network: everything it needs is installed.
     """
     command = [part.format(here=HERE, tools=tools) for part in client.command]
     env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home)}
@@ -47,7 +47,7 @@ def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            # its group holds the processes that it left running
+            # the process group includes child processes that the client left running
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -58,7 +58,7 @@ def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
 
 
 def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
-    """Each call is a turn of the session, and all that was sampled is trained exactly once. Returns the counts."""
+    """Checks that each call is a turn of the session and each sampled token is trained exactly once. Returns the counts as text."""
     turns, rows = tap.turns(client.session), tap.trajectories(client.session)
     assert len(calls) >= client.least_turns, f"only {len(calls)} calls"
     assert len(turns) == len(calls), f"{len(turns)} turns of {len(calls)} calls"
@@ -68,7 +68,7 @@ def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
     if client.paths == 1:
         assert causes == ["first", *["extends"] * (len(turns) - 1)], causes
     retokenised = tuple(turn["turn"] for turn in turns if turn["context_retokenised"])
-    assert client.retokenised in (None, retokenised), f"turns {retokenised} have context that was tokenised anew"
+    assert client.retokenised in (None, retokenised), f"turns {retokenised} have context that was tokenised again"
     recorded = sorted(pair for row in rows for pair in trained(row))
     sampled = sorted((call.prompt, call.sampled) for call in calls)
     assert recorded == sampled, "the trained tokens are not those that the engine sampled"
@@ -77,19 +77,19 @@ def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
 
 
 def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
-    """Of each trained segment the ids before it and its own; the mask is 1 there and nowhere else."""
+    """Returns for each trained segment the ids before it and its own ids. Checks that the mask is 1 only in these segments."""
     ids, mask, pairs = row["token_ids"], [0] * len(row["token_ids"]), []
     for segment in row["segments"]:
         if segment["loss_mask"]:
             start, end = segment["start"], segment["end"]
             pairs.append((ids[:start], ids[start:end]))
             mask[start:end] = [1] * (end - start)
-    assert row["loss_mask"] == mask, "the mask is not that of the segments"
+    assert row["loss_mask"] == mask, "loss_mask differs from the segments"
     return pairs
 
 
 def undocumented() -> list[str]:
-    """The rows of docs/guides/agents.md whose version is not the one that is pinned."""
+    """The rows of docs/guides/agents.md whose version differs from the pinned one."""
     pinned = json.loads((HERE / "package.json").read_text())["dependencies"]
     versions = [f"{name} {version}" for name, version in pinned.items()]
     for file in HERE.glob("requirements-*.txt"):
@@ -109,7 +109,7 @@ def main() -> int:
     tools = args.tools.absolute()
     unknown = set(args.names) - {client.name for client in CLIENTS}
     assert not unknown, f"no such client: {sorted(unknown)}"
-    # so that what was started is stopped
+    # exit normally, so that the started processes are stopped
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     tokenizer, failed = Tokenizer(ASSETS), 0
     for client in CLIENTS:
@@ -132,7 +132,7 @@ def main() -> int:
     for name in undocumented():
         failed += 1
         print(f"FAIL docs/guides/agents.md: {name} is not the pinned version", flush=True)
-    print(f"{failed} failed" if failed else "all as it should be")
+    print(f"{failed} failed" if failed else "all checks passed")
     return 1 if failed else 0
 
 

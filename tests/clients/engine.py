@@ -1,7 +1,7 @@
-"""An SGLang server without a model: it answers `/generate` with the text that a script gives for the prompt.
+"""A fake SGLang server: it answers `/generate` with the text that a script returns for the prompt.
 
-It needs only the standard library. Ids are those of a byte-level BPE tokenizer, but a text is split into other tokens
-than the tokenizer would choose, as a model may sample them, so a prompt that was tokenised anew differs.
+It needs only the standard library. It uses the ids of a byte-level BPE tokenizer, but splits a text into other tokens than the
+tokenizer would, as a model may sample them. A prompt that was tokenised again therefore has other ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOP = 20
 
 
 class Tokenizer:
-    """Reads a tokenizer.json of byte-level BPE: encodes into tokens that it would not choose."""
+    """Loads a tokenizer.json of byte-level BPE, and encodes text into other tokens than that tokenizer would."""
 
     def __init__(self, folder: Path) -> None:
         read = json.loads((folder / "tokenizer.json").read_text())
@@ -57,14 +57,14 @@ class Tokenizer:
 
 
 def byte_letters() -> dict[str, int]:
-    """The letter by which byte-level BPE writes each byte."""
+    """The byte of each character that byte-level BPE uses for bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + at): b for at, b in enumerate(others)}
 
 
 def instance(schema: dict[str, Any]) -> Any:
-    """The value that a grammar of this schema makes the model say."""
+    """A value of this schema, as a grammar would make the model sample it."""
     if "enum" in schema:
         return schema["enum"][0]
     if "anyOf" in schema:
@@ -84,7 +84,7 @@ def instance(schema: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Call:
-    """One generation: ids that were sent, ids that were sampled."""
+    """One generation: the ids of its prompt and the sampled ids."""
 
     prompt: list[int]
     sampled: list[int]
@@ -129,7 +129,7 @@ class Engine:
         return sampled, finish
 
     def rows(self, ids: list[int]) -> list[list[tuple[float, int, None]]]:
-        """Nine tenths for the token that was sampled, the rest for its neighbours."""
+        """Top logprobs: probability 0.9 for the sampled token, and an equal small one for its neighbours."""
         others = math.log(0.1 / self.tokenizer.size)
         near = [[(i + step) % self.tokenizer.size for step in range(1, TOP)] for i in ids]
         return [[(math.log(0.9), i, None), *((others, n, None) for n in row)] for i, row in zip(ids, near, strict=True)]
@@ -154,7 +154,7 @@ class Engine:
         return text[: text.index(matched)] if isinstance(matched, str) else text
 
     def stream(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Events of three tokens; each has only what is new, and no half of a character."""
+        """An incremental stream with three tokens per event; texts end at complete characters."""
         ids, finish = self.sample(request)
         whole, sent = self.text(ids, finish), 0
         for start in range(0, len(ids), 3):

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# run.sh [NAME...]   Agents and SDKs as users have them, each through tokentap to a scripted engine: NAMEs of clients.py, all without one.
+# run.sh [NAME...]   runs released agents and SDKs through tokentap with a scripted engine. NAMEs are those of clients.py; default: all.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3), 3.11 or newer
-# Builds nothing. The clients are installed once into target/clients, exactly as the requirements and package-lock.json name them; that
-# needs PyPI and npm, which they do not need afterwards. Node 20 or newer is needed too. Exit status 1 if a client failed.
+# Builds nothing. The clients are installed once into target/clients, in the versions of the requirements and package-lock.json. Only the
+# installation needs PyPI and npm. Node 20 or newer is needed as well. Exit status 1 if a client failed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -16,7 +16,7 @@ python=${PYTHON:-python3}
 tools=$root/target/clients
 export PYTHONDONTWRITEBYTECODE=1
 
-# Two of the frameworks need an older openai, so there are three environments.
+# Two of the frameworks need an older openai package, so there are three environments.
 for name in python strands litellm; do
   list=$here/requirements-$name.txt venv=$tools/$name
   stamp="$("$python" -V) $(cksum <"$list")"
@@ -34,11 +34,11 @@ if [[ "$(cat "$tools/npm/stamp" 2>/dev/null)" != "$stamp" ]]; then
   rm -rf "$tools/npm"
   mkdir -p "$tools/npm"
   cp "$here/package.json" "$here/package-lock.json" "$tools/npm"
-  # npm ci refuses a lock without the binaries of every other platform; those of this one are pinned by the packages that need them.
+  # npm ci rejects a lock file without the binaries of all other platforms; the packages that need binaries pin those of this platform.
   (cd "$tools/npm" && npm install --no-save --loglevel error --no-audit --no-fund --ignore-scripts)
   echo "$stamp" >"$tools/npm/stamp"
 fi
-# Node looks for packages above the file that imports them.
+# Node looks for packages in the parent folders of the importing file.
 rm -rf "$tools/npm/agents"
 mkdir "$tools/npm/agents"
 cp "$here"/agents/*.mjs "$tools/npm/agents"

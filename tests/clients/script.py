@@ -1,6 +1,6 @@
-"""What the model answers: the text of the first rule whose needle is in the last user turn of the prompt.
+"""The scripted replies of the model: the text of the first rule whose needle is in the last user turn of the prompt.
 
-Results of tools are a user turn in the template of the demo.
+The demo's template renders tool results as user turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def script(rules: Rules, otherwise: str = "Nothing to add.") -> Callable[[str], 
     return reply
 
 
-# A thought, a single call, two calls at once beside text, an answer, and the same after the user has gone on.
+# Thinking, a single call, text with two parallel calls, an answer, and again a call and an answer in later user turns.
 WEATHER: Rules = [
     ("snow, -3 C", "Both are wet:  🌧 and ❄.\n\n- Bergen\n- Tromsø"),
     ("rain, 7 C", f"Two more.\n{tool_call('weather', city='Bergen')}\n{tool_call('weather', city='Tromsø')}"),
@@ -34,12 +34,12 @@ WEATHER: Rules = [
     ("Thank you", "<think>\nNo call.\n</think>\n\nYou are welcome."),
 ]
 
-# What the standard tests of langchain-tests ask without a grammar.
+# The tool call that the standard tests of langchain-tests expect; their other requests have a grammar.
 LANGCHAIN: Rules = [("weather in San Francisco", tool_call("get_weather", location="San Francisco, CA"))]
 
 
 def note(shell: str, last: str = "The note is in place.", **arguments: Any) -> Rules:
-    """An agent with a shell: it writes a note, reads it, says so; once the user asks, it reads the note again."""
+    """An agent with a shell: it writes a note, reads it and reports. When the user asks again, it reads the note again."""
 
     def run(command: str) -> str:
         return tool_call(shell, command=command, **arguments)

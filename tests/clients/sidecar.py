@@ -1,4 +1,4 @@
-"""A `tokentap serve` in front of the scripted engine, and what it has recorded."""
+"""A `tokentap serve` in front of the scripted engine, and its recorded sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 60.0
-# in either order; before the second the engine still gets questions of tokentap's own
+# log messages, in either order; until the second one the engine also receives requests of tokentap's probe
 READY = {"chat completions are served from tokens", "the upstream has been probed"}
 
 
@@ -39,7 +39,7 @@ class Sidecar:
 
 @contextlib.contextmanager
 def sidecar(binary: str, engine: str, tokenizer: Path) -> Iterator[Sidecar]:
-    """Yields once the log says that chats are served."""
+    """Yields the ports once the log has the messages READY."""
     command = [binary, "serve", "--upstream", engine, "--tokenizer", str(tokenizer), "--separate-reasoning", "always"]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -53,8 +53,8 @@ def sidecar(binary: str, engine: str, tokenizer: Path) -> Iterator[Sidecar]:
             if "data" in entry and "control" in entry:
                 ports = Sidecar(entry["data"], entry["control"])
             missing.discard(entry["message"])
-        assert ports, "the log does not say where tokentap listens"
-        # a full pipe would stop it
+        assert ports, "the log has no line with the ports"
+        # a full pipe would block tokentap
         threading.Thread(target=process.stdout.read, daemon=True).start()
         yield ports
     finally:

@@ -1,6 +1,6 @@
-"""Breaks the kernels on purpose, one line at a time, and expects run.sh to notice each time.
+"""Mutation tests of the kernels: breaks one line at a time and expects run.sh to fail each time.
 
-Takes minutes, and prints what noticed. Words of the command line choose: the mutations with one of them in their name.
+Takes minutes, and prints the check that failed. Arguments select the mutations whose names contain one of them.
 """
 
 import os
@@ -13,14 +13,14 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 CUDA = HERE.parent.parent / "cuda"
 
-# What is broken, where, and how: text that is there once, and what takes its place.
+# Name, file, original text, which must occur exactly once, and replacement.
 MUTATIONS = (
     ("no barrier after the warps' sums", "entropy.cu", "warps[warp] = a;\n  __syncthreads();", "warps[warp] = a;"),
     ("no barrier before the next row", "entropy.cu", "  __syncthreads();  // the next row", "  // the next row"),
     ("no barrier before the ticket", "entropy.cu", "  }\n  __syncthreads();\n  if (ticket", "  }\n  if (ticket"),
     ("a broken accumulator", "entropy.cu", "part.s += de;", "part.s += e;"),
     ("a dropped square", "entropy.cu", "part.q += d * de;", ""),
-    ("a raise that forgets", "entropy.cu", "a.s = scale * (a.s + step * a.z);", "a.s = scale * a.s;"),
+    ("a raised maximum without the shift of s", "entropy.cu", "a.s = scale * (a.s + step * a.z);", "a.s = scale * a.s;"),
     (
         "a value less at an unaligned head",
         "entropy.cu",
@@ -44,7 +44,7 @@ MUTATIONS = (
         "int far = 16; far; far >>= 1) {\n    a.z",
         "int far = 8; far; far >>= 1) {\n    a.z",
     ),
-    ("a ticket that stays", "entropy.cu", "tickets[blockIdx.y] = 0u;", ""),
+    ("a ticket that is not reset", "entropy.cu", "tickets[blockIdx.y] = 0u;", ""),
     ("a part of a row left out", "entropy.cu", "i < splits; i += 32", "i < splits - 1; i += 32"),
     ("the sampled token's neighbour", "entropy.cu", "[row.chosen]);", "[row.chosen ? row.chosen - 1 : 0]);"),
     (
@@ -57,7 +57,7 @@ MUTATIONS = (
     ("ties counted once", "top_k.cu", "head.z + (double)(head.ties - 1)", "head.z"),
     ("masked values summed", "top_k.cu", "if (l <= MASKED) continue;", ""),
     (
-        "a value behind the row",
+        "a value after the row",
         "top_k.cu",
         "i < k; i += 32) {\n    float l = values[i];\n    if (!(l",
         "i <= k; i += 32) {\n    float l = values[i];\n    if (!(l",
@@ -87,7 +87,7 @@ def main() -> None:
             path = pathlib.Path(folder, name)
             text = path.read_text()
             if text.count(old) != 1:
-                sys.exit(f"{what}: not once in {name}: {old}")
+                sys.exit(f"{what}: does not occur exactly once in {name}: {old}")
             path.write_text(text.replace(old, new))
             command, environment = ["bash", HERE / "run.sh"], {**os.environ, "CUDA": folder}
             done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The kernels of cuda/ on the host against float64: run.sh [asan|tsan]. Plain: fibres, seconds. With a sanitizer:
-# threads, minutes. CUDA names another folder with the .cu files, CXX another compiler.
+# run.sh [asan|tsan]   compares the kernels of cuda/, run on the host, with float64. Without a sanitizer they run on fibres and take
+# seconds, with a sanitizer on threads and take minutes. CUDA names another folder with the .cu files, CXX another compiler.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cuda=${CUDA:-$here/../../cuda}
 build=$(mktemp -d)
 trap 'rm -r "$build"' EXIT
 
-# Fortify takes a jump between the stacks of fibres for a mistake.
+# _FORTIFY_SOURCE reports a jump between the stacks of fibres as an error.
 flags=(-std=c++20 -U_FORTIFY_SOURCE -Wall -Wextra -Wno-unknown-pragmas -I"$here" -I"$cuda")
 case ${1:-} in
   "") flags+=(-O2) ;;

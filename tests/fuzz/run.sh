@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Hostile bytes for every reader, or for those named: T seconds each, J at a time. Says what each came to, as rows of a
-# table; ends with 1 where a property broke, and leaves the bytes that broke it under target/fuzz.
+# run.sh [TARGET...]   fuzzes every parser, or the named targets: T seconds each, J at a time. Prints a table with a row for each
+# target; exit status 1 if a property failed. The failing inputs are left under target/fuzz.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 T=${T:-600} J=${J:-1}
 out=$PWD/target/fuzz
-# the log's property writes files
+# the target `log` writes files
 if [ -d /dev/shm ]; then export TMPDIR=/dev/shm; fi
 
 cargo +nightly fuzz build --fuzz-dir tests/fuzz --target-dir "$out"
@@ -15,7 +15,7 @@ mkdir -p "$out/logs"
 one() {
     mkdir -p "$out/corpus/$1" "$out/broken/$1"
     local log=$out/logs/$1.log ended=0
-    # the first folder grows, the seeds stay as they are
+    # libFuzzer adds inputs to the first folder only; the seeds do not change
     "$programs/$1" "$out/corpus/$1" "tests/fuzz/seeds/$1" -max_total_time="$T" -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
         -print_final_stats=1 -artifact_prefix="$out/broken/$1/" >"$log" 2>&1 || ended=$?
     local last runs broken=none

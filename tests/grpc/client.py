@@ -70,14 +70,14 @@ class Tokentap:
 @contextmanager
 def refused(code: grpc.StatusCode, words: str = "") -> Iterator[None]:
     """Calls in this context must fail with this status."""
-    told = None
+    status = None
     try:
         yield
     except grpc.RpcError as error:
-        told = error
-    assert told is not None, f"this should have been {code}"
-    assert told.code() == code, f"{told.code()}: {told.details()}"
-    assert words in told.details(), told.details()
+        status = error
+    assert status is not None, f"expected the status {code}"
+    assert status.code() == code, f"{status.code()}: {status.details()}"
+    assert words in status.details(), status.details()
 
 
 def soon(holds: Callable[[], bool], what: str) -> None:
@@ -132,7 +132,7 @@ def reflection(tap: Tokentap) -> None:
     listed, files = list(ask(iter(questions), timeout=PATIENCE))
     names = {service.name for service in listed.list_services_response.service}
     assert {"tokentap.v1.Entropy", "tokentap.v1.Generate", "grpc.health.v1.Health"} <= names, names
-    assert "tokentap.v1.Trajectories" not in names, "it is on the other port"
+    assert "tokentap.v1.Trajectories" not in names, "it is only on the control port"
     pool = DescriptorPool()
     for file in files.file_descriptor_response.file_descriptor_proto:
         pool.AddSerializedFile(file)
@@ -235,7 +235,7 @@ def watch(tap: Tokentap) -> None:
     turns: list[Any] = []
     of_paths = tap.trajectories.Watch(pb.WatchRequest(), metadata=tap.signed)
     of_turns = tap.trajectories.Watch(pb.WatchRequest(turns=pb.WatchRequest.Turns(session="py-w")), metadata=tap.signed)
-    # the turns are being watched once the response head has been received
+    # the watch of turns is active once its response head has been received
     of_turns.initial_metadata()
 
     ends: list[grpc.StatusCode] = []
@@ -253,8 +253,8 @@ def watch(tap: Tokentap) -> None:
     (reply,) = tap.ask(body("The sea", 6), session="py-w")
     tap.freeze("py-w")
     tap.freeze("py-a")
-    soon(lambda: {"py-w", "py-a"} <= {seen.path.session for seen in paths}, "both sessions are told")
-    soon(lambda: len(turns) == 1, "the turn is told")
+    soon(lambda: {"py-w", "py-a"} <= {seen.path.session for seen in paths}, "the paths of both sessions are sent")
+    soon(lambda: len(turns) == 1, "the turn is sent")
     assert list(turns[0].turn.response) == reply["output_ids"]
     assert same_numbers(none_for_nan(turns[0].turn.entropy), reply["meta_info"]["output_token_entropy"])
     of_paths.cancel()
@@ -266,7 +266,7 @@ def watch(tap: Tokentap) -> None:
     again = tap.trajectories.Watch(
         pb.WatchRequest(finished=pb.WatchRequest.Finished(since=paths[0].cursor)), metadata=tap.signed
     )
-    assert next(again).cursor == paths[1].cursor, "it goes on behind a cursor"
+    assert next(again).cursor == paths[1].cursor, "a watch continues after a cursor"
     again.cancel()
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "since"):
         next(
@@ -319,7 +319,7 @@ def slices(tap: Tokentap) -> None:
             if answer.id == 5:
                 assert answer.error.code == 3 and "no whole rows of 7 values" in answer.error.message, answer.error
                 continue
-            assert all(abs(said - truth(row)) < 5e-6 for row, said in enumerate(answer.entropy)), answer
+            assert all(abs(nats - truth(row)) < 5e-6 for row, nats in enumerate(answer.entropy)), answer
             assert len(answer.entropy) == 4
         call = stub.Compute(asked(1_000_000), metadata=metadata, timeout=PATIENCE)
         next(call)
@@ -335,7 +335,7 @@ def cancel(tap: Tokentap) -> None:
     for _ in range(3):
         next(call)
     call.cancel()
-    soon(lambda: tap.metric("tokentap_client_disconnects_total") == before + 1, "the caller is missed")
+    soon(lambda: tap.metric("tokentap_client_disconnects_total") == before + 1, "the disconnect is counted")
     soon(lambda: tap.metric("tokentap_aborts_sent_total") >= 1, "the generation is aborted")
     session = tap.trajectories.Get(pb.GetRequest(session="py-cancel"), metadata=tap.signed, timeout=PATIENCE)
     assert any(turn.fault == "disconnected" for turn in session.turns), [turn.fault for turn in session.turns]
@@ -358,7 +358,7 @@ def slow(tap: Tokentap) -> None:
     while idle < 200:
         now = known()
         before, idle = now, (idle + 1 if now == before else 0)
-    assert 0 < before < 1500, f"{before} tokens came for a caller that reads none"
+    assert 0 < before < 1500, f"{before} tokens were generated for a caller that reads none"
     events += [json.loads(reply.json) for reply in call]
     for index in range(8):
         mine = [event for event in events if event["index"] == index]

@@ -10,7 +10,7 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 venv=$root/target/grpc

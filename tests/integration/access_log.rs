@@ -9,7 +9,7 @@ use tower::{Service, ServiceExt};
 use crate::grpc::client::{channel, entropy, health, trajectories};
 use crate::support::binary::Binary;
 use crate::support::client::{get, post, request};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 /// The value of the request counter for this endpoint, method and status.
@@ -20,8 +20,8 @@ async fn request_count(proxy: &Proxy, endpoint: &str, method: &str, status: u16)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_requests_are_counted_by_route() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     for (method, path, status, endpoint) in [
         ("GET", "/v1/sessions", 200, "/v1/sessions"),
         ("GET", "/v1/sessions/a%2Fb", 404, "/v1/sessions/{id}"),
@@ -60,12 +60,13 @@ async fn control_requests_are_counted_by_route() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_calls_are_counted_by_method_with_the_http_status() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     trajectories(proxy.control).await.list(ListRequest::default()).await.unwrap();
     let missing = tokentap::serve::grpc::pb::GetRequest { session: "nobody".to_owned(), ..Default::default() };
     assert_eq!(trajectories(proxy.control).await.get(missing).await.expect_err("no session").code(), Code::NotFound);
-    let on_data = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("agents may not");
+    let on_data =
+        trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("the data port refuses it");
     assert_eq!(on_data.code(), Code::Unimplemented);
     // a call with an invalid slice fails after its response head
     let mut answers =
@@ -88,8 +89,8 @@ async fn grpc_calls_are_counted_by_method_with_the_http_status() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_call_with_two_hosts_is_refused() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     for (addr, path) in
         [(proxy.data, "/tokentap.v1.Generate/Generate"), (proxy.control, "/tokentap.v1.Trajectories/List")]
     {
@@ -110,8 +111,8 @@ async fn grpc_call_with_two_hosts_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_requests_are_logged_and_probes_only_at_debug() {
-    let hand = Hand::start().await;
-    let mut binary = Binary::with_flags(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let mut binary = Binary::with_flags(upstream.addr, &[]).await;
     get(binary.control, "/livez").await;
     get(binary.control, "/metrics").await;
     post(binary.control, "/v1/samples", b"{}").await;

@@ -18,7 +18,7 @@ use tokio::task::LocalSet;
 use crate::support::binary::Binary;
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{EngineProfile, Upstream};
 
 /// Turns of the trunk, and leaves at its end. The larger numbers take minutes in an unoptimised build.
 const TURNS: u32 = if cfg!(debug_assertions) { 300 } else { 4000 };
@@ -31,7 +31,7 @@ fn commit(store: &Arc<Store>, prompt: &[u32], response: u32) {
     let prompt = Some(prompt.into());
     let draft = Draft { prompt, response: vec![response], logprobs: vec![-0.5], entropy: vec![0.25], about };
     let (turn, _ack) = Call::new(Arc::clone(store), "branched".into()).commit(draft);
-    assert!(turn.is_some(), "the session is there");
+    assert!(turn.is_some(), "the session exists");
 }
 
 /// Commits the trunk and, after its end, one leaf for each of its turns.
@@ -104,7 +104,7 @@ async fn ask(addr: SocketAddr, head: &str, body: &str) -> (String, usize, Vec<u8
 }
 
 async fn branched() -> Proxy {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     let store = Arc::clone(&proxy.parts.sessions);
     tokio::task::spawn_blocking(move || grow(&store)).await.unwrap();
@@ -112,7 +112,7 @@ async fn branched() -> Proxy {
 }
 
 #[tokio::test]
-async fn exports_of_a_branched_session_leave_the_runtime_free() {
+async fn exports_of_a_branched_session_do_not_block_the_runtime() {
     let proxy = branched().await;
     for (format, least) in [("verl", TURNS * TURNS * 2 * 50), ("jsonl", TURNS * TURNS * 2 * 10)] {
         let body = format!(r#"{{"sessions":["branched"],"format":"{format}"}}"#);
@@ -124,7 +124,7 @@ async fn exports_of_a_branched_session_leave_the_runtime_free() {
 }
 
 #[tokio::test]
-async fn reading_a_branched_session_leaves_the_runtime_free() {
+async fn reading_a_branched_session_does_not_block_the_runtime() {
     let proxy = branched().await;
     let last = 2 * TURNS - 1;
     for target in [
@@ -140,7 +140,7 @@ async fn reading_a_branched_session_leaves_the_runtime_free() {
 }
 
 #[tokio::test]
-async fn finishing_a_branched_session_leaves_the_runtime_free() {
+async fn finishing_a_branched_session_does_not_block_the_runtime() {
     let proxy = branched().await;
     let body = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":2}}"#;
     let head = "POST /generate HTTP/1.1\r\nx-session-id: branched\r\nx-session-done: true";
@@ -171,8 +171,8 @@ async fn finishing_a_branched_session_leaves_the_runtime_free() {
 const SESSIONS: u64 = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
 
 #[tokio::test]
-async fn many_sessions_leave_the_runtime_free() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+async fn many_sessions_do_not_block_the_runtime() {
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::start(upstream.addr, &["--session-idle", "3s"]).await;
     let store = Arc::clone(&proxy.parts.sessions);
     let mut finished = store.watch_finished();
@@ -227,7 +227,7 @@ async fn export_does_not_keep_all_paths_in_memory() {
     const TURNS: u32 = 2000;
     let dir = tempfile::tempdir().unwrap();
     log(dir.path(), TURNS).await;
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let binary = Binary::with_flags(upstream.addr, &["--data-dir", dir.path().to_str().unwrap()]).await;
     let before = peak(binary.id());
     let body = r#"{"sessions":["branched"],"format":"verl"}"#;

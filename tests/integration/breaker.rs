@@ -3,9 +3,9 @@
 use tokio::net::TcpSocket;
 
 use crate::support::client::{get, post};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, Upstream, json_message};
 
 const GENERATE: &[u8] = b"{\"text\":\"a\"}";
 
@@ -48,18 +48,18 @@ async fn requests_fail_fast_after_consecutive_failures_and_pass_once_the_upstrea
     assert_eq!(proxy.metric(failures).await, before + tried, "the others were not tried");
     assert_eq!(get(proxy.control, "/livez").await.status, 200);
 
-    let mut hand = Hand::on(socket.listen(16).unwrap());
+    let mut upstream = ManualUpstream::on(socket.listen(16).unwrap());
     // tokentap's own probe reaches it
     let back = async { while proxy.metric("tokentap_breaker_open").await != 0.0 {} };
     soon("it closes", back).await;
     let client = tokio::spawn(post(proxy.data, "/tokenize", GENERATE));
-    hand.next().await.ok().await;
+    upstream.next().await.ok().await;
     assert_eq!(client.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_error_responses_do_not_open_the_breaker() {
-    let upstream = Upstream::start(Nature::default(), |_| json_message(503, b"{}")).await;
+    let upstream = Upstream::start(EngineProfile::default(), |_| json_message(503, b"{}")).await;
     let proxy = Proxy::start(upstream.addr, &["limit:breaker-failures", "1"]).await;
     for _ in 0..10 {
         let answer = get(proxy.data, "/health").await;
@@ -85,7 +85,7 @@ async fn breaker_closes_on_a_successful_trial_and_reopens_on_new_failures() {
     soon("a trial call", trial).await;
     assert_eq!((proxy.metric(failures).await, proxy.metric(open).await), (before + 1.0, 1.0));
 
-    let upstream = Upstream::on(socket.listen(16).unwrap(), Nature::default(), |_| json_message(200, b"{}"));
+    let upstream = Upstream::on(socket.listen(16).unwrap(), EngineProfile::default(), |_| json_message(200, b"{}"));
     soon("a call reaches the upstream", async { while call().await.status != 200 {} }).await;
     for _ in 0..10 {
         assert_eq!(call().await.status, 200, "it is closed: none is shed");

@@ -2,7 +2,7 @@
 
 use crate::oversize::reply;
 use crate::support::client::{Connection, post, written};
-use crate::support::hand::{END, Hand, STREAM, chunk, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -23,14 +23,14 @@ async fn wait_until_released(proxy: &Proxy) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_beyond_three_quarters_of_the_budget_are_shed() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let (mut clients, mut calls) = (Vec::new(), Vec::new());
     let refused = loop {
         let addr = proxy.data;
         let mut client = tokio::spawn(async move { post(addr, "/generate", &prompt(100_000)).await });
         tokio::select! {
-            call = hand.next() => calls.push(call),
+            call = upstream.next() => calls.push(call),
             answer = &mut client => break answer.unwrap(),
         }
         clients.push(client);
@@ -46,7 +46,7 @@ async fn requests_beyond_three_quarters_of_the_budget_are_shed() {
     calls.pop().expect("there are two").reply(&message(200, &JSON, &reply(1000))).await;
     assert_eq!(clients.pop().expect("there are two").await.unwrap().status, 200);
     let small = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
+    upstream.next().await.reply(&message(200, &JSON, &reply(1000))).await;
     assert!(small.await.unwrap().text().contains("output_token_entropy"));
     for call in calls {
         call.reply(&message(200, &JSON, &reply(1000))).await;
@@ -57,14 +57,14 @@ async fn requests_beyond_three_quarters_of_the_budget_are_shed() {
     }
     wait_until_released(&proxy).await;
     let again = tokio::spawn(async move { post(proxy.data, "/generate", &prompt(100_000)).await });
-    hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
+    upstream.next().await.reply(&message(200, &JSON, &reply(1000))).await;
     assert_eq!(again.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_upload_releases_its_bytes() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let body = prompt(100_000);
     let whole = written(proxy.data, "POST", "/generate", &[], &body);
     let mut client = Connection::open(proxy.data).await;
@@ -76,42 +76,42 @@ async fn aborted_upload_releases_its_bytes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_kept_for_a_retry_are_released_without_another_call() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[&FLAGS[..], &["--session-idle", "1s"]].concat()).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[&FLAGS[..], &["--session-idle", "1s"]].concat()).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[("x-session-id", "s")], &prompt(100_000))).await;
-    let call = hand.next().await;
+    let call = upstream.next().await;
     assert!(proxy.metric(HELD).await >= 100_000.0);
     drop(client);
-    call.gone().await;
+    call.closed().await;
     wait_until_released(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reply_over_budget_passes_unchanged() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let large = reply(2 << 20);
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    hand.next().await.reply(&message(200, &JSON, &large)).await;
+    upstream.next().await.reply(&message(200, &JSON, &large)).await;
     let answer = client.await.unwrap();
     assert!(answer.complete && answer.body == large, "with a length");
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    let mut call = hand.next().await;
-    call.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut call = upstream.next().await;
+    call.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
     for piece in large.chunks(10_000) {
-        call.say(&chunk(piece)).await;
+        call.send(&chunk(piece)).await;
     }
     call.reply(END).await;
     let answer = client.await.unwrap();
     assert!(answer.complete && answer.body == large, "without one");
     let client =
         tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true,\"return_entropy\":true}"));
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
     let event = [b"data: ", &large[..], b"\n\ndata: [DONE]\n\n"].concat();
     for piece in event.chunks(10_000) {
-        call.say(&chunk(piece)).await;
+        call.send(&chunk(piece)).await;
     }
     // the stream continues, and none of it is buffered
     wait_until_released(&proxy).await;
@@ -122,17 +122,17 @@ async fn reply_over_budget_passes_unchanged() {
     wait_until_released(&proxy).await;
     // a reply within the budget has its entropies
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    hand.next().await.reply(&message(200, &JSON, &reply(100_000))).await;
+    upstream.next().await.reply(&message(200, &JSON, &reply(100_000))).await;
     assert!(client.await.unwrap().text().contains("output_token_entropy"));
     wait_until_released(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_mode_rejects_a_reply_over_budget() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[&FLAGS[..], &["--strict"]].concat()).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[&FLAGS[..], &["--strict"]].concat()).await;
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    hand.next().await.reply(&message(200, &JSON, &reply(2 << 20))).await;
+    upstream.next().await.reply(&message(200, &JSON, &reply(2 << 20))).await;
     let answer = client.await.unwrap();
     assert_eq!(answer.status, 502);
     assert!(answer.text().contains("no_room"), "{}", answer.text());
@@ -141,18 +141,18 @@ async fn strict_mode_rejects_a_reply_over_budget() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_kept_for_retries_use_a_bounded_share_of_the_budget() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     // undelivered replies and their requests are kept for retries
     for at in 0..20 {
         let mut client = Connection::open(proxy.data).await;
         let path = format!("/sessions/s{at}/generate");
         client.send(&written(proxy.data, "POST", &path, &[], &prompt(100_000))).await;
-        let call = hand.next().await;
+        let call = upstream.next().await;
         drop(client);
-        call.gone().await;
+        call.closed().await;
         // its abort request
-        hand.next().await.ok().await;
+        upstream.next().await.ok().await;
     }
     soon("the kept bytes are bounded", async { while proxy.metric(HELD).await > 131_072.0 {} }).await;
     assert_eq!(proxy.metric(SHED).await, 0.0);
@@ -160,12 +160,12 @@ async fn calls_kept_for_retries_use_a_bounded_share_of_the_budget() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_bytes_are_counted_once() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--entropy", "off", "--record", "false"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--entropy", "off", "--record", "false"]).await;
     let body = format!("{{\"rid\":\"r\",\"text\":\"{}\"}}", "a".repeat(100_000)).into_bytes();
     let sent = body.clone();
     let client = tokio::spawn(async move { post(proxy.data, "/generate", &sent).await });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     assert_eq!(call.asked.body.len(), body.len(), "nothing is changed");
     let held = proxy.parts.budget.taken();
     assert!(held <= body.len() as u64, "{held}");
@@ -175,8 +175,8 @@ async fn request_bytes_are_counted_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_request_budget_does_not_block_the_control_port() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let mut taken = proxy.parts.budget.request();
     while taken.grow(1000).is_ok() {}
     assert_eq!(post(proxy.data, "/generate", &prompt(1000)).await.status, 503);
@@ -187,6 +187,6 @@ async fn full_request_budget_does_not_block_the_control_port() {
     assert_eq!((policy.status, policy.header("retry-after")), (503, Some("1")), "{}", policy.text());
     drop((taken, rest));
     let client = tokio::spawn(async move { post(proxy.data, "/generate", &prompt(1000)).await });
-    hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
+    upstream.next().await.reply(&message(200, &JSON, &reply(1000))).await;
     assert_eq!(client.await.unwrap().status, 200);
 }

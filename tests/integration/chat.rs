@@ -51,7 +51,7 @@ impl Chat {
         self.demo.post(&self.path, body).await
     }
 
-    /// Returns the reply to a conversation in which the model says `say`.
+    /// Sends a conversation and makes the demo engine's model reply with the text `say`; returns the reply.
     pub async fn say(&self, body: &Value, say: &str) -> Value {
         let answer = self.post(&with_say(body, say)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -80,7 +80,7 @@ impl Chat {
     }
 }
 
-/// A request in which the model says `say`.
+/// The request with `custom_params.say`, which makes the demo engine's model reply with this text.
 pub fn with_say(body: &Value, say: &str) -> Value {
     let mut body = body.clone();
     body["custom_params"] = json!({ "say": say });

@@ -8,7 +8,7 @@ use crate::support::binary::{Printing, output};
 use crate::support::client::{Connection, get, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
 
 async fn check(upstream: SocketAddr, flags: &[&str]) -> (Option<i32>, String) {
     let url = format!("http://{upstream}");
@@ -21,47 +21,51 @@ async fn check(upstream: SocketAddr, flags: &[&str]) -> (Option<i32>, String) {
 async fn check_reports_findings_and_fixes() {
     let cases = [
         (
-            Nature { streaming: "incremental", ..Nature::default() },
+            EngineProfile { streaming: "incremental", ..EngineProfile::default() },
             0,
             vec!["ok    streams      incremental", "151936 entries, as the engine says", "flat base64"],
         ),
-        (Nature::default(), 0, vec!["warn  streams", "--incremental-streaming-output"]),
-        (Nature { vocab: None, ..Nature::default() }, 0, vec!["warn  vocabulary", "--vocab-size"]),
-        (Nature { flat: false, ..Nature::default() }, 0, vec!["warn  top-k form"]),
+        (EngineProfile::default(), 0, vec!["warn  streams", "--incremental-streaming-output"]),
+        (EngineProfile { vocab: None, ..EngineProfile::default() }, 0, vec!["warn  vocabulary", "--vocab-size"]),
+        (EngineProfile { flat: false, ..EngineProfile::default() }, 0, vec!["warn  top-k form"]),
         (
-            Nature { original: true, ..Nature::default() },
+            EngineProfile { original: true, ..EngineProfile::default() },
             0,
             vec!["warn  temperature", "SGLANG_RETURN_ORIGINAL_LOGPROB"],
         ),
         (
-            Nature { jax: true, flat: false, ..Nature::default() },
+            EngineProfile { jax: true, flat: false, ..EngineProfile::default() },
             0,
             vec!["is sglang-jax", "--entropy always", "sglang-jax has no place for a plugin"],
         ),
         (
-            Nature { server_info: json!({"version": "0.5.6.post2"}), ..Nature::default() },
+            EngineProfile { server_info: json!({"version": "0.5.6.post2"}), ..EngineProfile::default() },
             0,
             vec!["estimates from top-k: SGLang 0.5.6.post2 has no place for a plugin"],
         ),
-        (Nature { plugin: true, ..Nature::default() }, 0, vec!["ok    exact        tokentap-sglang measures"]),
         (
-            Nature { server_info: json!({"speculative_algorithm": "EAGLE"}), ..Nature::default() },
+            EngineProfile { plugin: true, ..EngineProfile::default() },
+            0,
+            vec!["ok    exact        tokentap-sglang measures"],
+        ),
+        (
+            EngineProfile { server_info: json!({"speculative_algorithm": "EAGLE"}), ..EngineProfile::default() },
             0,
             vec!["warn  speculation  EAGLE", "with speculative decoding SGLang takes no observer"],
         ),
         (
-            Nature { server_info: json!({"speculative_algorithm": "DFLASH"}), ..Nature::default() },
+            EngineProfile { server_info: json!({"speculative_algorithm": "DFLASH"}), ..EngineProfile::default() },
             1,
             vec!["FAIL  speculation  DFLASH refuses"],
         ),
         (
-            Nature { server_info: json!({"disaggregation_mode": "prefill"}), ..Nature::default() },
+            EngineProfile { server_info: json!({"disaggregation_mode": "prefill"}), ..EngineProfile::default() },
             0,
             vec!["warn  prefill"],
         ),
     ];
-    for (nature, code, lines) in cases {
-        let upstream = Upstream::start(nature, engine::answer).await;
+    for (profile, code, lines) in cases {
+        let upstream = Upstream::start(profile, engine::answer).await;
         let (found, text) = check(upstream.addr, &[]).await;
         assert_eq!(found, Some(code), "{text}");
         for line in lines {
@@ -76,8 +80,8 @@ async fn check_fails_without_a_generating_engine() {
     let (code, text) = check(closed, &[]).await;
     assert_eq!(code, Some(1), "{text}");
     assert!(text.starts_with("FAIL  upstream") && text.contains(&closed.to_string()), "{text}");
-    let silent = || Nature { answers_probe: false, ..Nature::default() };
-    let embeddings = Upstream::start(silent(), |asked| -> Deed {
+    let silent = || EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let embeddings = Upstream::start(silent(), |asked| -> FakeReply {
         match asked.path.as_str() {
             "/model_info" => json_message(200, br#"{"model_path":"/m","is_generation":false}"#),
             _ => json_message(404, b"{}"),
@@ -138,7 +142,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_is_served_without_an_upgrade() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     let body = br#"{"text":"a"}"#;
     // header fields by the static table: POST, http, then path and authority as literals

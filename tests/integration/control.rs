@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
 use crate::support::client::{Connection, get, post, request, written};
-use crate::support::hand::{END, Hand, STREAM, chunk, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -18,7 +18,7 @@ async fn readiness_follows_the_upstream_and_liveness_does_not() {
     assert_eq!(waiting.status, 503);
     assert!(waiting.text().contains(&socket.local_addr().unwrap().to_string()), "{}", waiting.text());
     assert_eq!(proxy.metric("tokentap_upstream_up").await, 0.0);
-    let _hand = Hand::on(socket.listen(16).unwrap());
+    let _hand = ManualUpstream::on(socket.listen(16).unwrap());
     let mut ready = proxy.parts.ready.clone();
     soon("the upstream is found", ready.wait_for(|ready| *ready)).await.unwrap();
     assert_eq!(get(proxy.control, "/readyz").await.status, 200);
@@ -29,8 +29,8 @@ async fn readiness_follows_the_upstream_and_liveness_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_path_accepts_a_trailing_slash_and_a_query() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
     for path in ["/metrics", "/metrics/", "/metrics?name[]=x"] {
         let answer = get(proxy.control, path).await;
         assert_eq!(answer.status, 200, "{path}");
@@ -41,8 +41,8 @@ async fn metrics_path_accepts_a_trailing_slash_and_a_query() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_and_metrics_tokens_are_separate() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--control-token", "control", "--metrics-token", "metrics"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["--control-token", "control", "--metrics-token", "metrics"]).await;
     let status = async |method: &str, path: &str, key: &str| {
         let headers = [("authorization", key)];
         let headers = if key.is_empty() { &[][..] } else { &headers[..] };
@@ -66,12 +66,12 @@ async fn control_and_metrics_tokens_are_separate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_token_is_not_forwarded_to_the_engine() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--control-token", "control", "--upstream-admin-key", "admin"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["--control-token", "control", "--upstream-admin-key", "admin"]).await;
     let client = tokio::spawn(async move {
         request(proxy.control, "POST", "/pause_generation", &[("authorization", "Bearer control")], b"{}").await
     });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     assert_eq!(call.values("authorization"), ["Bearer admin"], "the admin key replaces the control token");
     call.ok().await;
     assert_eq!(client.await.unwrap().status, 200);
@@ -79,8 +79,8 @@ async fn control_token_is_not_forwarded_to_the_engine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_hosts_and_origins_return_403() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--control-host", "trainer.internal,other"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["--control-host", "trainer.internal,other"]).await;
     let path = "/v1/requests/x/entropy";
     let status =
         async |name: &str, value: &str| request(proxy.control, "GET", path, &[(name, value)], b"").await.status;
@@ -139,19 +139,19 @@ async fn entropy(proxy: &Proxy, rest: &str) -> (u16, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entropies_can_be_read_during_and_after_generation() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let rid = "a b/\u{e9}%?";
     let path = "a%20b%2f%C3%A9%25%3F/entropy";
     assert_eq!(entropy(&proxy, path).await.0, 404, "the request is not known yet");
     let mut client = Connection::open(proxy.data).await;
     let body = json!({"text": "a", "rid": rid, "stream": true, "sampling_params": {"max_new_tokens": 8}}).to_string();
     client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;
-    let mut call = hand.next().await;
+    let mut call = upstream.next().await;
     let (status, begun) = entropy(&proxy, path).await;
     assert_eq!((status, &begun["entropy"], &begun["finished"]), (200, &json!([]), &json!(false)), "{begun}");
-    call.say(STREAM).await;
-    call.say(&chunk(format!("data: {}\n\n", item(rid, 0, &Value::Null)).as_bytes())).await;
+    call.send(STREAM).await;
+    call.send(&chunk(format!("data: {}\n\n", item(rid, 0, &Value::Null)).as_bytes())).await;
     assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
     let (_, running) = entropy(&proxy, path).await;
     let list = running["entropy"].as_array().unwrap().clone();
@@ -165,7 +165,7 @@ async fn entropies_can_be_read_during_and_after_generation() {
     let (status, beyond) = entropy(&proxy, &format!("{path}?since=18446744073709551615")).await;
     assert_eq!((status, &beyond["entropy"]), (200, &json!([])), "{beyond}");
     let stop = json!({"type": "stop", "matched": 6});
-    call.say(&chunk(format!("data: {}\n\n", item(rid, 0, &stop)).as_bytes())).await;
+    call.send(&chunk(format!("data: {}\n\n", item(rid, 0, &stop)).as_bytes())).await;
     call.reply(&[&chunk(b"data: [DONE]\n\n")[..], END].concat()).await;
     assert!(client.answer().await.complete);
     let (_, ended) = entropy(&proxy, path).await;
@@ -174,10 +174,10 @@ async fn entropies_can_be_read_during_and_after_generation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_sequence_of_a_batch_has_separate_entropies() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let client = tokio::spawn(post(proxy.data, "/generate", br#"{"text":["a","b"],"rid":"R"}"#));
-    let call = hand.next().await;
+    let call = upstream.next().await;
     let length = json!({"type": "length", "length": 2});
     let body = format!("[{},{}]", item("R_0", 0, &length), item("R_1", 1, &length));
     call.reply(&message(200, &[("content-type", "application/json")], body.as_bytes())).await;
@@ -195,6 +195,6 @@ async fn each_sequence_of_a_batch_has_separate_entropies() {
     }
     assert_eq!(post(proxy.control, "/v1/requests/R/entropy", b"{}").await.status, 405);
     let agent = tokio::spawn(get(proxy.data, "/v1/requests/R/entropy"));
-    hand.next().await.reply(&message(404, &[], b"")).await;
+    upstream.next().await.reply(&message(404, &[], b"")).await;
     assert_eq!(agent.await.unwrap().status, 404, "the data port forwards this path like any other");
 }

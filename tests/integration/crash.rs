@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::support::binary::Binary;
 use crate::support::client::post;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use ledger::Ledger;
 use load::{Agent, Dice, Trainer};
 

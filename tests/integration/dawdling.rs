@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::slices::{BINARY, Slice, send};
 use crate::support::client::{Answer, Connection, written};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 /// The limit of a pause in a body: much longer than an upload takes, and short enough to wait for.
@@ -43,7 +43,7 @@ async fn upload_slowly(proxy: &Proxy, slice: &Slice, late: bool) -> (Answer, Dur
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_upload_times_out_and_its_memory_goes_to_the_next_upload() {
     let flags = ["limit:slice-memory", "4MiB", "limit:client-body-timeout", "1s"];
-    let proxy = Proxy::start(Hand::start().await.addr, &flags).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &flags).await;
     let (slow, other) = (Slice::new(Dtype::F32, 3, 20_000), Slice::new(Dtype::F32, 2, 100));
     // also with the memory for all rows reserved before they arrive
     for late in [false, true] {
@@ -73,9 +73,11 @@ async fn slow_upload_times_out_and_its_memory_goes_to_the_next_upload() {
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_that_fills_each_slot_in_time_may_exceed_the_timeout() {
     let timeout = Duration::from_secs(4);
-    let proxy =
-        Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "16MiB", "limit:client-body-timeout", "4s"])
-            .await;
+    let proxy = Proxy::start(
+        ManualUpstream::start().await.addr,
+        &["limit:slice-memory", "16MiB", "limit:client-body-timeout", "4s"],
+    )
+    .await;
     // fills two slots
     let slice = Slice::new(Dtype::F32, 8192, 64);
     let upload = async |late| {

@@ -1,4 +1,4 @@
-//! Compares a CUDA device with the CPU and the oracle: on a GPU by `make test-gpu`, and in every run on the stand-in, which is not a GPU.
+//! Compares a CUDA device with the CPU and the oracle: on a GPU by `make test-gpu`, and in every run on the fake driver of `stand_in.rs`.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ fn push_recorded(meta_info: &Value, rows: &mut Rows, chosen: &mut Vec<f32>) {
 
 /// Rows whose entropies are known.
 #[test]
-#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+#[ignore = "needs a CUDA device: make test-gpu, or the fake driver"]
 fn known_entropies_are_reproduced() {
     by_device(|cuda| {
         let rows = |values: &[f32], vocab: usize| {
@@ -104,7 +104,7 @@ fn known_entropies_are_reproduced() {
 }
 
 #[test]
-#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+#[ignore = "needs a CUDA device: make test-gpu, or the fake driver"]
 fn recorded_rows_equal_the_cpu() {
     by_device(|cuda| {
         let mut count = 0;
@@ -145,7 +145,7 @@ fn encode(dtype: Dtype, value: f32) -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+#[ignore = "needs a CUDA device: make test-gpu, or the fake driver"]
 fn arbitrary_rows_equal_the_cpu() {
     by_device(|cuda| {
         let values = prop::collection::vec(odd_logit(), 1..4000);
@@ -172,7 +172,7 @@ fn arbitrary_rows_equal_the_cpu() {
 }
 
 #[test]
-#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+#[ignore = "needs a CUDA device: make test-gpu, or the fake driver"]
 fn arbitrary_top_k_rows_equal_the_cpu() {
     by_device(|cuda| {
         let row = (1usize..200, 0.02f64..3.0, 0.0f64..0.4, any::<bool>());
@@ -213,9 +213,9 @@ fn arbitrary_top_k_rows_equal_the_cpu() {
 }
 
 #[test]
-#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+#[ignore = "needs a CUDA device: make test-gpu, or the fake driver"]
 fn wide_rows_and_many_rows_pass_through_slots() {
-    // on a slow machine the stand-in takes longer for a whole batch than the timeout of a hung device
+    // on a slow machine the fake driver takes longer for a whole batch than the timeout of a hung device
     let many = if std::env::var_os("STAND_IN").is_some() { 2000 } else { 9000 };
     by_device(|cuda| {
         for (dtype, vocab, count) in [(Dtype::Bf16, 151_936, 15), (Dtype::F32, 50_257, 30), (Dtype::F16, 3, many)] {
@@ -235,7 +235,7 @@ fn wide_rows_and_many_rows_pass_through_slots() {
 
 /// Checks the operations that `make bench-gpu` times.
 #[test]
-#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+#[ignore = "needs a CUDA device: make test-gpu, or the fake driver"]
 fn bare_kernels_and_transfers_equal_the_cpu() {
     let bare = BenchDevice::open(None).unwrap_or_else(|error| panic!("{error}"));
     // enough rows for a block each, and too few

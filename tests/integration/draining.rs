@@ -6,26 +6,26 @@ use tokio::net::TcpStream;
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, written};
 use crate::support::engine;
-use crate::support::hand::{Call, END, Hand, event, soon};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, message};
+use crate::support::upstream::{EngineProfile, Upstream, message};
 use tokentap::serve::connection::Phase;
 
 /// Starts a stream and reads its first event.
-async fn start_stream(hand: &mut Hand, data: std::net::SocketAddr) -> (Connection, Call) {
-    hand.streaming_to(Connection::open(data).await, data).await
+async fn start_stream(upstream: &mut ManualUpstream, data: std::net::SocketAddr) -> (Connection, Call) {
+    upstream.streaming_to(Connection::open(data).await, data).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_finishes_running_requests_and_refuses_new_connections() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     assert_eq!(get(proxy.control, "/readyz").await.status, 200);
     let mut silent = Connection::open(proxy.data).await;
-    let (mut client, mut call) = start_stream(&mut hand, proxy.data).await;
+    let (mut client, mut call) = start_stream(&mut upstream, proxy.data).await;
     let mut idle = Connection::open(proxy.data).await;
     idle.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
-    hand.next().await.ok().await;
+    upstream.next().await.ok().await;
     assert_eq!(idle.answer().await.status, 200);
 
     proxy.phase.send_replace(Phase::Draining);
@@ -38,27 +38,27 @@ async fn draining_finishes_running_requests_and_refuses_new_connections() {
     assert!(TcpStream::connect(proxy.data).await.is_err(), "new connections are refused");
     assert_eq!(proxy.metric("tokentap_draining").await, 1.0);
 
-    call.say(&event("running", 0)).await;
+    call.send(&event("running", 0)).await;
     call.reply(END).await;
     let answer = client.answer().await;
     assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream is complete");
     client.closed().await;
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
-    assert!(!hand.has_more(), "nothing was aborted");
+    assert!(!upstream.has_more(), "nothing was aborted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_after_a_stream_that_began_before_the_drain_is_served() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let (mut client, call) = start_stream(&mut upstream, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     assert_eq!(get(proxy.control, "/readyz").await.status, 503);
     call.reply(END).await;
     let streamed = client.answer().await;
     assert!(streamed.complete && streamed.header("connection").is_none(), "its head was sent before the drain");
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"b\"}")).await;
-    hand.next().await.ok().await;
+    upstream.next().await.ok().await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     client.closed().await;
@@ -67,11 +67,11 @@ async fn request_after_a_stream_that_began_before_the_drain_is_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reply_while_draining_has_connection_close() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
-    let call = hand.next().await;
+    let call = upstream.next().await;
     proxy.phase.send_replace(Phase::Draining);
     call.ok().await;
     let answer = client.answer().await;
@@ -81,40 +81,40 @@ async fn reply_while_draining_has_connection_close() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ending_cuts_running_requests_at_once() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
+async fn immediate_shutdown_cuts_running_requests() {
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let (mut client, call) = start_stream(&mut upstream, proxy.data).await;
     let waiting = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"rid\":\"waiting\"}"));
-    let silent = hand.next().await;
+    let silent = upstream.next().await;
     proxy.phase.send_replace(Phase::Draining);
     proxy.phase.send_replace(Phase::Ending);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 2, "two connections were cut");
     assert!(!client.answer().await.complete, "a stream that was cut does not look complete");
     assert_eq!(waiting.await.unwrap().status, 0, "there was no answer");
     let counted = |status: &str| proxy.parts.metrics.requests.with_label_values(&["/generate", "POST", status]).get();
-    assert_eq!((counted("503"), counted("499")), (1, 0), "its client has not left");
-    call.gone().await;
-    silent.gone().await;
+    assert_eq!((counted("503"), counted("499")), (1, 0), "counted with 503, because the client has not disconnected");
+    call.closed().await;
+    silent.closed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_timeout_bounds_draining() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "200ms"]).await;
-    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--drain-timeout", "200ms"]).await;
+    let (mut client, call) = start_stream(&mut upstream, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 1, "one connection was cut");
     assert!(!client.answer().await.complete);
-    call.gone().await;
+    call.closed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_that_waits_for_a_last_request_is_closed_before_the_drain_ends() {
-    let mut hand = Hand::start().await;
+    let mut upstream = ManualUpstream::start().await;
     // shorter than the longest time that such a connection is kept
-    let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "900ms"]).await;
-    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
+    let proxy = Proxy::probed(upstream.addr, &["--drain-timeout", "900ms"]).await;
+    let (mut client, call) = start_stream(&mut upstream, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     call.reply(END).await;
     assert!(client.answer().await.complete);
@@ -123,9 +123,9 @@ async fn connection_that_waits_for_a_last_request_is_closed_before_the_drain_end
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_that_waits_for_a_last_request_is_not_counted_as_cut() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let (mut client, call) = start_stream(&mut upstream, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     call.reply(END).await;
     assert!(client.answer().await.complete);
@@ -135,13 +135,13 @@ async fn connection_that_waits_for_a_last_request_is_not_counted_as_cut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_with_an_unread_reply_is_counted_as_cut() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
     // more than the buffers of two sockets hold, written to the connection at once
     let body = json!({"text": "x".repeat(32 << 20), "meta_info": {"id": "a"}}).to_string();
-    hand.next().await.reply(&message(200, &[("content-type", "application/json")], body.as_bytes())).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], body.as_bytes())).await;
     assert!(client.read_until(|read| read.len() > 1000).await, "the reply has begun");
     proxy.phase.send_replace(Phase::Draining);
     proxy.phase.send_replace(Phase::Ending);
@@ -150,10 +150,10 @@ async fn connection_with_an_unread_reply_is_counted_as_cut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_and_exits_with_0() {
-    let mut hand = Hand::start().await;
-    let mut binary = Binary::serve(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let mut binary = Binary::serve(upstream.addr, &[]).await;
     assert_eq!(get(binary.control, "/livez").await.status, 200);
-    let (mut client, call) = start_stream(&mut hand, binary.data).await;
+    let (mut client, call) = start_stream(&mut upstream, binary.data).await;
     binary.terminate();
     binary.logged("signal").await;
     assert_eq!(get(binary.control, "/readyz").await.status, 503);
@@ -187,7 +187,7 @@ async fn short_requests(data: std::net::SocketAddr, agent: usize) -> (Vec<String
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_answers_or_does_not_forward_requests_of_keepalive_connections() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let mut binary = Binary::with_flags(upstream.addr, &[]).await;
     let agents: Vec<_> = (0..16).map(|agent| tokio::spawn(short_requests(binary.data, agent))).collect();
     soon("requests are served", async {
@@ -213,14 +213,14 @@ async fn sigterm_answers_or_does_not_forward_requests_of_keepalive_connections()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn second_signal_ends_the_program_and_aborts_running_requests() {
-    let mut hand = Hand::start().await;
-    let mut binary = Binary::serve(hand.addr, &[]).await;
-    let (_client, call) = start_stream(&mut hand, binary.data).await;
+    let mut upstream = ManualUpstream::start().await;
+    let mut binary = Binary::serve(upstream.addr, &[]).await;
+    let (_client, call) = start_stream(&mut upstream, binary.data).await;
     binary.terminate();
     binary.logged("signal").await;
     binary.terminate();
-    call.gone().await;
-    let abort = hand.next().await;
+    call.closed().await;
+    let abort = upstream.next().await;
     assert_eq!(abort.aborted(), "running", "the engine stops the abandoned request");
     abort.ok().await;
     assert_eq!(binary.code().await, Some(0));

@@ -2,7 +2,7 @@
 
 use crate::support::binary::{Binary, output_with};
 use crate::support::client::request;
-use crate::support::hand::Hand;
+use crate::support::manual_upstream::ManualUpstream;
 
 /// Runs `tokentap config` with these flags and variables; returns its exit code, standard output and standard error.
 async fn config(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
@@ -61,8 +61,8 @@ async fn keys_are_hidden_and_read_from_files() {
         let help = String::from_utf8([help.stdout, help.stderr].concat()).unwrap();
         assert!(help.contains("[default: 9]") && !help.contains("hush"), "{help}");
     }
-    let hand = Hand::start().await;
-    let binary = Binary::with_flags(hand.addr, &["--config", &file, "--control-token", &key]).await;
+    let upstream = ManualUpstream::start().await;
+    let binary = Binary::with_flags(upstream.addr, &["--config", &file, "--control-token", &key]).await;
     for (token, status) in [("hush-new", 200), ("hush-old", 401)] {
         let authorization = format!("Bearer {token}");
         let headers = [("authorization", &*authorization)];

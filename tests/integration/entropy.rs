@@ -205,7 +205,7 @@ fn odd_float() -> impl Strategy<Value = f32> {
 const VOCAB: u32 = 151_936;
 
 #[test]
-fn a_missing_row_keeps_its_place() {
+fn missing_row_keeps_its_index() {
     let mut rows = Rows::new();
     rows.push_missing();
     rows.push_row(&[-0.5, -1.5]);
@@ -230,7 +230,7 @@ fn nan_and_infinity_are_not_measured() {
 }
 
 #[test]
-fn a_row_as_wide_as_the_vocabulary_is_exact() {
+fn row_as_wide_as_the_vocabulary_is_exact() {
     let (full, truth) = distribution(Family::Gaussian(2.0), 64, 1.0, 7);
     let row: Vec<f32> = full.iter().map(|l| *l as f32).collect();
     let stats = check(&row, row[3], Some(64));
@@ -261,7 +261,7 @@ fn masked_values_leave_no_tail() {
 }
 
 #[test]
-fn a_sampled_token_outside_the_row_narrows_the_interval() {
+fn sampled_token_outside_the_row_narrows_the_interval() {
     let (full, truth) = distribution(Family::Zipf(0.6), 50, 1.0, 0);
     let row: Vec<f32> = full[..20].iter().map(|l| *l as f32).collect();
     let without = check(&row, f32::NAN, Some(50));
@@ -273,7 +273,7 @@ fn a_sampled_token_outside_the_row_narrows_the_interval() {
 }
 
 #[test]
-fn a_nearly_certain_row_keeps_its_tail() {
+fn nearly_certain_row_keeps_its_tail_mass() {
     let row: Vec<f32> = [-1e-9f32].into_iter().chain((0..19).map(|i| -24.0 - i as f32 * 0.3)).collect();
     let stats = check(&row, row[0], Some(VOCAB));
     let rest: f64 = row[1..].iter().map(|l| f64::from(*l).exp()).sum();
@@ -355,7 +355,7 @@ fn masked_wide_row_equals_the_narrow_row() {
 }
 
 #[test]
-fn a_far_tail_keeps_its_mass_beside_a_likely_head() {
+fn tail_of_tiny_terms_is_not_rounded_away() {
     // Each term of the tail is near the last bit of the head's sum, and all are equal.
     for (many, log_temperature) in [(6, -1.729_048_2), (7, -1.598_501_5), (6, -1.728_403_4), (7, -1.781_f64)] {
         let (full, _) = distribution(Family::TwoLevel(many), 458, log_temperature.exp(), 0);

@@ -17,7 +17,7 @@ use crate::support::binary::output;
 use crate::support::client::{post, request};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, Upstream, json_message};
 
 fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
     let about = TurnMetadata {
@@ -136,7 +136,7 @@ async fn flags_select_the_exported_rows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn export_from_a_running_tokentap_equals_http() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     let generation = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
     for session in ["one", "two"] {
@@ -163,9 +163,9 @@ async fn export_from_a_running_tokentap_equals_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn export_from_a_port_that_is_not_control_names_the_flag() {
-    let upstream = Upstream::start(Nature::default(), |_| json_message(404, br#"{"detail":"Not Found"}"#)).await;
+    let upstream = Upstream::start(EngineProfile::default(), |_| json_message(404, br#"{"detail":"Not Found"}"#)).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
-    let page = Upstream::start(Nature::default(), |_| json_message(200, b"{}")).await;
+    let page = Upstream::start(EngineProfile::default(), |_| json_message(200, b"{}")).await;
     for port in [proxy.data, page.addr] {
         let control = format!("http://{port}");
         let (code, _, stderr) = export(&["--format", "jsonl", "--out", "-", "--control", &control]).await;
@@ -232,7 +232,7 @@ async fn too_large_padded_file_is_refused() {
     assert!(code == Some(1) && stderr.contains("more than --max-export-bytes (200)"), "{stderr}");
     assert!(stderr.contains("path 1 of session \"a\" with 2 prompt and 4 response tokens"), "{stderr}");
 
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     for (server, client) in [("200", "8GiB"), ("8GiB", "200")] {
         let proxy = Proxy::probed(upstream.addr, &["--max-export-bytes", server]).await;
         let generation = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;

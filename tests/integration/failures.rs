@@ -6,9 +6,9 @@ use tokio::net::TcpSocket;
 
 use crate::support::binary::Binary;
 use crate::support::client::{Answer, Connection, get, post, request};
-use crate::support::hand::{Hand, STREAM, event, soon};
+use crate::support::manual_upstream::{ManualUpstream, STREAM, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, message};
 
 fn error_message(answer: &Answer) -> String {
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -36,12 +36,12 @@ async fn unreachable_upstream_is_named_in_a_502() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_reached_the_upstream_is_not_sent_twice() {
     for path in ["/generate", "/v1/chat/completions", "/update_weights_from_disk"] {
-        let mut hand = Hand::start().await;
-        let proxy = Proxy::probed(hand.addr, &["--allow-control"]).await;
+        let mut upstream = ManualUpstream::start().await;
+        let proxy = Proxy::probed(upstream.addr, &["--allow-control"]).await;
         // on a fresh connection, and on one that has been used before
         for _ in 0..2 {
             let client = tokio::spawn(async move { post(proxy.data, path, GENERATE).await });
-            let mut call = hand.next().await;
+            let mut call = upstream.next().await;
             if path != "/generate" {
                 call.body_until(|body| body == GENERATE).await;
             }
@@ -49,9 +49,9 @@ async fn request_that_reached_the_upstream_is_not_sent_twice() {
             let answer = client.await.unwrap();
             assert_eq!(answer.status, 502, "{path}");
             assert!(error_message(&answer).contains("connection"), "{}", error_message(&answer));
-            assert!(!hand.has_more(), "{path} was sent once");
+            assert!(!upstream.has_more(), "{path} was sent once");
             let client = tokio::spawn(get(proxy.data, "/health"));
-            hand.next().await.ok().await;
+            upstream.next().await.ok().await;
             assert_eq!(client.await.unwrap().status, 200, "the next request is not affected");
         }
         assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 2.0);
@@ -61,83 +61,87 @@ async fn request_that_reached_the_upstream_is_not_sent_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_that_closes_after_each_answer_is_reconnected() {
     let close = message(200, &[("connection", "close")], b"ok");
-    let upstream = Upstream::start(Nature::default(), move |_| Deed::SayAndClose(vec![close.clone()])).await;
+    let upstream = Upstream::start(EngineProfile::default(), move |_| FakeReply::Close(vec![close.clone()])).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
     for at in 0..100 {
         client.send(b"POST /tokenize HTTP/1.1\r\nhost: agent\r\ncontent-length: 2\r\n\r\n{}").await;
         let answer = client.answer().await;
         assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "request {at}");
-        assert_eq!(answer.header("connection"), None, "the client's connection is another one");
+        assert_eq!(
+            answer.header("connection"),
+            None,
+            "the upstream's header does not apply to the client's connection"
+        );
     }
     assert_eq!(upstream.asked().len(), 100, "each was sent once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_idle_connection_is_replaced() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["limit:pool-idle-timeout", "1h"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["limit:pool-idle-timeout", "1h"]).await;
     let mut client = Connection::open(proxy.data).await;
     for path in ["/tokenize", "/v1/chat/completions", "/generate"] {
         for _ in 0..5 {
             client
                 .send(format!("POST {path} HTTP/1.1\r\nhost: agent\r\ncontent-length: 2\r\n\r\n{{}}").as_bytes())
                 .await;
-            let mut call = hand.next().await;
+            let mut call = upstream.next().await;
             // without `connection: close`, as SGLang's server does
-            call.say(&message(200, &[], b"ok")).await;
+            call.send(&message(200, &[], b"ok")).await;
             let answer = client.answer().await;
             assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{path}");
             call.finish().await;
-            call.gone().await;
+            call.closed().await;
         }
     }
-    assert!(!hand.has_more(), "each was sent once");
+    assert!(!upstream.has_more(), "each was sent once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_body_is_incomplete_for_the_client() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
     for head in ["content-length: 10", "transfer-encoding: chunked"] {
         let client = tokio::spawn(get(proxy.data, "/health"));
-        let mut call = hand.next().await;
+        let mut call = upstream.next().await;
         let piece = if head.starts_with('c') { "half" } else { "4\r\nhalf\r\n" };
-        call.say(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{piece}").as_bytes()).await;
+        call.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{piece}").as_bytes()).await;
         drop(call);
-        let answer = soon("the reply breaks off", client).await.unwrap();
+        let answer = soon("the reply ends early", client).await.unwrap();
         assert_eq!(answer.status, 200, "{head}");
         assert!(!answer.complete, "{head}: {}", answer.text());
     }
     assert_eq!(
         proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await,
         2.0,
-        "it is the upstream's failure"
+        "it counts as a failure of the upstream"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_stream_is_incomplete_and_not_aborted() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true}"));
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event("torn", 0)).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&event("torn", 0)).await;
     drop(call);
-    let answer = soon("the stream breaks off", client).await.unwrap();
+    let answer = soon("the stream ends early", client).await.unwrap();
     assert_eq!((answer.status, answer.complete), (200, false));
-    assert!(answer.text().contains("torn"), "what came before is delivered");
+    assert!(answer.text().contains("torn"), "the events before the cut are delivered");
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0, "the client did not leave");
     assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 1.0, "but the upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn non_http_reply_returns_502() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
     let client = tokio::spawn(get(proxy.data, "/health"));
-    hand.next().await.reply(b"220 mail.example ESMTP\r\n\r\n").await;
+    upstream.next().await.reply(b"220 mail.example ESMTP\r\n\r\n").await;
     let answer = client.await.unwrap();
     assert_eq!(answer.status, 502);
     assert!(!error_message(&answer).is_empty());
@@ -145,30 +149,30 @@ async fn non_http_reply_returns_502() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_upload_closes_the_upstream_connection() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(b"POST /tokenize HTTP/1.1\r\nhost: agent\r\ncontent-length: 10\r\n\r\nhalf").await;
-    let mut call = hand.next().await;
+    let mut call = upstream.next().await;
     call.body_until(|body| body == b"half").await;
     drop(client);
-    call.gone().await;
+    call.closed().await;
     assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 0.0, "the upstream did not fail");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_key_is_forwarded_and_tokentaps_key_is_not_added() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--upstream-api-key", "own", "--upstream-admin-key", "admin"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["--upstream-api-key", "own", "--upstream-admin-key", "admin"]).await;
     for path in ["/health", "/generate"] {
         let key = [("authorization", "Bearer  odd  key")];
         let client = tokio::spawn(async move { request(proxy.data, "POST", path, &key, GENERATE).await });
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(call.values("authorization"), ["Bearer  odd  key"]);
         call.ok().await;
         assert_eq!(client.await.unwrap().status, 200);
         let client = tokio::spawn(post(proxy.data, path, GENERATE));
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert!(call.values("authorization").is_empty(), "{path}: no key is added");
         call.ok().await;
         assert_eq!(client.await.unwrap().status, 200);
@@ -177,15 +181,15 @@ async fn client_key_is_forwarded_and_tokentaps_key_is_not_added() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_variables_of_the_environment_are_ignored() {
-    let mut hand = Hand::start().await;
+    let mut upstream = ManualUpstream::start().await;
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let elsewhere = format!("http://{}", closed.local_addr().unwrap());
     let names = ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"];
     let mut environment: Vec<(&str, &str)> = names.iter().map(|name| (*name, elsewhere.as_str())).collect();
     environment.extend([("NO_PROXY", ""), ("no_proxy", "")]);
-    let binary = Binary::serve(hand.addr, &environment).await;
+    let binary = Binary::serve(upstream.addr, &environment).await;
     let client = tokio::spawn(get(binary.data, "/health"));
-    hand.next().await.ok().await;
+    upstream.next().await.ok().await;
     assert_eq!(client.await.unwrap().status, 200);
 }

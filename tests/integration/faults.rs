@@ -12,14 +12,14 @@ pub(crate) mod stage;
 
 use crate::support::binary::Binary;
 use crate::support::client::{Answer, Connection, get};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use cases::{CASES, ClientView, End, Script};
 use doors::RequestKind;
 use stage::{assert_next_request, metric, read, turns, wait_until_idle};
 
 /// Faults outside the engine: names of rows of the table, each with a separate test.
 const OTHERS: &[&str] = &[
-    "the engine is not there",
+    "the engine is unreachable",
     clients::HALF_CLOSE,
     clients::RESET,
     clients::UPLOAD,
@@ -43,12 +43,12 @@ fn pieces(kind: RequestKind, body: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Plays a script for one request; returns the client's answer.
-async fn play(hand: &mut Hand, client: &mut Connection, script: &Script, healthy: &[Vec<u8>]) -> Answer {
-    let mut call = hand.next().await;
+async fn play(upstream: &mut ManualUpstream, client: &mut Connection, script: &Script, healthy: &[Vec<u8>]) -> Answer {
+    let mut call = upstream.next().await;
     if script.bytewise {
-        call.spell(&script.reply).await;
+        call.send_byte_by_byte(&script.reply).await;
     } else {
-        call.say(&script.reply).await;
+        call.send(&script.reply).await;
     }
     match &script.end {
         End::Keep => call.reply(b"").await,
@@ -64,13 +64,13 @@ async fn play(hand: &mut Hand, client: &mut Connection, script: &Script, healthy
         }
         End::HalfClose => {
             call.finish().await;
-            call.gone().await;
+            call.closed().await;
         }
-        End::Refused => call.gone().await,
+        End::Refused => call.closed().await,
         End::Late(stray) => {
             let answer = soon("an answer", client.answer()).await;
-            call.say(stray).await;
-            call.gone().await;
+            call.send(stray).await;
+            call.closed().await;
             return answer;
         }
     }
@@ -114,10 +114,10 @@ fn check(about: &str, answer: &Answer, view: &ClientView, healthy: &[Vec<u8>], k
 }
 
 /// The pieces that a client receives of a healthy reply.
-async fn healthy(hand: &mut Hand, binary: &Binary, kind: RequestKind) -> Vec<Vec<u8>> {
+async fn healthy(upstream: &mut ManualUpstream, binary: &Binary, kind: RequestKind) -> Vec<Vec<u8>> {
     let mut client = Connection::open(binary.data).await;
     client.send(&kind.request(binary.data, &format!("healthy-{kind:?}"))).await;
-    hand.next().await.reply(&kind.healthy()).await;
+    upstream.next().await.reply(&kind.healthy()).await;
     let answer = soon("an answer", client.answer()).await;
     assert!(answer.complete, "{kind:?}");
     if kind != RequestKind::Forward {
@@ -130,12 +130,12 @@ async fn healthy(hand: &mut Hand, binary: &Binary, kind: RequestKind) -> Vec<Vec
 async fn engine_faults_are_visible_to_clients_and_complete_events_survive_a_kill() {
     let mut played = 0;
     for (streaming, kinds) in RequestKind::ALL {
-        let (mut hand, dir) = (Hand::streaming(streaming).await, tempfile::tempdir().unwrap());
+        let (mut upstream, dir) = (ManualUpstream::streaming(streaming).await, tempfile::tempdir().unwrap());
         let flags = ["--data-dir", dir.path().to_str().unwrap()];
-        let binary = Binary::with_flags(hand.addr, &flags).await;
+        let binary = Binary::with_flags(upstream.addr, &flags).await;
         let mut results = Vec::new();
         for kind in kinds {
-            results.extend(all(&mut hand, &binary, *kind).await);
+            results.extend(all(&mut upstream, &binary, *kind).await);
         }
         let control = binary.control;
         assert_eq!(metric(control, "tokentap_client_disconnects_total", "").await, 0.0, "no client left");
@@ -145,10 +145,10 @@ async fn engine_faults_are_visible_to_clients_and_complete_events_survive_a_kill
             "a reply that the engine cut is not aborted"
         );
         assert_eq!(metric(control, "tokentap_panics_caught_total", "").await, 0.0);
-        assert!(!hand.has_more(), "each was sent once");
+        assert!(!upstream.has_more(), "each was sent once");
         binary.kill();
 
-        let binary = Binary::with_flags(hand.addr, &flags).await;
+        let binary = Binary::with_flags(upstream.addr, &flags).await;
         played += results.len();
         for CaseResult { about, session, turns, read: before } in results {
             let after = read(binary.control, &session).await;
@@ -169,9 +169,9 @@ struct CaseResult {
 }
 
 /// Plays every case with one kind of request.
-async fn all(hand: &mut Hand, binary: &Binary, kind: RequestKind) -> Vec<CaseResult> {
+async fn all(upstream: &mut ManualUpstream, binary: &Binary, kind: RequestKind) -> Vec<CaseResult> {
     let control = binary.control;
-    let healthy = healthy(hand, binary, kind).await;
+    let healthy = healthy(upstream, binary, kind).await;
     let mut client = Connection::open(binary.data).await;
     let mut results = Vec::new();
     for (at, case) in CASES.iter().enumerate() {
@@ -179,14 +179,14 @@ async fn all(hand: &mut Hand, binary: &Binary, kind: RequestKind) -> Vec<CaseRes
         let (about, session) = (format!("{kind:?}: {}", case.name), format!("{kind:?}-{at}"));
         let resets = metric(control, "tokentap_upstream_errors_total", "reset").await;
         client.send(&kind.request(binary.data, &session)).await;
-        let answer = play(hand, &mut client, &script, &healthy).await;
+        let answer = play(upstream, &mut client, &script, &healthy).await;
         check(&about, &answer, &script.view, &healthy, kind);
         if !answer.complete {
             client.closed().await;
             client = Connection::open(binary.data).await;
         }
         // on the same connection unless it was cut
-        assert_next_request(hand, &mut client, binary.data, &about).await;
+        assert_next_request(upstream, &mut client, binary.data, &about).await;
         wait_until_idle(control).await;
         let blamed = metric(control, "tokentap_upstream_errors_total", "reset").await - resets;
         assert_eq!(blamed, f64::from(u8::from(script.blamed)), "{about}: failures of the engine");

@@ -1,21 +1,21 @@
 //! Headers and bodies of forwarded requests: byte for byte, unbuffered, in both directions.
 
 use crate::support::client::{Connection, request};
-use crate::support::hand::{Call, END, Hand, chunk, soon};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-async fn start() -> (Hand, Proxy) {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
-    (hand, proxy)
+async fn start() -> (ManualUpstream, Proxy) {
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    (upstream, proxy)
 }
 
 /// Sends a request and accepts it at the upstream.
-async fn send_request(hand: &mut Hand, proxy: &Proxy, bytes: &[u8]) -> (Connection, Call) {
+async fn send_request(upstream: &mut ManualUpstream, proxy: &Proxy, bytes: &[u8]) -> (Connection, Call) {
     let mut client = Connection::open(proxy.data).await;
     client.send(bytes).await;
-    let call = hand.next().await;
+    let call = upstream.next().await;
     (client, call)
 }
 
@@ -61,10 +61,10 @@ fn assert_end_to_end(head: &[u8]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_headers_are_forwarded_unchanged_except_hop_by_hop() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     let head = [b"POST /tokenize HTTP/1.1\r\nHost: agent\r\nExpect: 100-continue\r\n", END_TO_END, HOP_BY_HOP].concat();
     let (mut client, mut call) = send_request(
-        &mut hand,
+        &mut upstream,
         &proxy,
         &[&head[..], b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"].concat(),
     )
@@ -73,7 +73,7 @@ async fn request_headers_are_forwarded_unchanged_except_hop_by_hop() {
     for name in HOP_HEADERS {
         assert!(call.values(name).is_empty(), "{name}: {:?}", call.values(name));
     }
-    assert_eq!(call.values("host"), [hand.addr.to_string()]);
+    assert_eq!(call.values("host"), [upstream.addr.to_string()]);
     assert_eq!(call.values("transfer-encoding"), ["chunked"], "the framing is tokentap's own, once");
     call.body_until(|body| body == b"4\r\nbody\r\n0\r\n\r\n").await;
     call.ok().await;
@@ -82,9 +82,9 @@ async fn request_headers_are_forwarded_unchanged_except_hop_by_hop() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_header_is_added() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     let (mut client, call) =
-        send_request(&mut hand, &proxy, b"GET /health HTTP/1.1\r\nhost: agent\r\naccept: */*\r\n\r\n").await;
+        send_request(&mut upstream, &proxy, b"GET /health HTTP/1.1\r\nhost: agent\r\naccept: */*\r\n\r\n").await;
     let mut names: Vec<&str> = call.asked.headers.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["accept", "host"]);
@@ -97,8 +97,8 @@ async fn no_header_is_added() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reply_headers_are_forwarded_unchanged_except_hop_by_hop() {
-    let (mut hand, proxy) = start().await;
-    let (mut client, call) = send_request(&mut hand, &proxy, b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
+    let (mut upstream, proxy) = start().await;
+    let (mut client, call) = send_request(&mut upstream, &proxy, b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
     let head = [
         b"HTTP/1.1 418 Short And Stout\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nServer: uvicorn\r\n",
         END_TO_END,
@@ -117,15 +117,15 @@ async fn reply_headers_are_forwarded_unchanged_except_hop_by_hop() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn te_trailers_is_forwarded() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     let (mut client, call) =
-        send_request(&mut hand, &proxy, b"GET /x HTTP/1.1\r\nhost: agent\r\nTE: trailers\r\n\r\n").await;
+        send_request(&mut upstream, &proxy, b"GET /x HTTP/1.1\r\nhost: agent\r\nTE: trailers\r\n\r\n").await;
     assert_eq!(call.values("te"), ["trailers"]);
     call.ok().await;
     client.answer().await;
     for te in ["TE: trailers, deflate;q=0.5", "TE: trailers\r\nTE: gzip"] {
         let bytes = format!("GET /x HTTP/1.1\r\nhost: agent\r\n{te}\r\n\r\n");
-        let (mut client, call) = send_request(&mut hand, &proxy, bytes.as_bytes()).await;
+        let (mut client, call) = send_request(&mut upstream, &proxy, bytes.as_bytes()).await;
         let forwarded = call.values("te");
         assert!(forwarded.iter().all(|value| *value == "trailers"), "{te:?} becomes {forwarded:?}");
         call.ok().await;
@@ -135,9 +135,9 @@ async fn te_trailers_is_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_is_streamed_to_the_upstream() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     let head = b"POST /encode HTTP/1.1\r\nhost: agent\r\ntransfer-encoding: chunked\r\n\r\n";
-    let (mut client, mut call) = send_request(&mut hand, &proxy, head).await;
+    let (mut client, mut call) = send_request(&mut upstream, &proxy, head).await;
     client.send(&chunk(b"first")).await;
     call.body_until(|body| body.ends_with(b"first\r\n")).await;
     client.send(&chunk(b"last")).await;
@@ -150,12 +150,12 @@ async fn upload_is_streamed_to_the_upstream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reply_is_streamed_to_the_client() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     let (mut client, mut call) =
-        send_request(&mut hand, &proxy, b"POST /v1/chat/completions HTTP/1.1\r\nhost: agent\r\n\r\n").await;
-    call.say(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        send_request(&mut upstream, &proxy, b"POST /v1/chat/completions HTTP/1.1\r\nhost: agent\r\n\r\n").await;
+    call.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
     soon("the head", client.read_until(|read| read.ends_with(b"\r\n\r\n"))).await;
-    call.say(&chunk(b"first")).await;
+    call.send(&chunk(b"first")).await;
     soon("the first piece", client.read_until(|read| read.ends_with(b"first\r\n"))).await;
     call.reply(&[&chunk(b"last")[..], END].concat()).await;
     let answer = client.answer().await;
@@ -164,11 +164,11 @@ async fn reply_is_streamed_to_the_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_keep_their_framing() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     for (field, line) in [("content-length: 0", true), ("content-length: 3", true), ("x-none: 1", false)] {
         let body = if field.ends_with('3') { "abc" } else { "" };
         let bytes = format!("POST /tokenize HTTP/1.1\r\nhost: agent\r\n{field}\r\n\r\n{body}");
-        let (mut client, mut call) = send_request(&mut hand, &proxy, bytes.as_bytes()).await;
+        let (mut client, mut call) = send_request(&mut upstream, &proxy, bytes.as_bytes()).await;
         let framing = call.values("content-length");
         assert_eq!(framing.is_empty(), !line, "{field}: {framing:?}");
         assert!(call.values("transfer-encoding").is_empty(), "{field}");
@@ -184,14 +184,14 @@ async fn bodies_keep_their_framing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn content_length_with_chunks_is_not_forwarded() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     for length in ["0", "3", "100"] {
         for fields in [
             format!("content-length: {length}\r\ntransfer-encoding: chunked"),
             format!("transfer-encoding: chunked\r\ncontent-length: {length}"),
         ] {
             let bytes = format!("POST /tokenize HTTP/1.1\r\nhost: agent\r\n{fields}\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
-            let (mut client, mut call) = send_request(&mut hand, &proxy, bytes.as_bytes()).await;
+            let (mut client, mut call) = send_request(&mut upstream, &proxy, bytes.as_bytes()).await;
             assert!(call.values("content-length").is_empty(), "{fields}");
             assert_eq!(call.values("transfer-encoding"), ["chunked"], "{fields}");
             call.body_until(|read| read == b"3\r\nabc\r\n0\r\n\r\n").await;
@@ -203,7 +203,7 @@ async fn content_length_with_chunks_is_not_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_bodies_are_forwarded_unchanged() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     let packed = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcbH\xcd\xc9\xc9\x07\x00\x86\xa6\x106\x05\x00\x00\x00";
     for encoding in ["gzip", "deflate", "br", "zstd", "made-up"] {
         let headers = [("content-encoding", encoding), ("accept-encoding", "gzip")];
@@ -212,7 +212,7 @@ async fn compressed_bodies_are_forwarded_unchanged() {
             let headers = headers.each_ref().map(|(key, value)| (*key, value.as_str()));
             request(proxy.data, "POST", "/encode", &headers, packed).await
         });
-        let mut call = hand.next().await;
+        let mut call = upstream.next().await;
         assert_eq!((call.values("content-encoding"), call.values("accept-encoding")), (vec![encoding], vec!["gzip"]));
         call.body_until(|body| body == packed).await;
         call.reply(&message(200, &[("content-encoding", encoding)], packed)).await;
@@ -224,19 +224,19 @@ async fn compressed_bodies_are_forwarded_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_without_a_body_are_forwarded_without_one() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     for (method, reply, field) in [
         ("HEAD", "HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n", "\r\ncontent-length: 1234\r\n"),
         ("GET", "HTTP/1.1 204 No Content\r\nx-left: 1\r\n\r\n", "\r\nx-left: 1\r\n"),
         ("GET", "HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\n\r\n", "\r\netag: \"a\"\r\n"),
     ] {
         let bytes = format!("{method} /health HTTP/1.1\r\nhost: agent\r\n\r\n");
-        let (mut client, call) = send_request(&mut hand, &proxy, bytes.as_bytes()).await;
+        let (mut client, call) = send_request(&mut upstream, &proxy, bytes.as_bytes()).await;
         assert_eq!(call.asked.method, method);
         call.reply(reply.as_bytes()).await;
         // the next reply on the same connection shows where this one ended
         client.send(b"GET /next HTTP/1.1\r\nhost: agent\r\n\r\n").await;
-        hand.next().await.reply(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnext").await;
+        upstream.next().await.reply(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnext").await;
         assert!(client.read_until(|read| read.ends_with(b"next")).await);
         let text = String::from_utf8_lossy(client.seen()).into_owned();
         let (first, rest) = text.split_once("\r\n\r\n").unwrap();
@@ -249,14 +249,14 @@ async fn replies_without_a_body_are_forwarded_without_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_expects_100_continue_gets_it() {
-    let (mut hand, proxy) = start().await;
+    let (mut upstream, proxy) = start().await;
     for path in ["/tokenize", "/generate"] {
         let mut client = Connection::open(proxy.data).await;
         let head = format!("POST {path} HTTP/1.1\r\nhost: agent\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n");
         client.send(head.as_bytes()).await;
         soon("100 Continue", client.read_until(|read| read == b"HTTP/1.1 100 Continue\r\n\r\n")).await;
         client.send(b"{}").await;
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert!(call.values("expect").is_empty(), "the expectation has been met already");
         call.ok().await;
         assert_eq!(client.answer().await.status, 200);
@@ -265,9 +265,10 @@ async fn client_that_expects_100_continue_gets_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http_1_0_body_that_ends_by_close_is_forwarded() {
-    let (mut hand, proxy) = start().await;
-    let (mut client, mut call) = send_request(&mut hand, &proxy, b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
-    call.say(b"HTTP/1.0 200 OK\r\ncontent-type: text/plain\r\n\r\nall of it").await;
+    let (mut upstream, proxy) = start().await;
+    let (mut client, mut call) =
+        send_request(&mut upstream, &proxy, b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
+    call.send(b"HTTP/1.0 200 OK\r\ncontent-type: text/plain\r\n\r\nall of it").await;
     drop(call);
     let answer = soon("the reply ends", client.answer()).await;
     assert_eq!((answer.status, answer.text().as_str(), answer.complete), (200, "all of it", true));

@@ -5,19 +5,19 @@ use tonic::Code;
 
 use crate::grpc::client::generate as grpc;
 use crate::support::client::{Connection, post, request, written};
-use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-async fn start(flags: &[&str]) -> (Hand, Proxy) {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, flags).await;
-    (hand, proxy)
+async fn start(flags: &[&str]) -> (ManualUpstream, Proxy) {
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, flags).await;
+    (upstream, proxy)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_routes_return_403_on_the_data_port() {
-    let (mut hand, proxy) = start(&[]).await;
+    let (mut upstream, proxy) = start(&[]).await;
     let paths = [
         "/update_weights_from_disk",
         "/update_weight_version?x=1",
@@ -43,28 +43,28 @@ async fn control_routes_return_403_on_the_data_port() {
             assert!(text.contains("control port") && text.contains("--allow-control"), "{text}");
         }
     }
-    assert!(!hand.has_more(), "nothing reached the engine");
+    assert!(!upstream.has_more(), "nothing reached the engine");
     for (port, path) in [(proxy.control, "/flush_cache"), (proxy.data, "/start"), (proxy.data, "/flush_caches")] {
         let asking = tokio::spawn(post(port, path, b"{}"));
-        hand.next().await.ok().await;
+        upstream.next().await.ok().await;
         assert_eq!(asking.await.unwrap().status, 200, "{path}");
     }
-    let (mut hand, proxy) = start(&["--allow-control"]).await;
+    let (mut upstream, proxy) = start(&["--allow-control"]).await;
     let asking = tokio::spawn(post(proxy.data, "/flush_cache", b"{}"));
-    hand.next().await.ok().await;
+    upstream.next().await.ok().await;
     assert_eq!(asking.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_may_abort_a_running_request_by_its_exact_id() {
-    let (mut hand, proxy) = start(&[]).await;
+    let (mut upstream, proxy) = start(&[]).await;
     let mut running = Vec::new();
     for rid in ["job-1", "job-10", "job-2"] {
         let body = json!({"text": "a", "rid": rid, "stream": true}).to_string();
         let client = tokio::spawn(async move { post(proxy.data, "/generate", body.as_bytes()).await });
-        let mut call = hand.next().await;
-        call.say(STREAM).await;
-        call.say(&event(rid, 0)).await;
+        let mut call = upstream.next().await;
+        call.send(STREAM).await;
+        call.send(&event(rid, 0)).await;
         running.push((client, call));
     }
     let refused = [
@@ -84,16 +84,16 @@ async fn agent_may_abort_a_running_request_by_its_exact_id() {
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         assert!(answer.text().contains(words), "{body}: {}", answer.text());
     }
-    assert!(!hand.has_more(), "nothing reached the engine");
+    assert!(!upstream.has_more(), "nothing reached the engine");
     for path in ["/abort_request", "/sessions/s/%61bort_request"] {
         let asking = tokio::spawn(post(proxy.data, path, br#"{"abort_all": false, "more": 1, "rid": "job-2"}"#));
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(call.json(), json!({"rid": "job-2"}), "and nothing else");
         call.ok().await;
         assert_eq!(asking.await.unwrap().status, 200);
     }
     for (client, mut call) in running {
-        call.say(&chunk(b"data: [DONE]\n\n")).await;
+        call.send(&chunk(b"data: [DONE]\n\n")).await;
         call.reply(END).await;
         assert_eq!(client.await.unwrap().status, 200);
     }
@@ -102,7 +102,7 @@ async fn agent_may_abort_a_running_request_by_its_exact_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn short_ids_are_not_aborted_while_unknown_ids_run() {
-    let (mut hand, proxy) = start(&[]).await;
+    let (mut upstream, proxy) = start(&[]).await;
     let whole = "0123456789abcdef0123456789abcdef";
     // the engine's own ids are hexadecimal; ids of chats and of headers are arbitrary
     for (path, headers, body, hides_any) in [
@@ -112,44 +112,44 @@ async fn short_ids_are_not_aborted_while_unknown_ids_run() {
     ] {
         let unknown = body.to_string();
         let unknown = tokio::spawn(async move { request(proxy.data, "POST", path, headers, unknown.as_bytes()).await });
-        let theirs = hand.next().await;
+        let theirs = upstream.next().await;
         for (rid, aborts) in [("c", false), ("job", !hides_any), (whole, true)] {
             let body = json!({"text": "a", "rid": rid, "stream": true}).to_string();
             let mut client = Connection::open(proxy.data).await;
             client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;
-            let call = hand.next().await;
+            let call = upstream.next().await;
             let asking = json!({"rid": rid}).to_string();
             let asking = tokio::spawn(async move { post(proxy.data, "/abort_request", asking.as_bytes()).await });
             if aborts {
-                hand.next().await.ok().await;
+                upstream.next().await.ok().await;
             }
             let answer = asking.await.unwrap();
             assert_eq!(answer.status, if aborts { 200 } else { 403 }, "{path}: {}", answer.text());
             // the same applies when its client leaves
             drop(client);
-            call.gone().await;
+            call.closed().await;
             if aborts {
-                let abort = hand.next().await;
+                let abort = upstream.next().await;
                 assert_eq!(abort.aborted(), rid);
                 abort.ok().await;
             }
         }
-        assert!(!hand.has_more(), "{path}: nothing else was aborted");
+        assert!(!upstream.has_more(), "{path}: nothing else was aborted");
         theirs.ok().await;
         unknown.await.unwrap();
     }
     let body = json!({"text": "a", "rid": "c", "stream": true}).to_string();
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;
-    let call = hand.next().await;
+    let call = upstream.next().await;
     drop(client);
-    call.gone().await;
-    assert_eq!(hand.next().await.aborted(), "c", "without other requests the id is aborted");
+    call.closed().await;
+    assert_eq!(upstream.next().await.aborted(), "c", "without other requests the id is aborted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_keys_are_hidden_from_agents() {
-    let (mut hand, proxy) = start(&["--upstream-api-key", "our-key"]).await;
+    let (mut upstream, proxy) = start(&["--upstream-api-key", "our-key"]).await;
     let info = r#"{"model_path":"m", "api_key": "k1","x":1e2,"internal_states":[{"admin_api_key":"k2"}]}"#;
     let json = [("content-type", "application/json"), ("etag", "\"1\"")];
     for path in [
@@ -162,7 +162,7 @@ async fn engine_keys_are_hidden_from_agents() {
     ] {
         let encodings = [("accept-encoding", "gzip"), ("accept", "application/json")];
         let asking = tokio::spawn(async move { request(proxy.data, "GET", path, &encodings, b"").await });
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(call.asked.header("accept-encoding"), None, "a reply that is searched must not be compressed");
         call.reply(&message(200, &json, info.as_bytes())).await;
         let answer = asking.await.unwrap();
@@ -172,7 +172,7 @@ async fn engine_keys_are_hidden_from_agents() {
     for odd in [&b"{\"api_key\": \"k1\""[..], b"\x1f\x8b\x08", br#"{"arguments":"--api-key our-key"}"#] {
         let accept = [("accept", "application/json")];
         let asking = tokio::spawn(async move { request(proxy.data, "GET", "/server_info", &accept, b"").await });
-        hand.next().await.reply(&message(200, &json, odd)).await;
+        upstream.next().await.reply(&message(200, &json, odd)).await;
         let answer = asking.await.unwrap();
         assert_eq!(answer.status, 502);
         assert!(!answer.text().contains("k1") && !answer.text().contains("our-key"), "{}", answer.text());
@@ -182,7 +182,7 @@ async fn engine_keys_are_hidden_from_agents() {
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_token_is_required_and_not_forwarded() {
     let flags = ["--agent-token", "agents", "--upstream-api-key", "engine", "--upstream-admin-key", "admin"];
-    let (mut hand, proxy) = start(&flags).await;
+    let (mut upstream, proxy) = start(&flags).await;
     let body = br#"{"text": "a", "rid": "mine"}"#;
     let wrong: [&[(&str, &str)]; 7] = [
         &[],
@@ -200,10 +200,10 @@ async fn agent_token_is_required_and_not_forwarded() {
             assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
         }
     }
-    assert!(!hand.has_more(), "nothing reached the engine");
+    assert!(!upstream.has_more(), "nothing reached the engine");
     for right in [("authorization", "bearer agents"), ("x-api-key", "agents")] {
         let asking = tokio::spawn(async move { request(proxy.data, "POST", "/generate", &[right], body).await });
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(call.values("authorization"), ["Bearer engine"]);
         assert!(call.values("x-api-key").is_empty());
         let abort = [right];
@@ -211,7 +211,7 @@ async fn agent_token_is_required_and_not_forwarded() {
             tokio::spawn(
                 async move { request(proxy.data, "POST", "/abort_request", &abort, br#"{"rid":"mine"}"#).await },
             );
-        let abort = hand.next().await;
+        let abort = upstream.next().await;
         assert_eq!(abort.values("authorization"), ["Bearer admin"], "tokentap knows the owner of the id");
         abort.ok().await;
         assert_eq!(aborting.await.unwrap().status, 200);
@@ -228,7 +228,7 @@ async fn agent_token_is_required_and_not_forwarded() {
     let mut signed = tonic::Request::new(message());
     signed.metadata_mut().insert("authorization", "Bearer agents".parse().unwrap());
     let asking = tokio::spawn(async move { client.generate(signed).await });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     assert_eq!(call.values("authorization"), ["Bearer engine"]);
     call.ok().await;
     assert!(asking.await.unwrap().is_ok());

@@ -8,10 +8,10 @@ use tokentap::entropy::{Backend, Logits, RowStats, TokenStats, TopK};
 use crate::support::client::{Answer, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
 
-async fn start(nature: Nature, flags: &[&str]) -> (Upstream, Proxy) {
-    let upstream = Upstream::start(nature, engine::answer).await;
+async fn start(profile: EngineProfile, flags: &[&str]) -> (Upstream, Proxy) {
+    let upstream = Upstream::start(profile, engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, flags).await;
     (upstream, proxy)
 }
@@ -34,7 +34,7 @@ fn info(answer: &Answer) -> Value {
 /// One case: the engine, the flags and the request, then the expected upstream request, and the source and reason in the reply.
 struct Case {
     name: &'static str,
-    nature: Nature,
+    profile: EngineProfile,
     flags: &'static [&'static str],
     request: Value,
     upstream: Value,
@@ -45,15 +45,15 @@ struct Case {
 fn cases() -> Vec<Case> {
     let case = |name, request: Value, upstream: Value, source, reason: Value| Case {
         name,
-        nature: Nature::default(),
+        profile: EngineProfile::default(),
         flags: &[],
         request,
         upstream,
         source,
         reason,
     };
-    let incremental = || Nature { streaming: "incremental", ..Nature::default() };
-    let jax = || Nature { jax: true, flat: false, ..Nature::default() };
+    let incremental = || EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+    let jax = || EngineProfile { jax: true, flat: false, ..EngineProfile::default() };
     let long = |n: u64| json!({"max_new_tokens": n});
     vec![
         case(
@@ -92,7 +92,7 @@ fn cases() -> Vec<Case> {
             Value::Null,
         ),
         Case {
-            nature: incremental(),
+            profile: incremental(),
             ..case(
                 "an incremental stream may be long",
                 json!({"text": "a", "stream": true, "sampling_params": long(2000)}),
@@ -112,7 +112,7 @@ fn cases() -> Vec<Case> {
             )
         },
         case(
-            "stream_interval is the client's",
+            "stream_interval is forwarded unchanged",
             json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 4, "stream_interval": 3}}),
             json!({"sampling_params": {"max_new_tokens": 4, "stream_interval": 3}}),
             "top_k",
@@ -139,7 +139,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: Nature { context: 131_072, flat: false, ..Nature::default() },
+            profile: EngineProfile { context: 131_072, flat: false, ..EngineProfile::default() },
             ..case(
                 "a reply of open length keeps k: its size is checked while it is read",
                 json!({"text": "a", "sampling_params": {"max_new_tokens": null}}),
@@ -149,7 +149,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: Nature { context: 131_072, flat: false, ..Nature::default() },
+            profile: EngineProfile { context: 131_072, flat: false, ..EngineProfile::default() },
             flags: &["--max-reply-bytes", "64MiB"],
             ..case(
                 "k is lowered if the reply could exceed --max-reply-bytes",
@@ -160,7 +160,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: jax(),
+            profile: jax(),
             ..case(
                 "sglang-jax is not forced",
                 json!({"text": "a"}),
@@ -170,7 +170,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: jax(),
+            profile: jax(),
             ..case(
                 "sglang-jax is forced on request",
                 json!({"text": "a", "return_entropy": true}),
@@ -180,7 +180,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: jax(),
+            profile: jax(),
             flags: &["--entropy", "always"],
             ..case(
                 "the operator can force sglang-jax",
@@ -191,7 +191,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: jax(),
+            profile: jax(),
             flags: &["--entropy", "always"],
             ..case(
                 "a stream of sglang-jax is never forced",
@@ -202,7 +202,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            nature: jax(),
+            profile: jax(),
             ..case(
                 "logprobs of sglang-jax are raised to k = 1",
                 json!({"text": "a", "return_logprob": true}),
@@ -219,7 +219,7 @@ fn cases() -> Vec<Case> {
             Value::Null,
         ),
         Case {
-            nature: Nature { flat: false, ..Nature::default() },
+            profile: EngineProfile { flat: false, ..EngineProfile::default() },
             ..case(
                 "prompt logprobs without flat rows keep the client's k",
                 json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}),
@@ -236,7 +236,10 @@ fn cases() -> Vec<Case> {
             Value::Null,
         ),
         Case {
-            nature: Nature { server_info: json!({"disaggregation_mode": "decode"}), ..Nature::default() },
+            profile: EngineProfile {
+                server_info: json!({"disaggregation_mode": "decode"}),
+                ..EngineProfile::default()
+            },
             ..case(
                 "disaggregation hands over 128",
                 json!({"text": "a", "entropy_options": {"top_k": 500}}),
@@ -253,21 +256,21 @@ fn cases() -> Vec<Case> {
             json!("beam_search"),
         ),
         case(
-            "an unclear request is not edited",
+            "an ambiguous request is not edited",
             json!({"text": "a", "return_logprob": 0}),
             json!({"return_logprob": 0, "top_logprobs_num": null}),
             "none",
             json!("unreadable_request"),
         ),
         case(
-            "members without effect stay without effect",
+            "members without effect do not take effect",
             json!({"text": "a", "logprob_start_len": 0, "token_ids_logprob": [1], "return_flat_raw_top_logprobs": true}),
             json!({"logprob_start_len": -1, "token_ids_logprob": null, "return_flat_raw_top_logprobs": false}),
             "top_k",
             Value::Null,
         ),
         case(
-            "top_k 1 is asked at temperature 1",
+            "top_k 1 is requested at temperature 1",
             json!({"text": "a", "sampling_params": {"top_k": 1, "temperature": 0.5}}),
             json!({"sampling_params": {"top_k": 1, "temperature": 1.0}}),
             "top_k",
@@ -293,7 +296,7 @@ fn cases() -> Vec<Case> {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rule_determines_the_upstream_request_and_the_reason() {
     for case in cases() {
-        let (upstream, proxy) = start(case.nature.clone(), case.flags).await;
+        let (upstream, proxy) = start(case.profile.clone(), case.flags).await;
         let answer = ask(&proxy, &case.request).await;
         let asked = upstream.generations();
         assert_eq!(asked.len(), 1, "{}: asked once", case.name);
@@ -323,11 +326,12 @@ async fn each_rule_determines_the_upstream_request_and_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_forced_request_is_resent_unforced() {
     for status in [400, 500] {
-        let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["return_logprob"] == true {
-            true => json_message(status, b"Internal Server Error"),
-            false => engine::answer(asked),
-        })
-        .await;
+        let upstream =
+            Upstream::start(EngineProfile::default(), move |asked| match asked.json()["return_logprob"] == true {
+                true => json_message(status, b"Internal Server Error"),
+                false => engine::answer(asked),
+            })
+            .await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let request = json!({"text": "a", "sampling_params": {"temperature": 0, "regex": "[a-z]+"}});
         let answer = ask(&proxy, &request).await;
@@ -352,9 +356,10 @@ async fn failed_forced_request_is_resent_unforced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_is_not_resent_after_503_or_with_client_logprobs() {
     for (status, request) in [(503, json!({"text": "a"})), (400, json!({"text": "a", "return_logprob": true}))] {
-        let upstream =
-            Upstream::start(Nature::default(), move |_| json_message(status, b"{\"error\":{\"message\":\"no\"}}"))
-                .await;
+        let upstream = Upstream::start(EngineProfile::default(), move |_| {
+            json_message(status, b"{\"error\":{\"message\":\"no\"}}")
+        })
+        .await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let answer = post(proxy.data, "/generate", request.to_string().as_bytes()).await;
         assert_eq!((answer.status, answer.text().as_str()), (status, "{\"error\":{\"message\":\"no\"}}"));
@@ -373,7 +378,7 @@ async fn unreadable_reply_passes_unchanged() {
         b"",
     ];
     for body in broken {
-        let upstream = Upstream::start(Nature::default(), move |_| json_message(200, body)).await;
+        let upstream = Upstream::start(EngineProfile::default(), move |_| json_message(200, body)).await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let answer = post(proxy.data, "/generate", b"{\"text\":\"a\"}").await;
         assert_eq!((answer.status, &answer.body[..]), (200, *body), "{}", String::from_utf8_lossy(body));
@@ -392,7 +397,7 @@ async fn unreadable_reply_passes_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_mode_rejects_an_unmeasurable_request_early() {
-    let (upstream, proxy) = start(Nature::default(), &["--strict"]).await;
+    let (upstream, proxy) = start(EngineProfile::default(), &["--strict"]).await;
     let unmeasurable = json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 9999}});
     let answer = post(proxy.data, "/generate", unmeasurable.to_string().as_bytes()).await;
     assert_eq!(answer.status, 502);
@@ -406,12 +411,13 @@ async fn strict_mode_rejects_an_unmeasurable_request_early() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_do_not_wait_for_the_probe() {
     // an engine that answers generations but not the probe
-    let upstream =
-        Upstream::start(Nature { answers_probe: false, ..Nature::default() }, |asked| match asked.path.as_str() {
+    let upstream = Upstream::start(EngineProfile { answers_probe: false, ..EngineProfile::default() }, |asked| {
+        match asked.path.as_str() {
             "/generate" => engine::answer(asked),
-            _ => Deed::Silence,
-        })
-        .await;
+            _ => FakeReply::Silence,
+        }
+    })
+    .await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     let answer = ask(&proxy, &json!({"text": "a", "sampling_params": {"temperature": 0.7}})).await;
     let known = info(&answer);
@@ -441,7 +447,7 @@ impl Backend for PanickingBackend {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backend_panic_loses_the_entropy_not_the_generation() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::with_backend(upstream.addr, &[], Arc::new(PanickingBackend)).await;
     proxy.until(|found| found.original_logprobs.is_some()).await;
     for stream in [false, true] {
@@ -454,8 +460,8 @@ async fn backend_panic_loses_the_entropy_not_the_generation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lowered_k_is_named_in_entropy_info() {
-    let (_upstream, proxy) = start(Nature::default(), &["limit:reply-budget", "30000"]).await;
+async fn lowered_k_is_reported_in_entropy_info() {
+    let (_upstream, proxy) = start(EngineProfile::default(), &["limit:reply-budget", "30000"]).await;
     let lowered = info(&ask(&proxy, &json!({"text": "a", "entropy_options": {"top_k": 100}})).await);
     assert_eq!((&lowered["top_k"], &lowered["top_k_lowered_from"]), (&json!(5), &json!(100)), "{lowered}");
     let whole = info(

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::client::{get, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream};
 
 /// A body, and the text that the error must contain.
 const REFUSED: &[(&str, &str)] = &[
@@ -71,7 +71,7 @@ const PASSED: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fatal_requests_return_400_with_the_name_of_the_field() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     for (body, named) in REFUSED {
         let answer = post(proxy.data, "/generate", body.as_bytes()).await;
@@ -79,7 +79,7 @@ async fn fatal_requests_return_400_with_the_name_of_the_field() {
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains(named), "{body}: {message}");
     }
-    assert!(upstream.generations().is_empty(), "none of them went upstream");
+    assert!(upstream.generations().is_empty(), "no rejected request was forwarded");
     for body in PASSED {
         let answer = post(proxy.data, "/generate", body.as_bytes()).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
@@ -90,7 +90,7 @@ async fn fatal_requests_return_400_with_the_name_of_the_field() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_deep_json_is_rejected_and_invalid_json_is_forwarded() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     let deep = format!("{{\"text\":\"a\",\"x\":{}{}}}", "[".repeat(200), "]".repeat(200));
     assert_eq!(post(proxy.data, "/generate", deep.as_bytes()).await.status, 400);
@@ -103,7 +103,8 @@ async fn too_deep_json_is_rejected_and_invalid_json_is_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_guard_forwards_everything() {
-    let upstream = Upstream::start(Nature::default(), |_| crate::support::upstream::json_message(200, b"{}")).await;
+    let upstream =
+        Upstream::start(EngineProfile::default(), |_| crate::support::upstream::json_message(200, b"{}")).await;
     let proxy = Proxy::probed(upstream.addr, &["--no-guard"]).await;
     for (body, _) in REFUSED.iter().filter(|(body, _)| !body.contains("entropy_options")) {
         assert_eq!(post(proxy.data, "/generate", body.as_bytes()).await.status, 200, "{body}");
@@ -112,8 +113,8 @@ async fn no_guard_forwards_everything() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn running_rid_is_rejected_until_it_ends() {
-    let upstream = Upstream::start(Nature::default(), |asked| match asked.json()["text"] == "wait" {
-        true => Deed::Silence,
+    let upstream = Upstream::start(EngineProfile::default(), |asked| match asked.json()["text"] == "wait" {
+        true => FakeReply::Silence,
         false => engine::answer(asked),
     })
     .await;
@@ -141,7 +142,7 @@ async fn running_rid_is_rejected_until_it_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn embedding_engine_gets_no_generation() {
-    let upstream = Upstream::start(Nature { embeds: true, ..Nature::default() }, engine::answer).await;
+    let upstream = Upstream::start(EngineProfile { embeds: true, ..EngineProfile::default() }, engine::answer).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     proxy.until(|found| found.generates == Some(false)).await;
     let answer = post(proxy.data, "/generate", br#"{"text":"a"}"#).await;

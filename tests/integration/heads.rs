@@ -1,9 +1,9 @@
 //! Unusual request heads: each complete request is answered, independent of its line ends.
 
 use crate::support::client::{Connection, get};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, Upstream, json_message};
 
 /// Waits until a connection that opens now exceeds the header timeout.
 async fn header_timeout_passes(proxy: &Proxy) {
@@ -12,8 +12,8 @@ async fn header_timeout_passes(proxy: &Proxy) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn header_timeout_does_not_cut_a_complete_request() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["limit:client-header-timeout", "200ms"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["limit:client-header-timeout", "200ms"]).await;
     for head in [
         "GET /health HTTP/1.1\r\nhost: a\r\n\r\n",
         "GET /health HTTP/1.1\nhost: a\n\n",
@@ -24,7 +24,7 @@ async fn header_timeout_does_not_cut_a_complete_request() {
     ] {
         let mut client = Connection::open(proxy.data).await;
         client.send(head.as_bytes()).await;
-        let call = hand.next().await;
+        let call = upstream.next().await;
         header_timeout_passes(&proxy).await;
         call.ok().await;
         assert_eq!(soon("an answer", client.answer()).await.status, 200, "{head:?}");
@@ -33,8 +33,8 @@ async fn header_timeout_does_not_cut_a_complete_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn empty_lines_before_a_request_do_not_end_the_header_timeout() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["limit:client-header-timeout", "200ms"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["limit:client-header-timeout", "200ms"]).await;
     for lines in ["\r\n\r\n", "\n\n", "\r\n\r\nGET /health HTTP/1.1\r\nhost: a\r\n", "\n\nG"] {
         let mut client = Connection::open(proxy.data).await;
         client.send(lines.as_bytes()).await;
@@ -95,7 +95,7 @@ fn odd_heads() -> Vec<(String, u16)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_head_gets_its_status() {
-    let upstream = Upstream::start(Nature::default(), |_| json_message(200, b"{}")).await;
+    let upstream = Upstream::start(EngineProfile::default(), |_| json_message(200, b"{}")).await;
     let proxy = Proxy::start(upstream.addr, &["limit:client-header-timeout", "2s"]).await;
     let mut wrong = Vec::new();
     for (head, status) in odd_heads() {
@@ -104,7 +104,7 @@ async fn every_head_gets_its_status() {
         let answer = soon("an answer", client.answer()).await;
         if answer.status != status {
             let beginning: String = head.chars().take(80).collect();
-            wrong.push(format!("{beginning:?}: {} in place of {status}", answer.status));
+            wrong.push(format!("{beginning:?}: {} instead of {status}", answer.status));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

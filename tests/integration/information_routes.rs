@@ -1,5 +1,5 @@
-//! Engines without usable information routes: behind a router, behind another product, or of another version. Unknown facts stay
-//! unknown, and every entropy is still correct.
+//! Engines without usable information routes, because a router or another product hides them or the version differs. Unknown properties
+//! stay unknown, and every entropy is still correct.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use crate::support::client::{Answer, get, post};
 use crate::support::demo::{ids, numbers};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, json_message, message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, message};
 
-/// What answers instead of an information route.
+/// The reply to an information route, in place of the engine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answers {
     NotFound,
@@ -29,19 +29,19 @@ const SERVER_INFO: &[&str] = &["/server_info", "/get_server_info"];
 const ALL_INFO: &[&str] = &["/server_info", "/get_server_info", "/model_info", "/get_model_info", "/v1/models"];
 
 impl Answers {
-    fn deed(self) -> Deed {
+    fn fake_reply(self) -> FakeReply {
         match self {
             Self::NotFound => json_message(404, br#"{"detail":"Not Found"}"#),
             Self::Empty => json_message(200, b"{}"),
             Self::Html => {
-                Deed::ScriptedOutput(vec![message(200, &[("content-type", "text/html")], b"<html>welcome</html>")])
+                FakeReply::KeepAlive(vec![message(200, &[("content-type", "text/html")], b"<html>welcome</html>")])
             }
             Self::Other => json_message(200, br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#),
         }
     }
 }
 
-/// An engine whose information routes are answered by something else.
+/// An engine whose information routes return other replies.
 struct Hidden {
     engine: Arc<Engine>,
     proxy: Proxy,
@@ -50,19 +50,19 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// `shows_mode`: the probe may watch a stream.
+    /// `shows_mode`: the probe may read a stream, which shows its mode.
     async fn start(options: EngineOptions, paths: &'static [&'static str], answers: Answers, shows_mode: bool) -> Self {
         let (stop, stopped) = watch::channel(Phase::Serving);
         let engine = Engine::new(options);
         let (direct, _) = tokentap::cli::demo::engine(Arc::clone(&engine), stopped).await.unwrap();
-        let nature = Nature { answers_probe: false, ..Nature::default() };
-        let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| {
+        let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+        let upstream = Upstream::start(profile, move |asked: &UpstreamRequest| {
             let path = asked.path.split('?').next().unwrap();
             match paths.contains(&path) {
-                true => answers.deed(),
+                true => answers.fake_reply(),
                 // a request of the probe
                 false if !shows_mode && asked.is_own() && asked.json()["stream"] == true => json_message(500, b"no"),
-                false => Deed::Forward(direct),
+                false => FakeReply::Forward(direct),
             }
         })
         .await;
@@ -230,8 +230,8 @@ async fn measured_default_temperature_is_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn temperature_is_null_if_the_engine_hides_a_default() {
     for (preferred, expected) in [(json!({"temperature": 0.5}), None), (Value::Null, Some(1.0))] {
-        let nature = Nature { hides_preferred: true, preferred, ..Nature::default() };
-        let upstream = Upstream::start(nature, crate::support::engine::answer).await;
+        let profile = EngineProfile { hides_preferred: true, preferred, ..EngineProfile::default() };
+        let upstream = Upstream::start(profile, crate::support::engine::answer).await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let temperature = async |sampling: Value| {
             let body = json!({"input_ids": [1, 2, 3], "sampling_params": sampling});

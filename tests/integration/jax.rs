@@ -6,10 +6,10 @@ use crate::support::binary::output;
 use crate::support::client::{get, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{EngineProfile, Upstream};
 
-fn jax(server_info: Value) -> Nature {
-    Nature { jax: true, flat: false, server_info, ..Nature::default() }
+fn jax(server_info: Value) -> EngineProfile {
+    EngineProfile { jax: true, flat: false, server_info, ..EngineProfile::default() }
 }
 
 async fn start(server_info: Value, flags: &[&str]) -> (Upstream, Proxy) {

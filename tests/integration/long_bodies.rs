@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use crate::support::client::{Connection, post, written};
 use crate::support::engine::answer;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{EngineProfile, Upstream};
 
 /// Bytes of a body that takes some hundred milliseconds to parse in a debug build.
 const LONG: usize = 16 << 20;
@@ -34,7 +34,7 @@ async fn start_with_one_worker(upstream: SocketAddr, flags: &'static [&'static s
 /// Sends a long request that is rejected after parsing; returns the number of short requests that are answered between its last byte and
 /// the rejection. Receiving and sending are outside that time: they yield to other tasks anyway.
 async fn served_meanwhile(body: &[u8]) -> usize {
-    let upstream = Upstream::start(Nature::default(), answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), answer).await;
     let data = start_with_one_worker(upstream.addr, &[]).await;
     let short = async || assert_eq!(post(data, "/generate", br#"{"input_ids":[1,2,3]}"#).await.status, 200);
     let mut long = Connection::open(data).await;

@@ -6,7 +6,7 @@ use crate::support::client::{get, post, request};
 use crate::support::demo::Demo;
 use crate::support::engine::answer;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, Upstream, json_message};
 use tokentap::demo::EngineOptions;
 
 const CHAT: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
@@ -72,7 +72,7 @@ async fn data_path_on_the_control_port_names_the_data_port() {
 #[tokio::test]
 async fn engine_routes_are_forwarded_unchanged() {
     // an engine that serves all of these, as SGLang serves the Responses API
-    let upstream = Upstream::start(Nature::default(), |asked| match asked.path.as_str() {
+    let upstream = Upstream::start(EngineProfile::default(), |asked| match asked.path.as_str() {
         "/generate" => answer(asked),
         _ => json_message(200, br#"{"served":true}"#),
     })
@@ -90,8 +90,8 @@ async fn engine_404_of_an_existing_route_is_unchanged() {
         r#"{"error":{"message":"Response with id 'resp_1' not found.","type":"invalid_request_error","code":404}}"#;
     let detail = r#"{"detail":"Response 'resp_1' not found."}"#;
     let fastapi = r#"{"detail":"Not Found"}"#;
-    for (said, is_missing_route) in [(missing, false), (detail, false), ("\n", false), (fastapi, true), ("", true)] {
-        let upstream = Upstream::start(Nature::default(), move |_| json_message(404, said.as_bytes())).await;
+    for (body, is_missing_route) in [(missing, false), (detail, false), ("\n", false), (fastapi, true), ("", true)] {
+        let upstream = Upstream::start(EngineProfile::default(), move |_| json_message(404, body.as_bytes())).await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let reply = post(proxy.data, "/v1/responses", br#"{"previous_response_id":"resp_1","input":"a"}"#).await;
         let text = reply.text();
@@ -99,7 +99,7 @@ async fn engine_404_of_an_existing_route_is_unchanged() {
         if is_missing_route {
             assert!(text.contains("Chat Completions"), "{text}");
         } else {
-            assert_eq!(text, said);
+            assert_eq!(text, body);
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::client::{post, request};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -35,11 +35,11 @@ fn ask(addr: SocketAddr, method: &str, path: &str, token: &str) -> http::Request
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_http2_connection_is_closed_and_a_busy_one_is_not() {
     const IDLE: Duration = Duration::from_millis(300);
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--client-idle-timeout", "300ms"]).await;
-    let (mut busy, _kept) = connect(proxy.data, 65_535).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--client-idle-timeout", "300ms"]).await;
+    let (mut busy, _connection) = connect(proxy.data, 65_535).await;
     let asking = tokio::spawn(busy.send_request(ask(proxy.data, "POST", "/generate", "any")));
-    let call = hand.next().await;
+    let call = upstream.next().await;
     for port in [proxy.data, proxy.control] {
         let opened = Instant::now();
         let (_silent, ended) = connect(port, 65_535).await;
@@ -57,41 +57,41 @@ async fn idle_http2_connection_is_closed_and_a_busy_one_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_reader_keeps_its_http2_connection() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--client-idle-timeout", "300ms"]).await;
-    let (mut slow, _kept) = connect(proxy.data, 1000).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--client-idle-timeout", "300ms"]).await;
+    let (mut slow, _connection) = connect(proxy.data, 1000).await;
     let asking = tokio::spawn(slow.send_request(ask(proxy.data, "GET", "/health", "any")));
     let body = vec![b'x'; 100_000];
-    hand.next().await.reply(&message(200, &[("content-type", "text/plain")], &body)).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "text/plain")], &body)).await;
     let answer = soon("a head", asking).await.unwrap().unwrap();
     // longer than the idle timeout, on the same clock
     let (_silent, ended) = connect(proxy.data, 1000).await;
     soon("an idle connection closes", ended).await.unwrap();
     let again = tokio::spawn(slow.send_request(ask(proxy.data, "GET", "/health", "any")));
-    soon("a request on the busy connection", hand.next()).await.ok().await;
+    soon("a request on the busy connection", upstream.next()).await.ok().await;
     assert_eq!(soon("a head", again).await.unwrap().unwrap().status(), 200);
     assert_eq!(soon("the complete body", answer.into_body().collect()).await.unwrap().to_bytes(), body);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_errors_hold_no_request_slot() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--max-requests", "1", "--agent-token", "agents"]).await;
-    let (mut deaf, _kept) = connect(proxy.data, 0).await;
-    let mut untaken = Vec::new();
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--max-requests", "1", "--agent-token", "agents"]).await;
+    let (mut unread, _connection) = connect(proxy.data, 0).await;
+    let mut answers = Vec::new();
     // requests without a token, and requests for forbidden routes
     for (path, token, status) in [("/generate", "none", 401), ("/health", "none", 401), ("/flush_cache", "agents", 403)]
     {
         for _ in 0..3 {
-            let answer = soon("a head", deaf.send_request(ask(proxy.data, "POST", path, token))).await.unwrap();
+            let answer = soon("a head", unread.send_request(ask(proxy.data, "POST", path, token))).await.unwrap();
             assert_eq!(answer.status(), status, "{path}");
-            untaken.push(answer);
+            answers.push(answer);
         }
     }
     let token = [("authorization", "Bearer agents")];
     let asking =
         tokio::spawn(async move { request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     // with the only request slot taken, a client without a token gets the same reply as before
     assert_eq!(request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await.status, 503);
     assert_eq!(post(proxy.data, "/generate", b"{\"text\":\"a\"}").await.status, 401);

@@ -5,7 +5,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::oversize::reply;
 use crate::support::client::{get, post, written};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -20,12 +20,12 @@ async fn narrow(addr: std::net::SocketAddr) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_reply_is_dropped_after_the_timeout() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["limit:client-read-timeout", "200ms"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:client-read-timeout", "200ms"]).await;
     let mut client = narrow(proxy.data).await;
     client.write_all(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await.unwrap();
     let large = reply(16 << 20);
-    hand.next().await.reply(&message(200, &JSON, &large)).await;
+    upstream.next().await.reply(&message(200, &JSON, &large)).await;
     let held = || proxy.parts.budget.taken();
     soon("the reply is buffered", async {
         while held() == 0 {
@@ -46,15 +46,15 @@ async fn unread_reply_is_dropped_after_the_timeout() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_reader_receives_the_complete_reply() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["limit:client-read-timeout", "2s"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:client-read-timeout", "2s"]).await;
     let mut client = narrow(proxy.data).await;
     client
         .write_all(&written(proxy.data, "POST", "/generate", &[("connection", "close")], b"{\"text\":\"a\"}"))
         .await
         .unwrap();
     let large = reply(8 << 20);
-    hand.next().await.reply(&message(200, &JSON, &large)).await;
+    upstream.next().await.reply(&message(200, &JSON, &large)).await;
     let (mut taken, mut scratch) = (0, vec![0; 16 * 1024]);
     loop {
         match soon("more of the reply", client.read(&mut scratch)).await.unwrap() {
@@ -77,10 +77,10 @@ async fn written_first(addr: std::net::SocketAddr, path: &str, size: usize) -> S
 
 #[tokio::test(flavor = "multi_thread")]
 async fn early_answer_reaches_a_client_that_still_sends() {
-    let nobody = TcpSocket::new_v4().unwrap();
-    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let unused_port = TcpSocket::new_v4().unwrap();
+    unused_port.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let flags = ["limit:breaker-failures", "2", "--max-request-bytes", "1MiB"];
-    let proxy = Proxy::start(nobody.local_addr().unwrap(), &flags).await;
+    let proxy = Proxy::start(unused_port.local_addr().unwrap(), &flags).await;
     for _ in 0..2 {
         assert_eq!(get(proxy.data, "/health").await.status, 502);
     }
@@ -92,6 +92,6 @@ async fn early_answer_reaches_a_client_that_still_sends() {
     }
     let answer = written_first(proxy.data, "/generate", 4_000_000).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // and other clients are served
+    // other clients are served
     assert_eq!(post(proxy.control, "/v1/policy", b"{}").await.status, 400);
 }

@@ -1,7 +1,7 @@
 //! Replies above the size limit are forwarded unchanged and counted.
 
 use crate::support::client::{Connection, post, written};
-use crate::support::hand::{END, Hand, STREAM, chunk, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -23,24 +23,24 @@ pub fn reply(size: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversize_reply_is_forwarded_unchanged() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let whole = reply(4096);
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    hand.next().await.reply(&message(200, &[("content-type", "application/json")], &whole)).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], &whole)).await;
     let answer = client.await.unwrap();
     assert!(answer.text().contains("output_token_entropy"), "the limit itself is allowed: {}", answer.text());
     let large = reply(4097);
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    hand.next().await.reply(&message(200, &[("content-type", "application/json")], &large)).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], &large)).await;
     let answer = client.await.unwrap();
     assert_eq!((answer.body == large, answer.complete), (true, true), "with a length: {}", answer.text());
     assert_eq!(answer.header("content-length"), Some("4097"));
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
-    let mut call = hand.next().await;
-    call.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut call = upstream.next().await;
+    call.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
     for piece in large.chunks(1000) {
-        call.say(&chunk(piece)).await;
+        call.send(&chunk(piece)).await;
     }
     call.reply(END).await;
     let answer = client.await.unwrap();
@@ -51,37 +51,37 @@ async fn oversize_reply_is_forwarded_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversize_reply_is_streamed() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
     let large = reply(10_000);
-    let mut call = hand.next().await;
-    call.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
-    call.say(&chunk(&large[..5000])).await;
+    let mut call = upstream.next().await;
+    call.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    call.send(&chunk(&large[..5000])).await;
     let head = b"{\"text\":\"aaa";
     let begun = client.read_until(|read| memchr::memmem::find(read, head).is_some());
     assert!(soon("the beginning", begun).await, "memory is released as soon as the reply is known to be oversize");
-    call.say(&chunk(&large[5000..])).await;
+    call.send(&chunk(&large[5000..])).await;
     call.reply(END).await;
     assert_eq!(client.answer().await.body, large);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversize_event_is_forwarded_unchanged() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
     let client =
         tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true,\"return_entropy\":true}"));
     let event = |size: usize| [b"data: ", &reply(size)[..], b"\n\n"].concat();
     let (small, large) = (event(1000), event(9000));
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&chunk(&small)).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&chunk(&small)).await;
     for piece in large.chunks(1000) {
-        call.say(&chunk(piece)).await;
+        call.send(&chunk(piece)).await;
     }
-    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.send(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(END).await;
     let answer = client.await.unwrap();
     assert!(answer.complete, "the stream is complete");

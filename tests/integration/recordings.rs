@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use crate::support::client::{Answer, request};
 use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, message};
 
 /// The header with the name of the recording; tokentap forwards headers.
 const WHICH: &str = "x-recording";
 
-fn nature(server: &str, incremental: bool) -> Nature {
-    Nature {
+fn profile(server: &str, incremental: bool) -> EngineProfile {
+    EngineProfile {
         flat: server == "sglang-0.5.23",
         jax: server == "sglang-jax",
         streaming: if incremental { "incremental" } else { "cumulative" },
-        ..Nature::default()
+        ..EngineProfile::default()
     }
 }
 
@@ -34,7 +34,7 @@ impl Replay {
     pub(crate) async fn start(server: &str, incremental: bool, flags: &[&str]) -> Self {
         let recordings: HashMap<String, Fixture> =
             Fixture::all().into_iter().map(|fixture| (fixture.name.clone(), fixture)).collect();
-        let upstream = Upstream::start(nature(server, incremental), move |asked| {
+        let upstream = Upstream::start(profile(server, incremental), move |asked| {
             let recording = &recordings[asked.header(WHICH).expect("the header is forwarded")];
             let headers: Vec<(&str, &str)> = recording
                 .reply_headers
@@ -43,17 +43,17 @@ impl Replay {
                 .map(|(key, value)| (key.as_str(), value.as_str()))
                 .collect();
             if !recording.is_stream() {
-                return Deed::ScriptedOutput(vec![message(recording.status, &headers, &recording.reply)]);
+                return FakeReply::KeepAlive(vec![message(recording.status, &headers, &recording.reply)]);
             }
             let mut headers = headers;
             headers.push(("transfer-encoding", "chunked"));
-            let mut said = vec![message(recording.status, &headers, b"")];
+            let mut reply = vec![message(recording.status, &headers, b"")];
             // pieces of odd sizes, so that events are split at arbitrary bytes
             for piece in recording.reply.chunks(1_337) {
-                said.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+                reply.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
             }
-            said.push(b"0\r\n\r\n".to_vec());
-            Deed::ScriptedOutput(said)
+            reply.push(b"0\r\n\r\n".to_vec());
+            FakeReply::KeepAlive(reply)
         })
         .await;
         let proxy = Proxy::probed(upstream.addr, flags).await;
@@ -116,7 +116,7 @@ async fn recordings_are_replayed_with_entropy_members_added() {
             let answer = replay.ask(&fixture, &fixture.body).await;
             let name = &fixture.name;
             assert_eq!(answer.status, fixture.status, "{name}: {}", answer.text());
-            assert!(answer.complete, "{name} ended as it should");
+            assert!(answer.complete, "{name} is complete");
             let own = ["date", "connection", "content-length", "transfer-encoding", "location"];
             for (key, value) in fixture.reply_headers.iter().filter(|(key, _)| !own.contains(&key.as_str())) {
                 assert_eq!(answer.header(key), Some(value.as_str()), "{name}: {key}");
@@ -242,7 +242,7 @@ async fn forced_logprobs_are_removed_from_recordings() {
             let upstream = asked[0].json();
             assert_eq!(upstream["return_logprob"], true, "{name}");
             assert_eq!(upstream["top_logprobs_num"], 20, "{name}");
-            assert_eq!(upstream["logprob_start_len"], -1, "{name}: a dormant companion does not wake up");
+            assert_eq!(upstream["logprob_start_len"], -1, "{name}: a member without effect does not take effect");
             assert_eq!(upstream["token_ids_logprob"], Value::Null, "{name}");
             let flat = server == "sglang-0.5.23" && !fixture.is_stream();
             assert_eq!(upstream["return_flat_raw_top_logprobs_b64"] == true, flat, "{name}");

@@ -8,25 +8,31 @@ use serde_json::Value;
 use crate::faults::doors::RequestKind;
 use crate::faults::stage::turns;
 use crate::support::client::{Answer, Connection, get};
-use crate::support::hand::{Call, Hand, soon};
+use crate::support::manual_upstream::{Call, ManualUpstream, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, UpstreamRequest, json_message};
+use crate::support::upstream::{EngineProfile, Upstream, UpstreamRequest, json_message};
 
 /// The name of its row in `docs/faults.md`.
 pub const REPLACED: &str = "another engine answers at the address";
 
-/// The engine of [`Hand::streaming`] with other names and another vocabulary.
-fn other() -> Nature {
-    Nature { vocab: Some(32_000), model: "other", flat: false, streaming: "incremental", ..Nature::default() }
+/// The engine of [`ManualUpstream::streaming`] with other names and another vocabulary.
+fn other() -> EngineProfile {
+    EngineProfile {
+        vocab: Some(32_000),
+        model: "other",
+        flat: false,
+        streaming: "incremental",
+        ..EngineProfile::default()
+    }
 }
 
 /// Starts a stream in a session; the client has received one event.
-async fn streaming(hand: &mut Hand, proxy: &Proxy, session: &str) -> (Connection, Call) {
+async fn streaming(upstream: &mut ManualUpstream, proxy: &Proxy, session: &str) -> (Connection, Call) {
     let kind = RequestKind::Incremental;
     let mut client = Connection::open(proxy.data).await;
     client.send(&kind.request(proxy.data, session)).await;
-    let mut call = hand.next().await;
-    call.say(&kind.prefix(1)).await;
+    let mut call = upstream.next().await;
+    call.send(&kind.prefix(1)).await;
     assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
     (client, call)
 }
@@ -57,18 +63,18 @@ fn vocabulary(answer: &Answer) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_engine_is_probed_again_and_a_running_stream_keeps_its_vocabulary() {
-    let mut hand = Hand::streaming("incremental").await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::streaming("incremental").await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let before = get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
-    let (kept, rest) = streaming(&mut hand, &proxy, "kept").await;
-    let (mut cut, call) = streaming(&mut hand, &proxy, "cut").await;
-    hand.replace(other());
+    let (kept, rest) = streaming(&mut upstream, &proxy, "kept").await;
+    let (mut cut, call) = streaming(&mut upstream, &proxy, "cut").await;
+    upstream.replace(other());
     drop(call);
     assert!(!soon("the stream is cut", cut.answer()).await.complete);
     let known = proxy.until(|found| &*found.model == "other" && found.vocab_size == Some(32_000));
     soon("the other engine is probed", known).await;
 
-    let (client, call) = streaming(&mut hand, &proxy, "after").await;
+    let (client, call) = streaming(&mut upstream, &proxy, "after").await;
     let after = finished(client, call).await;
     assert_eq!(vocabulary(&after), 32_000, "the bounds are those of the engine that sampled");
     let running = finished(kept, rest).await;
@@ -77,26 +83,26 @@ async fn replaced_engine_is_probed_again_and_a_running_stream_keeps_its_vocabula
     assert!(epoch > before, "another model is another policy: {epoch}");
     assert_eq!(sampled_by(&proxy, "after").await, [("other".to_owned(), epoch)]);
     assert_eq!(sampled_by(&proxy, "kept").await, [("tiny".to_owned(), before)]);
-    assert_eq!(turns(proxy.control, "cut").await, [(1, Some("broken".to_owned()))], "it is not exported");
+    assert_eq!(turns(proxy.control, "cut").await, [(1, Some("broken".to_owned()))], "the cut turn is not exported");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn returning_engine_starts_a_policy_epoch() {
-    let mut hand = Hand::streaming("incremental").await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::streaming("incremental").await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
     let before = epoch().await;
     // from now on the test receives every request, and leaves it unanswered
-    hand.replace(Nature { answers_probe: false, ..other() });
+    upstream.replace(EngineProfile { answers_probe: false, ..other() });
     let gone = async {
         while proxy.metric("tokentap_upstream_up").await != 0.0 {
-            drop(hand.next().await);
+            drop(upstream.next().await);
         }
     };
     soon("the engine is gone", gone).await;
-    hand.replace(Nature { flat: false, streaming: "incremental", ..Nature::default() });
+    upstream.replace(EngineProfile { flat: false, streaming: "incremental", ..EngineProfile::default() });
     // requests received in the meantime get no reply either
-    while hand.has_more() {}
+    while upstream.has_more() {}
     soon("the engine is up again", async { while proxy.metric("tokentap_upstream_up").await != 1.0 {} }).await;
     soon("a new epoch", async { while epoch().await == before {} }).await;
     assert_eq!(epoch().await, before + 1, "the label is the same, but the weights may be the initial ones again");
@@ -106,12 +112,12 @@ async fn returning_engine_starts_a_policy_epoch() {
 async fn engine_replaced_during_the_probe_is_detected() {
     let swapped = AtomicBool::new(false);
     let script = move |asked: &UpstreamRequest| {
-        let nature = if swapped.load(Ordering::Relaxed) { other() } else { Nature::default() };
+        let profile = if swapped.load(Ordering::Relaxed) { other() } else { EngineProfile::default() };
         // the last of the information routes
         swapped.fetch_or(asked.path == "/server_info", Ordering::Relaxed);
-        nature.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
+        profile.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
     };
-    let upstream = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await;
+    let upstream = Upstream::start(EngineProfile { answers_probe: false, ..EngineProfile::default() }, script).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     soon("the first engine is probed", proxy.until(|found| &*found.model == "tiny")).await;
     soon("the other engine is probed", proxy.until(|found| &*found.model == "other")).await;
@@ -128,10 +134,10 @@ async fn balanced(turns: &'static [bool]) {
     let count = Arc::clone(&asked_for);
     let script = move |asked: &UpstreamRequest| {
         let first = asked.path != "/model_info" || turns[count.fetch_add(1, Ordering::Relaxed) % turns.len()];
-        let nature = if first { Nature::default() } else { other() };
-        nature.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
+        let profile = if first { EngineProfile::default() } else { other() };
+        profile.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
     };
-    let upstream = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await;
+    let upstream = Upstream::start(EngineProfile { answers_probe: false, ..EngineProfile::default() }, script).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
     let answered = async |times| {

@@ -11,14 +11,14 @@ use crate::crash::trainers::generate_turn;
 use crate::grpc::client::health;
 use crate::support::binary::{Binary, arguments, output};
 use crate::support::client::{get, post};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 async fn turns(control: std::net::SocketAddr, session: &str) -> String {
     get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
 }
 
 /// The error of a tokentap that cannot start: one line, before any log line.
-fn complaint(output: &Output) -> String {
+fn error_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -28,7 +28,7 @@ fn complaint(output: &Output) -> String {
 
 async fn refused(upstream: std::net::SocketAddr, dir: &str) -> String {
     let args = arguments(upstream, &["--data-dir", dir]);
-    complaint(&output(&args.iter().map(String::as_str).collect::<Vec<_>>()).await)
+    error_line(&output(&args.iter().map(String::as_str).collect::<Vec<_>>()).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn torn_tail_loses_only_torn_records_and_is_logged() {
     file.set_len(file.metadata().unwrap().len() - 5).unwrap();
 
     let mut binary = alone.start_binary(&dir, &[]).await;
-    let warning = binary.told[0].clone();
+    let warning = binary.skipped_lines[0].clone();
     assert_eq!((&warning["level"], &warning["message"]), (&"WARN".into(), &"a segment of the log ends early".into()));
     assert!(warning["torn"].as_str().unwrap().contains(segment.to_str().unwrap()), "{warning}");
     assert_eq!(turns(binary.control, "first").await, before);
@@ -161,11 +161,11 @@ async fn ports_answer_while_sessions_are_restored() {
     assert_eq!(metric(control, "tokentap_log_restoring").await, "1");
     let refused = post(binary.data, "/generate", br#"{"input_ids":[1,2,3]}"#).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
-    assert_eq!(get(control, "/v1/sessions/s").await.status, 503, "it is not unknown");
+    assert_eq!(get(control, "/v1/sessions/s").await.status, 503, "not 404: the session may still be restored");
     let service = || HealthCheckRequest { service: "tokentap.v1.Trajectories".into() };
     let mut client = health(control).await;
     let status = client.check(service()).await.unwrap().into_inner().status();
-    assert_eq!(status, ServingStatus::NotServing, "a call of it is refused");
+    assert_eq!(status, ServingStatus::NotServing, "its calls are refused");
     let mut watching = client.watch(service()).await.unwrap().into_inner();
     assert_eq!(watching.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     assert_eq!(get(binary.data, "/get_model_info").await.status, 200, "unrecorded calls are served");
@@ -201,7 +201,7 @@ async fn flipped_bit_loses_one_record_and_is_counted() {
 
     let binary = alone.start_binary(&dir, &[]).await;
     let control = binary.control;
-    let warnings: Vec<_> = binary.told.iter().filter(|line| line["level"] == "WARN").collect();
+    let warnings: Vec<_> = binary.skipped_lines.iter().filter(|line| line["level"] == "WARN").collect();
     assert_eq!(warnings[0]["message"], "a segment of the log is damaged");
     assert!(warnings[0]["damaged"].as_str().unwrap().contains(segment.to_str().unwrap()), "{}", warnings[0]);
     assert_eq!(metric(control, "tokentap_log_damaged_regions_total").await, "1");

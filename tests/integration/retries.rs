@@ -7,17 +7,17 @@ use tokio::net::TcpSocket;
 
 use crate::support::client::{Answer, Connection, request, written};
 use crate::support::demo::Demo;
-use crate::support::hand::{Call, END, Hand, STREAM, chunk, soon};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 const SESSION: (&str, &str) = ("x-session-id", "s");
 const RETRY: (&str, &str) = ("x-stainless-retry-count", "1");
 
-async fn started() -> (Hand, Proxy) {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    (hand, proxy)
+async fn started() -> (ManualUpstream, Proxy) {
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    (upstream, proxy)
 }
 
 fn body(stream: bool) -> Value {
@@ -32,8 +32,8 @@ async fn send(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Connecti
 }
 
 /// Accepts the next generation as the engine.
-async fn accept(hand: &mut Hand) -> Call {
-    let call = hand.next().await;
+async fn accept(upstream: &mut ManualUpstream) -> Call {
+    let call = upstream.next().await;
     assert_eq!(call.asked.path, "/generate");
     call
 }
@@ -114,12 +114,17 @@ async fn narrow(proxy: &Proxy) -> tokio::net::TcpStream {
 }
 
 /// Generates a complete reply to a client that disconnects in the middle of it.
-async fn disconnect_mid_reply(hand: &mut Hand, proxy: &Proxy, headers: &[(&str, &str)], asked: &Value) -> Vec<u8> {
+async fn disconnect_mid_reply(
+    upstream: &mut ManualUpstream,
+    proxy: &Proxy,
+    headers: &[(&str, &str)],
+    asked: &Value,
+) -> Vec<u8> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut client = narrow(proxy).await;
     let sent = written(proxy.data, "POST", "/generate", headers, asked.to_string().as_bytes());
     client.write_all(&sent).await.unwrap();
-    let call = accept(hand).await;
+    let call = accept(upstream).await;
     let large = engine_reply(&[4, 5], &stop(), &"x".repeat(12 << 20)).to_string();
     call.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     soon("the reply begins", client.read_u8()).await.unwrap();
@@ -135,14 +140,14 @@ async fn disconnect_mid_reply(hand: &mut Hand, proxy: &Proxy, headers: &[(&str, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn identical_calls_are_samples() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut clients = Vec::new();
     for _ in 0..8 {
         clients.push(send(&proxy, &[SESSION], &body(false)).await);
     }
     let mut calls = Vec::new();
     for _ in 0..8 {
-        calls.push(accept(&mut hand).await);
+        calls.push(accept(&mut upstream).await);
     }
     for (at, call) in calls.into_iter().enumerate() {
         call.reply(&reply(&[10, at as u32])).await;
@@ -152,12 +157,12 @@ async fn identical_calls_are_samples() {
     }
     for at in 8..12 {
         let mut client = send(&proxy, &[SESSION], &body(false)).await;
-        accept(&mut hand).await.reply(&reply(&[10, at])).await;
+        accept(&mut upstream).await.reply(&reply(&[10, at])).await;
         assert!(client.answer().await.complete);
         wait_for_active(&proxy, 0.0).await;
     }
     assert_eq!(leaves(&proxy), ((0..12).collect(), vec![]), "twelve samples, all of them trained");
-    assert!(!hand.has_more());
+    assert!(!upstream.has_more());
     for outcome in ["joined", "replayed", "superseded"] {
         wait_for_outcome(&proxy, outcome, 0.0).await;
     }
@@ -187,29 +192,29 @@ async fn identical_calls_to_the_demo_engine_are_samples() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_joins_the_running_attempt() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(false)).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     let mut second = send(&proxy, &[SESSION, RETRY], &body(false)).await;
     wait_for_outcome(&proxy, "joined", 1.0).await;
     call.reply(&reply(&[4, 5])).await;
     same(&first.answer().await, &second.answer().await);
-    assert!(!hand.has_more(), "one generation");
+    assert!(!upstream.has_more(), "one generation");
     assert_eq!(leaves(&proxy), (vec![0], vec![]), "one turn");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_of_a_failed_sample_does_not_join_another_sample() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut refused = send(&proxy, &[SESSION], &body(false)).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     let mut other = send(&proxy, &[SESSION], &body(false)).await;
-    let sample = accept(&mut hand).await;
+    let sample = accept(&mut upstream).await;
     call.reply(&message(503, &[], b"busy")).await;
     assert_eq!(refused.answer().await.status, 503);
     // one of two calls is still running: it is not the call that is retried
     let mut again = send(&proxy, &[SESSION, RETRY], &body(false)).await;
-    accept(&mut hand).await.reply(&reply(&[6])).await;
+    accept(&mut upstream).await.reply(&reply(&[6])).await;
     sample.reply(&reply(&[4, 5])).await;
     assert_eq!(again.answer().await.json()["output_ids"], json!([6]));
     assert_eq!(other.answer().await.json()["output_ids"], json!([4, 5]));
@@ -218,28 +223,28 @@ async fn retry_of_a_failed_sample_does_not_join_another_sample() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_joins_a_stream_from_the_beginning() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = accept(&mut hand).await;
-    call.say(STREAM).await;
-    call.say(&event(&[4], &Value::Null)).await;
+    let mut call = accept(&mut upstream).await;
+    call.send(STREAM).await;
+    call.send(&event(&[4], &Value::Null)).await;
     read_tokens(&mut first, &[4]).await;
     let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
     read_tokens(&mut second, &[4]).await;
-    call.say(&event(&[4, 5], &stop())).await;
+    call.send(&event(&[4, 5], &stop())).await;
     read_tokens(&mut second, &[4, 5]).await;
     call.reply(&[&chunk(b"data: [DONE]\n\n"), END].concat()).await;
     same(&first.answer().await, &second.answer().await);
-    assert!(!hand.has_more());
+    assert!(!upstream.has_more());
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn generation_continues_for_remaining_clients() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     // the client disconnects before the response head
     let first = send(&proxy, &[SESSION], &body(false)).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     let mut second = send(&proxy, &[SESSION, RETRY], &body(false)).await;
     wait_for_outcome(&proxy, "joined", 1.0).await;
     drop(first);
@@ -249,44 +254,44 @@ async fn generation_continues_for_remaining_clients() {
     wait_for_active(&proxy, 0.0).await;
     // the client disconnects during a stream
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = accept(&mut hand).await;
-    call.say(STREAM).await;
-    call.say(&event(&[6], &Value::Null)).await;
+    let mut call = accept(&mut upstream).await;
+    call.send(STREAM).await;
+    call.send(&event(&[6], &Value::Null)).await;
     read_tokens(&mut first, &[6]).await;
     let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
     read_tokens(&mut second, &[6]).await;
     drop(first);
     wait_for_active(&proxy, 1.0).await;
-    call.say(&event(&[6, 7], &stop())).await;
+    call.send(&event(&[6, 7], &stop())).await;
     call.reply(&[&chunk(b"data: [DONE]\n\n"), END].concat()).await;
     let answer = second.answer().await;
     assert!(answer.complete && answer.events().len() == 2, "the complete stream: {}", answer.text());
     wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![0, 1], vec![]), "two generations, two turns");
-    assert!(!hand.has_more(), "no abort was sent");
+    assert!(!upstream.has_more(), "no abort was sent");
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_attempt_is_superseded_by_its_retry() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = accept(&mut hand).await;
-    call.say(STREAM).await;
-    call.say(&event(&[4], &Value::Null)).await;
+    let mut call = accept(&mut upstream).await;
+    call.send(STREAM).await;
+    call.send(&event(&[4], &Value::Null)).await;
     read_tokens(&mut first, &[4]).await;
     drop(first);
-    call.gone().await;
+    call.closed().await;
     for _ in 0..2 {
         // the assigned id, and the one that the engine reported
-        let abort = hand.next().await;
+        let abort = upstream.next().await;
         abort.aborted();
         abort.ok().await;
     }
     wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![], vec![(0, "disconnected")]), "the received tokens are kept");
     let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
     assert!(second.answer().await.complete);
     wait_for_outcome(&proxy, "superseded", 1.0).await;
@@ -297,44 +302,44 @@ async fn disconnected_attempt_is_superseded_by_its_retry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_with_the_same_rid_waits_for_the_aborts_of_the_first_attempt() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
     let first = send(&proxy, &[SESSION], &named).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     drop(first);
-    call.gone().await;
-    let abort = hand.next().await;
+    call.closed().await;
+    let abort = upstream.next().await;
     assert_eq!(abort.aborted(), "mine");
     let mut second = send(&proxy, &[SESSION], &named).await;
     wait_for_active(&proxy, 1.0).await;
-    assert!(!hand.has_more(), "a pending abort would abort the retry");
+    assert!(!upstream.has_more(), "a pending abort would abort the retry");
     abort.ok().await;
-    accept(&mut hand).await.reply(&reply(&[4, 5])).await;
+    accept(&mut upstream).await.reply(&reply(&[4, 5])).await;
     assert_eq!(second.answer().await.status, 200, "it is not rejected as a duplicate rid");
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_is_repeated_while_the_engine_still_has_its_rid() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
     let first = send(&proxy, &[SESSION], &named).await;
-    let asked = accept(&mut hand).await;
+    let asked = accept(&mut upstream).await;
     drop(first);
-    asked.gone().await;
-    hand.next().await.ok().await;
+    asked.closed().await;
+    upstream.next().await.ok().await;
     let mut second = send(&proxy, &[SESSION], &named).await;
     // the engine acknowledges an abort before it completes
     let refusal = br#"{"error":{"message":"Duplicate request ID detected: mine"}}"#;
     for _ in 0..2 {
-        let call = accept(&mut hand).await;
+        let call = accept(&mut upstream).await;
         assert!(
             memchr::memmem::find(&call.asked.body, b"\"return_logprob\":true").is_some(),
             "logprobs are still requested"
         );
         call.reply(&message(400, &[("content-type", "application/json")], refusal)).await;
     }
-    accept(&mut hand).await.reply(&reply(&[4, 5])).await;
+    accept(&mut upstream).await.reply(&reply(&[4, 5])).await;
     assert_eq!(second.answer().await.status, 200);
     assert_eq!(proxy.metric("tokentap_unforced_retries_total{status_code=\"400\"}").await, 0.0);
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
@@ -342,10 +347,10 @@ async fn retry_is_repeated_while_the_engine_still_has_its_rid() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn same_rid_marks_a_retry() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
     let mut first = send(&proxy, &[SESSION], &named).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     let mut second = send(&proxy, &[SESSION], &named).await;
     wait_for_outcome(&proxy, "joined", 1.0).await;
     call.reply(&reply(&[4, 5])).await;
@@ -353,15 +358,15 @@ async fn same_rid_marks_a_retry() {
     assert_eq!(proxy.metric("tokentap_guard_refusals_total{rule=\"rid_live\"}").await, 0.0);
     // without a session a duplicate rid is rejected, because it crashes engines
     let first = send(&proxy, &[], &named).await;
-    let _call = accept(&mut hand).await;
+    let _call = accept(&mut upstream).await;
     assert_eq!(send(&proxy, &[], &named).await.answer().await.status, 400);
     drop(first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn undelivered_reply_is_replayed() {
-    let (mut hand, proxy) = started().await;
-    let large = disconnect_mid_reply(&mut hand, &proxy, &[SESSION], &body(false)).await;
+    let (mut upstream, proxy) = started().await;
+    let large = disconnect_mid_reply(&mut upstream, &proxy, &[SESSION], &body(false)).await;
     // the second client disconnects as well
     let mut second = send(&proxy, &[SESSION, RETRY], &body(false)).await;
     assert!(second.read_until(|read| !read.is_empty()).await);
@@ -375,11 +380,11 @@ async fn undelivered_reply_is_replayed() {
     assert!(answer.body.len() > large.len(), "with its entropies");
     wait_for_outcome(&proxy, "replayed", 2.0).await;
     wait_for_active(&proxy, 0.0).await;
-    assert!(!hand.has_more(), "nothing was generated again");
+    assert!(!upstream.has_more(), "nothing was generated again");
     assert_eq!(leaves(&proxy), (vec![0], vec![]), "one turn, which is exported");
     // the reply was delivered: from now on an identical call is a sample, even with a retry header
     let mut fourth = send(&proxy, &[SESSION, RETRY], &body(false)).await;
-    accept(&mut hand).await.reply(&reply(&[8, 9])).await;
+    accept(&mut upstream).await.reply(&reply(&[8, 9])).await;
     assert_eq!(fourth.answer().await.json()["output_ids"], json!([8, 9]));
     assert_eq!(leaves(&proxy), (vec![0, 1], vec![]));
     wait_for_outcome(&proxy, "superseded", 0.0).await;
@@ -387,22 +392,22 @@ async fn undelivered_reply_is_replayed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn undelivered_reply_is_superseded_by_an_unmarked_retry() {
-    let (mut hand, proxy) = started().await;
-    disconnect_mid_reply(&mut hand, &proxy, &[SESSION], &body(false)).await;
+    let (mut upstream, proxy) = started().await;
+    disconnect_mid_reply(&mut upstream, &proxy, &[SESSION], &body(false)).await;
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
     // an error reply has no turn and supersedes none
     let mut second = send(&proxy, &[SESSION], &body(false)).await;
-    accept(&mut hand).await.reply(&message(503, &[], b"later")).await;
+    accept(&mut upstream).await.reply(&message(503, &[], b"later")).await;
     assert_eq!(second.answer().await.status, 503);
     wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
     let mut third = send(&proxy, &[SESSION], &body(false)).await;
-    accept(&mut hand).await.reply(&reply(&[6, 7])).await;
+    accept(&mut upstream).await.reply(&reply(&[6, 7])).await;
     assert!(third.answer().await.complete);
     wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
     let mut fourth = send(&proxy, &[SESSION], &body(false)).await;
-    accept(&mut hand).await.reply(&reply(&[8])).await;
+    accept(&mut upstream).await.reply(&reply(&[8])).await;
     assert!(fourth.answer().await.complete);
     assert_eq!(
         leaves(&proxy),
@@ -413,10 +418,10 @@ async fn undelivered_reply_is_superseded_by_an_unmarked_retry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn different_calls_are_not_retries() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let key = ("authorization", "Bearer one");
     let _first = send(&proxy, &[SESSION, key], &body(false)).await;
-    let _call = accept(&mut hand).await;
+    let _call = accept(&mut upstream).await;
     let others: [(&[(&str, &str)], Value); 5] = [
         (&[SESSION, RETRY, key], json!({"input_ids": [1, 2, 4], "stream": false})),
         (&[("x-session-id", "t"), RETRY, key], body(false)),
@@ -426,34 +431,34 @@ async fn different_calls_are_not_retries() {
     ];
     for (headers, body) in &others {
         let mut client = send(&proxy, headers, body).await;
-        accept(&mut hand).await.reply(&reply(&[4])).await;
+        accept(&mut upstream).await.reply(&reply(&[4])).await;
         assert!(client.answer().await.complete, "{headers:?} is a separate call");
     }
     wait_for_outcome(&proxy, "joined", 0.0).await;
     // two identical calls are running: the retry is ambiguous
     let _second = send(&proxy, &[SESSION, key], &body(false)).await;
-    let _other = accept(&mut hand).await;
+    let _other = accept(&mut upstream).await;
     let mut third = send(&proxy, &[SESSION, RETRY, key], &body(false)).await;
-    accept(&mut hand).await.reply(&reply(&[5])).await;
+    accept(&mut upstream).await.reply(&reply(&[5])).await;
     assert!(third.answer().await.complete);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnect_after_the_last_token_counts_as_delivered() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     for (ends, session) in [(&b"data: [DONE]\n\n"[..], "done"), (b": the end is near\n\n", "finished")] {
         let session = ("x-session-id", session);
         let mut first = send(&proxy, &[session], &body(true)).await;
-        let mut call = accept(&mut hand).await;
-        call.say(&[STREAM, &event(&[4, 5], &stop()), &chunk(ends)].concat()).await;
+        let mut call = accept(&mut upstream).await;
+        call.send(&[STREAM, &event(&[4, 5], &stop()), &chunk(ends)].concat()).await;
         assert!(first.read_until(|read| memchr::memmem::find(read, ends).is_some()).await);
         drop(first);
-        call.gone().await;
+        call.closed().await;
         wait_for_active(&proxy, 0.0).await;
         let mut second = send(&proxy, &[session, RETRY], &body(true)).await;
         let call = soon("a call", async {
             loop {
-                let call = hand.next().await;
+                let call = upstream.next().await;
                 if call.asked.path == "/generate" {
                     break call;
                 }
@@ -470,10 +475,10 @@ async fn disconnect_after_the_last_token_counts_as_delivered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn truncated_reply_is_truncated_for_all_clients_and_not_replayed() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = accept(&mut hand).await;
-    call.say(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
+    let mut call = accept(&mut upstream).await;
+    call.send(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
     read_tokens(&mut first, &[4]).await;
     let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
     read_tokens(&mut second, &[4]).await;
@@ -484,7 +489,7 @@ async fn truncated_reply_is_truncated_for_all_clients_and_not_replayed() {
     }
     wait_for_active(&proxy, 0.0).await;
     let mut third = send(&proxy, &[SESSION, RETRY], &body(true)).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
     assert!(third.answer().await.complete);
     assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
@@ -492,23 +497,23 @@ async fn truncated_reply_is_truncated_for_all_clients_and_not_replayed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_does_not_supersede_turns_of_a_deleted_session() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = accept(&mut hand).await;
-    call.say(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
+    let mut call = accept(&mut upstream).await;
+    call.send(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
     read_tokens(&mut first, &[4]).await;
     drop(first);
-    call.gone().await;
+    call.closed().await;
     for _ in 0..2 {
-        hand.next().await.ok().await;
+        upstream.next().await.ok().await;
     }
     wait_for_active(&proxy, 0.0).await;
     assert!(proxy.parts.sessions.delete("s").is_some());
     let mut other = send(&proxy, &[SESSION], &json!({"input_ids": [1, 2]})).await;
-    accept(&mut hand).await.reply(&reply(&[9])).await;
+    accept(&mut upstream).await.reply(&reply(&[9])).await;
     assert!(other.answer().await.complete);
     let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
     assert!(second.answer().await.complete);
     let turns = proxy.parts.sessions.session("s").unwrap().snapshot(None).unwrap();
@@ -527,43 +532,43 @@ async fn complete(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Conn
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_of_a_failed_completion_is_generated_again() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let body = json!({"prompt": "a", "max_tokens": 2});
     let mut first = complete(&proxy, &[SESSION], &body).await;
     let page = message(200, &[("content-type", "text/html")], b"<html>maintenance</html>");
-    accept(&mut hand).await.reply(&page).await;
+    accept(&mut upstream).await.reply(&page).await;
     let failed = first.answer().await;
     assert_eq!(failed.status, 502, "{}", failed.text());
     let mut retry = complete(&proxy, &[SESSION, RETRY], &body).await;
-    accept(&mut hand).await.reply(&reply(&[4, 5])).await;
+    accept(&mut upstream).await.reply(&reply(&[4, 5])).await;
     assert_eq!(retry.answer().await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_call_after_an_engine_error_is_sent_once() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let body = json!({"prompt": "a", "max_tokens": 2, "rid": "mine"});
     for attempt in 0..2 {
         let mut client = complete(&proxy, &[SESSION], &body).await;
         // the second request is without forced logprobs
         for _ in 0..2 {
             let refusal = message(400, &[("content-type", "application/json")], b"{\"error\":{\"message\":\"no\"}}");
-            accept(&mut hand).await.reply(&refusal).await;
+            accept(&mut upstream).await.reply(&refusal).await;
         }
         assert_eq!(client.answer().await.status, 400, "attempt {attempt}");
-        assert!(!hand.has_more(), "attempt {attempt}: the rid of an ended call is free");
+        assert!(!upstream.has_more(), "attempt {attempt}: the rid of an ended call is free");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn completion_stream_with_an_error_event_is_not_aborted() {
-    let (mut hand, proxy) = started().await;
+    let (mut upstream, proxy) = started().await;
     let mut client = complete(&proxy, &[SESSION], &json!({"prompt": "a", "max_tokens": 2, "stream": true})).await;
-    let call = accept(&mut hand).await;
+    let call = accept(&mut upstream).await;
     let error = b"data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\ndata: [DONE]\n\n";
     call.reply(&[STREAM, &chunk(error), b"0\r\n\r\n"].concat()).await;
     assert_eq!(client.answer().await.status, 400);
     wait_for_metric(&proxy, "tokentap_http_requests_active{endpoint=\"/v1/completions\"}", 0.0).await;
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
-    assert!(!hand.has_more(), "no abort is sent");
+    assert!(!upstream.has_more(), "no abort is sent");
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::support::client::{Connection, written};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 

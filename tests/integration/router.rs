@@ -10,20 +10,20 @@ use tokentap::engine::probe::{Capabilities, Streaming};
 
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, request, written};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Router, Upstream, UpstreamRequest, json_message};
+use crate::support::upstream::{EngineProfile, FakeReply, Router, Upstream, UpstreamRequest, json_message};
 
 /// An engine with incremental streams that accepts aborts.
 async fn engine() -> Upstream {
-    with(Nature { streaming: "incremental", tokenizes: true, ..Nature::default() }).await
+    with(EngineProfile { streaming: "incremental", tokenizes: true, ..EngineProfile::default() }).await
 }
 
-async fn with(nature: Nature) -> Upstream {
-    Upstream::start(nature, answer).await
+async fn with(profile: EngineProfile) -> Upstream {
+    Upstream::start(profile, answer).await
 }
 
-fn answer(asked: &UpstreamRequest) -> Deed {
+fn answer(asked: &UpstreamRequest) -> FakeReply {
     match asked.path.as_str() {
         "/tokenize" => json_message(200, br#"{"tokens":[7]}"#),
         _ => json_message(200, b"{}"),
@@ -32,11 +32,11 @@ fn answer(asked: &UpstreamRequest) -> Deed {
 
 /// A router that never answers a generation, and drops the fields for flat logprobs.
 async fn router(router: Router) -> Upstream {
-    let nature = Nature { flat: false, router: Some(router), ..Nature::default() };
-    Upstream::start(nature, |asked| {
+    let profile = EngineProfile { flat: false, router: Some(router), ..EngineProfile::default() };
+    Upstream::start(profile, |asked| {
         // the stream of the probe, which does not show the mode
         let probing = asked.json()["input_ids"] == json!([10, 11, 12]);
-        if probing { json_message(200, b"{}") } else { Deed::Silence }
+        if probing { json_message(200, b"{}") } else { FakeReply::Silence }
     })
     .await
 }
@@ -87,12 +87,12 @@ async fn silenced(silent: &Arc<AtomicBool>) -> Upstream {
     let silent = Arc::clone(silent);
     let script = move |asked: &UpstreamRequest| {
         if silent.load(Ordering::Relaxed) {
-            return Deed::Silence;
+            return FakeReply::Silence;
         }
-        let nature = Nature { streaming: "incremental", ..Nature::default() };
-        nature.answer(asked).unwrap_or_else(|| answer(asked))
+        let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+        profile.answer(asked).unwrap_or_else(|| answer(asked))
     };
-    Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await
+    Upstream::start(EngineProfile { answers_probe: false, ..EngineProfile::default() }, script).await
 }
 
 async fn until_ready(proxy: &Proxy) {
@@ -144,10 +144,10 @@ async fn late_worker_is_probed_and_a_hung_worker_starts_no_epoch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn worker_that_does_not_generate_does_not_block_the_probe() {
-    let nature = Nature { streaming: "incremental", ..Nature::default() };
-    let paused = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, move |asked| {
-        let answer = nature.answer(asked).filter(|_| asked.path != "/generate");
-        answer.unwrap_or(Deed::Silence)
+    let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+    let paused = Upstream::start(EngineProfile { answers_probe: false, ..EngineProfile::default() }, move |asked| {
+        let answer = profile.answer(asked).filter(|_| asked.path != "/generate");
+        answer.unwrap_or(FakeReply::Silence)
     });
     let paused = paused.await;
     let router = router(Router::of(&[engine().await.addr, paused.addr])).await;
@@ -191,7 +191,7 @@ async fn client_aborts_go_to_every_worker() {
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_that_rejects_an_abort_is_named() {
     let open = engine().await;
-    let locked = Upstream::start(Nature::default(), |_| json_message(401, b"{}")).await;
+    let locked = Upstream::start(EngineProfile::default(), |_| json_message(401, b"{}")).await;
     let router = router(Router::of(&[open.addr, locked.addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     let answer = post(proxy.control, "/abort_request", br#"{"rid":"x"}"#).await;
@@ -215,10 +215,10 @@ async fn router_without_workers_logs_lost_aborts_once() {
     // shutdown waits for pending aborts
     binary.terminate();
     binary.logged("drained").await;
-    let lines: Vec<String> = binary.told.iter().map(ToString::to_string).collect();
-    let told: Vec<&String> = lines.iter().filter(|line| line.contains("abort")).collect();
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].contains("--engine") && !told[0].contains("admin"), "{told:?}");
+    let lines: Vec<String> = binary.skipped_lines.iter().map(ToString::to_string).collect();
+    let abort_lines: Vec<&String> = lines.iter().filter(|line| line.contains("abort")).collect();
+    assert_eq!(abort_lines.len(), 1, "{abort_lines:#?}");
+    assert!(abort_lines[0].contains("--engine") && !abort_lines[0].contains("admin"), "{abort_lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,15 +237,21 @@ async fn abort_of_an_unknown_request_at_a_tokentap_worker_is_404() {
     binary.terminate();
     binary.logged("drained").await;
     let requests = |line: &&Value| line["message"] == "request";
-    let lines: Vec<String> = binary.told.iter().filter(|line| !requests(line)).map(ToString::to_string).collect();
+    let lines: Vec<String> =
+        binary.skipped_lines.iter().filter(|line| !requests(line)).map(ToString::to_string).collect();
     assert!(!lines.iter().any(|line| line.contains("abort")), "{lines:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn capabilities_are_probed_at_the_engines() {
     let info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
-    let nature = || Nature { streaming: "incremental", server_info: info.clone(), masks: true, ..Nature::default() };
-    let engines = [with(nature()).await, with(nature()).await];
+    let profile = || EngineProfile {
+        streaming: "incremental",
+        server_info: info.clone(),
+        masks: true,
+        ..EngineProfile::default()
+    };
+    let engines = [with(profile()).await, with(profile()).await];
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     let found = proxy.parts.upstream.borrow().clone();
@@ -258,7 +264,7 @@ async fn capabilities_are_probed_at_the_engines() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn differing_engines_leave_a_capability_unknown() {
-    let engines = [engine().await, with(Nature::default()).await];
+    let engines = [engine().await, with(EngineProfile::default()).await];
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     let found = proxy.parts.upstream.borrow().clone();
@@ -277,7 +283,7 @@ async fn router_without_workers_leaves_the_stream_mode_unknown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn new_worker_is_probed_and_receives_aborts() {
     let first = engine().await;
-    let later = with(Nature::default()).await;
+    let later = with(EngineProfile::default()).await;
     let listed = Router::of(&[first.addr]);
     let workers = listed.workers.clone().unwrap();
     let router = router(listed).await;
@@ -293,8 +299,8 @@ async fn new_worker_is_probed_and_receives_aborts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_are_tokenized_at_an_engine() {
     let engine = engine().await;
-    let nature = Nature { flat: false, router: Some(Router::of(&[engine.addr])), ..Nature::default() };
-    let router = Upstream::start(nature, crate::support::engine::answer).await;
+    let profile = EngineProfile { flat: false, router: Some(Router::of(&[engine.addr])), ..EngineProfile::default() };
+    let router = Upstream::start(profile, crate::support::engine::answer).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     let answer = request(proxy.data, "POST", "/generate", &[("x-session-id", "s")], br#"{"text":"a"}"#).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -309,13 +315,13 @@ async fn check(upstream: SocketAddr, flags: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_the_limits_of_a_router() {
-    let nature = || Nature {
+    let profile = || EngineProfile {
         streaming: "incremental",
         server_info: json!({"version": "0.5.23"}),
         tokenizes: true,
-        ..Nature::default()
+        ..EngineProfile::default()
     };
-    let engines = [with(nature()).await, with(nature()).await];
+    let engines = [with(profile()).await, with(profile()).await];
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let text = check(router.addr, &[]).await;
     for line in [
@@ -346,7 +352,7 @@ async fn check_reports_the_limits_of_a_router() {
 #[tokio::test(flavor = "multi_thread")]
 async fn abort_succeeds_if_one_worker_accepts_it() {
     let open = engine().await;
-    let elsewhere = Upstream::start(Nature::default(), |_| json_message(404, b"{}")).await;
+    let elsewhere = Upstream::start(EngineProfile::default(), |_| json_message(404, b"{}")).await;
     let router = router(Router::of(&[open.addr, elsewhere.addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     assert_eq!(post(proxy.control, "/abort_request", br#"{"rid":"x"}"#).await.status, 200);

@@ -14,7 +14,7 @@ use tokentap::logits::slices::{Intake, RowColumns, Rows};
 use crate::slices::Slice;
 use crate::support::binary::output;
 use crate::support::client::{Answer, Connection, request, written};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -30,7 +30,7 @@ impl Shared {
     async fn start(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let proxy = Proxy::start(Hand::start().await.addr, &[&["--shm-dir", path], flags].concat()).await;
+        let proxy = Proxy::start(ManualUpstream::start().await.addr, &[&["--shm-dir", path], flags].concat()).await;
         Self { folder, proxy }
     }
 
@@ -188,7 +188,7 @@ async fn invalid_shm_slices_are_refused_with_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shm_without_the_flag_is_403() {
     let folder = tempfile::tempdir().unwrap();
-    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &[]).await;
     let shared = Shared { folder, proxy };
     shared.write("good", &Slice::new(Dtype::F32, 2, 50).file(false));
     let answer = shared.ask(json!({"name": "good"})).await;

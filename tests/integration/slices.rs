@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::binary::output;
 use crate::support::client::{Answer, Connection, request, written};
-use crate::support::hand::Hand;
+use crate::support::manual_upstream::ManualUpstream;
 use crate::support::proxy::Proxy;
 
 pub(crate) const BINARY: (&str, &str) = ("content-type", "application/octet-stream");
@@ -109,7 +109,7 @@ fn by_hand(tensors: &[(&str, &str, Vec<usize>, &Vec<u8>)]) -> Vec<u8> {
 }
 
 async fn started(flags: &[&str]) -> Proxy {
-    Proxy::start(Hand::start().await.addr, flags).await
+    Proxy::start(ManualUpstream::start().await.addr, flags).await
 }
 
 pub(crate) async fn send(control: SocketAddr, file: &[u8]) -> Answer {

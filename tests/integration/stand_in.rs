@@ -13,8 +13,8 @@ use crate::slices::Slice;
 use crate::support::binary::Binary;
 use crate::support::client::{get, post, request};
 use crate::support::engine;
-use crate::support::hand::soon;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::manual_upstream::soon;
+use crate::support::upstream::{EngineProfile, Upstream};
 
 /// The folder of the library, which is built on first use.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -92,7 +92,7 @@ async fn check_upload(binary: &Binary, slice: &Slice, late: bool) {
 
 /// The log line with this message. It may precede the line with the ports.
 async fn log_line(binary: &mut Binary, message: &str) -> Value {
-    match binary.told.iter().find(|line| line["message"] == message) {
+    match binary.skipped_lines.iter().find(|line| line["message"] == message) {
         Some(line) => line.clone(),
         None => binary.logged(message).await,
     }
@@ -123,7 +123,7 @@ fn same(ours: &Value, theirs: &Value, context: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_device_falls_back_to_the_cpu_with_the_reason() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let cases: [(&str, Environment<'_>, &str); 11] = [
         ("broken", &[], "the CUDA driver is broken: "),
         ("", &[("STAND_IN_DEVICES", "0")], "the CUDA driver found no device"),
@@ -150,7 +150,7 @@ async fn missing_device_falls_back_to_the_cpu_with_the_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_continue_after_the_device_is_lost() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     for failure in ["launch:30=700", "copy:110=719", "sync:40=999"] {
         let mut device = serve(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
         log_line(&mut device, OPENED).await;
@@ -175,7 +175,7 @@ async fn replies_continue_after_the_device_is_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_in_slots_of_a_lost_device_are_measured_on_the_cpu() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     for failure in ["launch:30=700", "copy:110=719", "sync:40=999"] {
         let mut device = serve(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
         log_line(&mut device, OPENED).await;
@@ -206,7 +206,7 @@ async fn hung_device_delays_replies_once() {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("launches");
     let launched = || std::fs::read_to_string(&journal).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let number = HANGS_FROM.to_string();
     let environment = [("STAND_IN_HANG", &*number), ("STAND_IN_JOURNAL", journal.to_str().unwrap())];
     let mut device = serve(&upstream, "", &environment).await;
@@ -267,7 +267,7 @@ async fn hung_device_delays_replies_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn device_with_wrong_results_is_not_used() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let kernels = ["rows_f32", "rows_bf16", "rows_f16", "split_f32", "split_bf16", "split_f16", "top_k"];
     for kernel in kernels {
         let mut device = serve(&upstream, "", &[("STAND_IN_WRONG", &format!("entropy_{kernel}"))]).await;
@@ -280,7 +280,7 @@ async fn device_with_wrong_results_is_not_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn auto_opens_only_a_configured_device() {
     let folder = folder("");
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let journals = tempfile::tempdir().unwrap();
     // the last one is the UUID of the fake device
     let cases = [None, Some("0"), Some("gpu-7374616e-642d-696e-2064-657669636530")];

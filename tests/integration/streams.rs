@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Answer, get, post};
 use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Router, Upstream, json_message, stream, torn_stream};
+use crate::support::upstream::{EngineProfile, FakeReply, Router, Upstream, json_message, stream, torn_stream};
 
 /// The logprob row of a token, distinct for each id, and its triple.
 fn row(id: u64) -> Value {
@@ -42,8 +42,8 @@ fn written(events: &[Value], done: bool) -> Vec<u8> {
 
 async fn through(events: Vec<Value>, streaming: &'static str, request: Value) -> Answer {
     let router = (streaming == "unknown").then(Router::default);
-    let nature = Nature { streaming, flat: router.is_none(), router, ..Nature::default() };
-    let upstream = Upstream::start(nature, move |asked| {
+    let profile = EngineProfile { streaming, flat: router.is_none(), router, ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, move |asked| {
         // the stream of the probe, which does not show the mode
         if asked.json()["input_ids"] == json!([10, 11, 12]) {
             return json_message(200, b"{}");
@@ -160,12 +160,12 @@ async fn each_event_has_the_entropies_of_its_tokens() {
 async fn contradictory_events_have_a_reason_and_no_numbers() {
     let length = json!({"type": "length", "length": 9});
     for streaming in ["cumulative", "incremental"] {
-        let nature = Nature { streaming, ..Nature::default() };
+        let profile = EngineProfile { streaming, ..EngineProfile::default() };
         // neither nine tokens in total nor eight new ones
         let events =
             vec![event("r", &[1], 1, &RUNNING), event("r", &[4, 5, 6], 9, &RUNNING), event("r", &[7], 10, &length)];
         let text = written(&events, true);
-        let upstream = Upstream::start(nature, move |_| stream(&[&text])).await;
+        let upstream = Upstream::start(profile, move |_| stream(&[&text])).await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let answer = post(proxy.data, "/generate", br#"{"input_ids":[1,2,3],"stream":true,"session_id":"s"}"#).await;
         let got = answer.events();
@@ -207,8 +207,10 @@ async fn incremental_ids_with_cumulative_logprobs_are_supported() {
         let fixture = Fixture::named(&format!("sglang-0.5.6.post2/stream-output/{name}"));
         let reply = fixture.reply.clone();
         let upstream =
-            Upstream::start(Nature { streaming: "ids", flat: false, ..Nature::default() }, move |_| stream(&[&reply]))
-                .await;
+            Upstream::start(EngineProfile { streaming: "ids", flat: false, ..EngineProfile::default() }, move |_| {
+                stream(&[&reply])
+            })
+            .await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let answer = post(proxy.data, "/generate", &fixture.body).await;
         for event in answer.events() {
@@ -230,7 +232,7 @@ async fn end_of_a_stream_is_forwarded_unchanged() {
     let missing_done = b"data: {\"error\":{\"message\":\"no\"}}\n\n";
     for text in [&error[..], comment, unreadable, missing_done, b"data: [DONE]\n\n", b"data: {\"tex"] {
         for torn in [false, true] {
-            let upstream = Upstream::start(Nature::default(), move |_| -> Deed {
+            let upstream = Upstream::start(EngineProfile::default(), move |_| -> FakeReply {
                 if torn { torn_stream(&[text]) } else { stream(&[text]) }
             })
             .await;

@@ -5,6 +5,6 @@ pub mod client;
 pub mod demo;
 pub mod engine;
 pub mod fixture;
-pub mod hand;
+pub mod manual_upstream;
 pub mod proxy;
 pub mod upstream;

@@ -1,19 +1,19 @@
 //! Methods, paths and queries are forwarded unchanged or rejected, and only the configured upstream receives them.
 
 use crate::support::client::{Connection, get, request};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-async fn started(flags: &[&str]) -> (Hand, Proxy) {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, flags).await;
-    (hand, proxy)
+async fn started(flags: &[&str]) -> (ManualUpstream, Proxy) {
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, flags).await;
+    (upstream, proxy)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn methods_paths_and_queries_are_forwarded_unchanged() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut upstream, proxy) = started(&[]).await;
     let lines = [
         "GET /health",
         "POST /tokenize?x=1&y=%20%2F&&z",
@@ -28,7 +28,7 @@ async fn methods_paths_and_queries_are_forwarded_unchanged() {
     for line in lines {
         let mut client = Connection::open(proxy.data).await;
         client.send(format!("{line} HTTP/1.1\r\nhost: agent\r\n\r\n").as_bytes()).await;
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(String::from_utf8_lossy(call.lines()[0]), format!("{line} HTTP/1.1"));
         call.ok().await;
         assert_eq!(client.answer().await.status, 200, "{line}");
@@ -37,7 +37,7 @@ async fn methods_paths_and_queries_are_forwarded_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_path_is_rejected_and_named() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut upstream, proxy) = started(&[]).await;
     for path in ["/a/../b", "/a/./b", "/..", "/%2e%2e/b", "/a/.%2E", "/{x}", "/a\\b", "/caf\u{e9}", "/a?q='b'"] {
         let answer = get(proxy.data, path).await;
         assert_eq!(answer.status, 400, "{path}: {}", answer.text());
@@ -48,23 +48,23 @@ async fn ambiguous_path_is_rejected_and_named() {
     for path in ["/a b", "/a?<b>", "/a#b c", "/\t"] {
         assert_eq!(get(proxy.data, path).await.status, 400, "{path:?} is no HTTP");
     }
-    assert!(!hand.has_more(), "nothing goes upstream");
+    assert!(!upstream.has_more(), "nothing goes upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn target_without_a_path_is_rejected() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut upstream, proxy) = started(&[]).await;
     for line in ["GET metadata.internal:80", "GET metadata.internal", "OPTIONS *"] {
         let mut client = Connection::open(proxy.data).await;
         client.send(format!("{line} HTTP/1.1\r\nhost: agent\r\n\r\n").as_bytes()).await;
         assert_eq!(soon("an answer", client.answer()).await.status, 400, "{line}");
     }
-    assert!(!hand.has_more(), "nothing goes upstream");
+    assert!(!upstream.has_more(), "nothing goes upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_authority_of_an_absolute_target_is_ignored() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn authority_of_an_absolute_target_is_ignored() {
+    let (mut upstream, proxy) = started(&[]).await;
     for (target, path) in [
         ("http://metadata.internal/latest?x=1", "/latest?x=1"),
         ("http://user@metadata.internal:81/", "/"),
@@ -72,9 +72,9 @@ async fn the_authority_of_an_absolute_target_is_ignored() {
     ] {
         let mut client = Connection::open(proxy.data).await;
         client.send(format!("GET {target} HTTP/1.1\r\nhost: metadata.internal\r\n\r\n").as_bytes()).await;
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(call.asked.path, path);
-        assert_eq!(call.values("host"), [hand.addr.to_string()], "the host is the upstream's");
+        assert_eq!(call.values("host"), [upstream.addr.to_string()], "the host is the upstream's");
         call.ok().await;
         assert_eq!(client.answer().await.status, 200);
     }
@@ -82,31 +82,31 @@ async fn the_authority_of_an_absolute_target_is_ignored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tunnels_and_upgrades_are_not_implemented() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut upstream, proxy) = started(&[]).await;
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     assert_eq!(request(proxy.data, "GET", "/v1/realtime", &upgrade, b"").await.status, 501);
     assert_eq!(request(proxy.data, "POST", "/generate", &upgrade, b"{}").await.status, 501);
     let tunnel = request(proxy.data, "CONNECT", "metadata.internal:443", &[], b"").await;
     assert_eq!(tunnel.status, 501);
     assert!(tunnel.json()["error"]["message"].is_string(), "{}", tunnel.text());
-    assert!(!hand.has_more(), "nothing goes upstream");
+    assert!(!upstream.has_more(), "nothing goes upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redirect_is_returned_to_the_client() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut upstream, proxy) = started(&[]).await;
     let client = tokio::spawn(request(proxy.data, "POST", "/tokenize", &[], b"{}"));
-    let target = format!("http://{}/elsewhere", hand.addr);
-    hand.next().await.reply(&message(307, &[("location", &target)], b"over there")).await;
+    let target = format!("http://{}/elsewhere", upstream.addr);
+    upstream.next().await.reply(&message(307, &[("location", &target)], b"over there")).await;
     let answer = client.await.unwrap();
     assert_eq!((answer.status, answer.header("location")), (307, Some(target.as_str())));
     assert_eq!(answer.text(), "over there");
-    assert!(!hand.has_more(), "the redirect was not followed");
+    assert!(!upstream.has_more(), "the redirect was not followed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn generations_that_are_not_captured_are_counted() {
-    let (mut hand, proxy) = started(&["--chat", "passthrough"]).await;
+    let (mut upstream, proxy) = started(&["--chat", "passthrough"]).await;
     for (method, path) in [
         ("POST", "/v1/chat/completions"),
         ("POST", "/v1/chat/completions?beta=true"),
@@ -115,7 +115,7 @@ async fn generations_that_are_not_captured_are_counted() {
         ("POST", "/tokenize"),
     ] {
         let client = tokio::spawn(request(proxy.data, method, path, &[], b""));
-        hand.next().await.ok().await;
+        upstream.next().await.ok().await;
         assert_eq!(client.await.unwrap().status, 200);
     }
     let count = async |endpoint: &str| {
@@ -129,10 +129,10 @@ async fn generations_that_are_not_captured_are_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_port_forwards_only_control_routes() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut upstream, proxy) = started(&[]).await;
     for path in ["/pause_generation", "/update_weights_from_disk?x=1", "/flush_cache"] {
         let client = tokio::spawn(request(proxy.control, "POST", path, &[], b"{\"mode\":\"retract\"}"));
-        let mut call = hand.next().await;
+        let mut call = upstream.next().await;
         assert_eq!((call.asked.method.as_str(), call.asked.path.as_str()), ("POST", path));
         call.body_until(|body| body == b"{\"mode\":\"retract\"}").await;
         call.ok().await;
@@ -144,5 +144,5 @@ async fn control_port_forwards_only_control_routes() {
         let body = answer.json();
         assert!(body["message"].is_string() || body["error"]["message"].is_string(), "{body}");
     }
-    assert!(!hand.has_more(), "nothing else goes upstream");
+    assert!(!upstream.has_more(), "nothing else goes upstream");
 }

@@ -6,7 +6,7 @@ use tokentap::demo::EngineOptions;
 use tokentap::chat::model::Chats;
 
 use crate::support::demo::Demo;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 /// The think tokens of the demo's tokenizer.
 const START: u64 = 1020;

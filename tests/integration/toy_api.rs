@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::support::client::{Connection, get, post, request, written};
 use crate::support::engine::answer;
-use crate::support::hand::{Hand, STREAM, event, soon};
+use crate::support::manual_upstream::{ManualUpstream, STREAM, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, message};
+use crate::support::upstream::{EngineProfile, Upstream, message};
 use api::ToyApi;
 
 async fn toy(upstream: SocketAddr) -> Proxy {
@@ -20,7 +20,7 @@ async fn toy(upstream: SocketAddr) -> Proxy {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn toy_request_is_generated_encoded_recorded_and_counted() {
-    let upstream = Upstream::start(Nature::default(), answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), answer).await;
     let proxy = toy(upstream.addr).await;
     let call = json!({"say": "a", "tokens": 4, "session_id": "s"}).to_string();
     let reply = post(proxy.data, "/toy", call.as_bytes()).await;
@@ -44,8 +44,8 @@ async fn toy_request_is_generated_encoded_recorded_and_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn toy_errors_have_the_shape_of_the_api() {
-    let mut hand = Hand::start().await;
-    let proxy = toy(hand.addr).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = toy(upstream.addr).await;
     let invalid = post(proxy.data, "/toy", b"{\"say\": 1}").await;
     assert_eq!(invalid.status, 400);
     assert!(invalid.json()["toy_error"].as_str().unwrap().contains("invalid type"), "{}", invalid.text());
@@ -55,7 +55,7 @@ async fn toy_errors_have_the_shape_of_the_api() {
     let asking = tokio::spawn(post_owned(proxy.data, json!({"say": "a", "tokens": 4}).to_string()));
     for _ in 0..2 {
         // first with forced logprobs, then as the client wrote it
-        hand.next().await.reply(&message(400, &[], b"no such model")).await;
+        upstream.next().await.reply(&message(400, &[], b"no such model")).await;
     }
     let refused = asking.await.unwrap();
     assert_eq!((refused.0, &*refused.1), (400, "{\"toy_error\":\"no such model\"}"));
@@ -68,8 +68,8 @@ async fn post_owned(addr: SocketAddr, body: String) -> (u16, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn toy_retry_joins_the_running_call_and_disconnect_aborts_it() {
-    let mut hand = Hand::start().await;
-    let proxy = toy(hand.addr).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = toy(upstream.addr).await;
     let body = json!({"say": "a", "tokens": 4, "stream": true, "session_id": "s"}).to_string();
     let send = async |headers: &[(&str, &str)]| {
         let mut client = Connection::open(proxy.data).await;
@@ -77,15 +77,15 @@ async fn toy_retry_joins_the_running_call_and_disconnect_aborts_it() {
         client
     };
     let mut first = send(&[]).await;
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event("r", 0)).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&event("r", 0)).await;
     assert!(first.read_until(|read| memchr::memmem::find(read, b"toy []").is_some()).await);
     let mut retry = send(&[("x-stainless-retry-count", "1")]).await;
     assert!(retry.read_until(|read| memchr::memmem::find(read, b"toy []").is_some()).await, "it reads the same stream");
-    assert!(!hand.has_more(), "one request to the engine");
+    assert!(!upstream.has_more(), "one request to the engine");
     drop((first, retry));
-    let abort = hand.next().await;
+    let abort = upstream.next().await;
     assert_eq!(abort.asked.path, "/abort_request", "all readers have disconnected");
-    call.gone().await;
+    call.closed().await;
 }

@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::support::client::{Answer, get, request};
 use crate::support::fixture::Fixture;
-use crate::support::hand::{Call, END, Hand, STREAM, chunk};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 /// A tokentap and an engine whose recorded replies the test sends.
 struct Stage {
-    hand: Hand,
+    upstream: ManualUpstream,
     proxy: Proxy,
 }
 
@@ -25,9 +25,9 @@ struct Running {
 
 impl Stage {
     async fn start() -> Self {
-        let hand = Hand::start().await;
-        let proxy = Proxy::probed(hand.addr, &[]).await;
-        Self { hand, proxy }
+        let upstream = ManualUpstream::start().await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        Self { upstream, proxy }
     }
 
     async fn epoch(&self) -> u64 {
@@ -45,7 +45,7 @@ impl Stage {
             let headers = [("x-session-id", session.as_str()), ("x-recording", &session)];
             request(addr, &recorded.method, &recorded.path, &headers, &recorded.body).await
         });
-        let call = self.hand.next().await;
+        let call = self.upstream.next().await;
         assert_eq!(call.asked.path, fixture.path, "{case} arrives");
         Running { fixture, call, client }
     }
@@ -57,9 +57,9 @@ impl Stage {
 
     /// The spans of a session of one turn, and the turn.
     async fn recorded(&self, case: &str) -> (Vec<Span>, Value) {
-        let said = get(self.proxy.control, &format!("/v1/sessions/{case}/trajectories")).await.json();
-        let rows = said["trajectories"].as_array().unwrap();
-        assert_eq!((rows.len(), rows[0]["turns"].as_array().unwrap().len()), (1, 1), "{said}");
+        let trajectories = get(self.proxy.control, &format!("/v1/sessions/{case}/trajectories")).await.json();
+        let rows = trajectories["trajectories"].as_array().unwrap();
+        assert_eq!((rows.len(), rows[0]["turns"].as_array().unwrap().len()), (1, 1), "{trajectories}");
         (spans(&rows[0]), rows[0].clone())
     }
 }
@@ -197,17 +197,17 @@ async fn across_a_pause(stage: &mut Stage, before: u64) {
     assert_eq!(generation.engines(), [("v4".to_owned(), 0, 79), ("v5".to_owned(), 79, 120)]);
     let reply = generation.fixture.reply.clone();
     let events: Vec<&[u8]> = reply.split_inclusive(|byte| *byte == b'\n').collect();
-    generation.call.say(STREAM).await;
+    generation.call.send(STREAM).await;
     let of_v5 = events.iter().position(|event| memchr::memmem::find(event, b"\"weight_version\":\"v5\"").is_some());
     let (old, new) = events.split_at(of_v5.expect("later events are of the new policy"));
     for event in old {
-        generation.call.say(&chunk(event)).await;
+        generation.call.send(&chunk(event)).await;
     }
     for case in ["w-13b-pause-retract", "w-13c-update", "w-13d-continue"] {
         stage.play(case).await;
     }
     for event in new {
-        generation.call.say(&chunk(event)).await;
+        generation.call.send(&chunk(event)).await;
     }
     generation.call.reply(END).await;
     let answer = generation.client.await.unwrap();

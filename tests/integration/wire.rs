@@ -1,7 +1,7 @@
 //! Malformed and malicious requests: tokentap forwards one well-formed request, or none.
 //!
-//! Every case of the table uses a new connection with an ordinary request after it, in one write and byte by byte. The upstream records
-//! everything it receives and parses it strictly, so that a smuggled request or a surplus byte is found on any of its connections.
+//! Each case of the table is sent on a new connection, followed by an ordinary request, in one write and byte by byte. The upstream records
+//! every byte it receives and parses strictly, so that it detects a smuggled request or a surplus byte on any connection.
 
 mod case;
 mod exchange;
@@ -109,10 +109,10 @@ fn compare(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[Journa
         JournalEntry::Complete(seen) => Some(seen),
         _ => None,
     });
-    let (behind, seen): (Vec<_>, Vec<_>) = whole.partition(|seen| seen.target.starts_with("/livez?"));
+    let (next, seen): (Vec<_>, Vec<_>) = whole.partition(|seen| seen.target.starts_with("/livez?"));
     let reaches = usize::from(kept && port != Port::Control);
     let bodies = case.bodies(tag);
-    if behind.len() != reaches || !seen.iter().map(|seen| &seen.body).eq(&bodies) {
+    if next.len() != reaches || !seen.iter().map(|seen| &seen.body).eq(&bodies) {
         let expected: Vec<String> = bodies.iter().map(|body| body.escape_ascii().to_string()).collect();
         return Err(format!("expected the bodies {expected:?}"));
     }

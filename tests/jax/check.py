@@ -1,6 +1,6 @@
 """tokentap in front of a live sglang-jax: one mode of the engine, checked against the engine itself and its weights.
 
-Prints a line for each thing that holds or does not; exit status 1 if one does not. tests/router and tests/real have to be on the path."""
+Prints a line per check; exit status 1 if one failed. tests/router and tests/real must be on the Python path."""
 
 import argparse
 import http.client
@@ -15,12 +15,12 @@ from weights import Weights, entropies
 from wire import Stream
 
 PROMPT, NEW, MORE = [10, 11, 12], 12, [13, 14]
-# tokentap's own k, because the engine compiles its model for each k
+# the same k as tokentap, because the engine compiles its model for each k
 K = 20
 # float32 logits of the engine against float64
 SLACK = 2e-4
 COMPILING = 300
-# what the engine offers, by mode: are logprobs streamed, and are `output_ids` the sampled tokens
+# capabilities by mode: whether logprobs are streamed, and whether `output_ids` are the sampled tokens
 MODES = {"overlap": (True, False), "no-overlap": (False, False), "skip-tokenizer": (True, True)}
 
 
@@ -69,12 +69,12 @@ class Check:
         return turns[0]["fault"] if len(turns) == 1 else f"{len(turns)} turns"
 
     def export(self, session):
-        """The rows of a session, and how many were refused, by reason."""
+        """The rows of a session, and the numbers of refused rows by reason."""
         reply = ask(f"{self.control}/v1/samples", {"sessions": [session], "format": "jsonl"})
         return [json.loads(line) for line in reply.body.splitlines()], json.loads(reply.headers["tokentap-refused"])
 
     def reference(self):
-        """The engine's own replies, and that the weights are the ones it serves."""
+        """Requests the engine's own replies, and checks that they match the weights."""
         self.plain = self.direct(body())
         self.own = self.direct(body(**logprobs()))
         self.greedy = ids(self.own.json()["meta_info"]["output_token_logprobs"])
@@ -86,21 +86,21 @@ class Check:
         self.holds("engine: its logprobs are those of the weights", difference < SLACK, difference)
 
     def report(self):
-        """What `tokentap check` prints."""
-        said = self.processes.check(self.engine)
-        print("".join(f"      | {line}\n" for line in said.splitlines()), end="")
-        self.holds("check: the engine is sglang-jax", "is sglang-jax" in said, said)
-        self.holds("check: whether logprobs can be streamed", ("logprobs can be streamed" in said) == self.streams, said)
-        self.holds("check: whether turns without logprobs are trained", ("ids_unverified" in said) != self.sampled_ids, said)
-        self.holds("check: names no flag that only SGLang has", "incremental-streaming-output" not in said, said)
+        """Checks the output of `tokentap check`."""
+        report = self.processes.check(self.engine)
+        print("".join(f"      | {line}\n" for line in report.splitlines()), end="")
+        self.holds("check: the engine is sglang-jax", "is sglang-jax" in report, report)
+        self.holds("check: whether logprobs can be streamed", ("logprobs can be streamed" in report) == self.streams, report)
+        self.holds("check: whether turns without logprobs are trained", ("ids_unverified" in report) != self.sampled_ids, report)
+        self.holds("check: names no flag that only SGLang has", "incremental-streaming-output" not in report, report)
 
     def replies(self):
-        """Replies are those of the engine, and what is appended."""
+        """Compares replies with those of the engine, and checks the added members."""
         reply = self.via(body())
         differences = same.head(self.plain, reply) + same.item(self.plain.json(), reply.json(), False, False)
         self.holds("reply: that of the engine", not differences, differences)
         info = reply.json()["meta_info"]["entropy_info"]
-        self.holds("reply: no logprobs are forced where nobody asks for entropies", info["reason"] == "jax", info)
+        self.holds("reply: no logprobs are forced unless the client requests entropies", info["reason"] == "jax", info)
         reply = self.via(body(**logprobs()))
         differences = same.head(self.own, reply) + same.item(self.own.json(), reply.json(), False, False)
         self.holds("reply with logprobs: that of the engine", not differences, differences)
@@ -112,23 +112,23 @@ class Check:
         self.holds(f"entropy: of the softmax of the reply's own top-{K}", difference < 1e-5, difference)
 
     def truth(self, what, item, temperature, prompt=PROMPT):
-        """The entropies of one reply, against the whole distribution."""
+        """Compares the entropies of one reply with the full distribution."""
         meta, output = item["meta_info"], item["output_ids"]
         true = entropies(self.weights.logprobs(prompt, output, temperature))
         numbers = [meta.get(f"output_token_entropy{name}") or [] for name in ("", "_lower", "_upper")]
         whole = all(len(each) == len(output) == NEW and None not in each for each in numbers)
         if not whole:
-            self.holds(f"entropy: one a token, {what}", False, meta)
+            self.holds(f"entropy: one for each token, {what}", False, meta)
             return
         value, lower, upper = (np.array(each) for each in numbers)
         outside = np.maximum(lower - true, true - upper).max()
         summary = f"mean error {np.abs(value - true).mean():.3f} nat, mean width {(upper - lower).mean():.3f}"
-        self.holds(f"entropy: the true one is within each interval, {what} ({summary})", outside < SLACK, outside)
+        self.holds(f"entropy: each interval contains the true entropy, {what} ({summary})", outside < SLACK, outside)
         named = meta["entropy_info"]["temperature"]
-        self.holds(f"entropy: the temperature is named, {what}", named == temperature, meta["entropy_info"])
+        self.holds(f"entropy: the temperature is reported, {what}", named == temperature, meta["entropy_info"])
 
     def forced(self):
-        """Logprobs that tokentap asks for and removes."""
+        """Entropies from logprobs that tokentap forces and removes."""
         wanted = {"return_entropy": True, "entropy_options": {"bounds": True}}
         for temperature in (0, 0.7, 1):
             item = self.via(body(temperature, **wanted)).json()
@@ -156,7 +156,7 @@ class Check:
             self.holds("stream: no logprobs are forced", info["source"] == "none" and info["reason"] == "jax_stream", info)
 
     def sessions(self):
-        """What is recorded of a turn, by what is known of its tokens."""
+        """The recorded turns and their faults, which depend on whether the sampled ids are known."""
         expected = None if self.sampled_ids else "ids_unverified"
         self.via(body(), "plain")
         self.holds(f"session: a turn without logprobs has the fault {expected}", self.fault("plain") == expected, self.fault("plain"))
@@ -165,7 +165,7 @@ class Check:
             whole = [row.get("token_ids") for row in rows] == [PROMPT + self.greedy]
             self.holds("session: its tokens are trained", whole and rows[0]["loss_mask"] == [0] * len(PROMPT) + [1] * NEW, rows)
         else:
-            self.holds("session: it is refused for that reason", not rows and refused == {"ids_unverified": 1}, (rows, refused))
+            self.holds("session: its row is refused for that reason", not rows and refused == {"ids_unverified": 1}, (rows, refused))
         self.via(body(stream=True, return_entropy=True), "streamed")
         expected = None if self.streams else expected
         found = self.fault("streamed")
@@ -187,7 +187,7 @@ class Check:
         self.holds(f"session: the stop token{left_out} is recorded", whole and self.fault("stopped") is None, rows)
 
     def conversation(self):
-        """Two turns, and their export."""
+        """Compares the export of two turns with their replies."""
         first = self.via(body(0.7, **logprobs()), "dialog").json()["meta_info"]
         prompt = PROMPT + ids(first["output_token_logprobs"]) + MORE
         request = body(0.7, **logprobs(stream=self.streams)) | {"input_ids": prompt}
@@ -205,10 +205,10 @@ class Check:
         for name, values in expected.items():
             value = found[0].get(name)
             equal = single(value) == single(values) if name in ("logprobs", "entropy") else value == values
-            self.holds(f"export: {name} as the replies had them", equal, (value, values))
+            self.holds(f"export: {name} equals that of the replies", equal, (value, values))
 
-    def leaving(self):
-        """A client that leaves ends its generation."""
+    def disconnect(self):
+        """A disconnect aborts the generation."""
 
         def running():
             state = ask(f"{self.engine}/get_server_info").json()["internal_states"][0]
@@ -216,14 +216,14 @@ class Check:
 
         stream = Stream(self.data, body(tokens=1900, rid="left", stream=True))
         stream.next()
-        until("the engine runs it", running)
+        until("the engine runs the generation", running)
         stream.drop()
-        until("it ends at the engine", lambda: not running(), 60)
+        until("the generation ends at the engine", lambda: not running(), 60)
         aborts = [line for line in ask(f"{self.control}/metrics").body.decode().splitlines() if line.startswith("tokentap_aborts_sent_total")]
-        self.holds("abort: a client that leaves ends its generation", aborts and aborts[0].endswith(" 1"), aborts)
+        self.holds("abort: a disconnect aborts the generation", aborts and aborts[0].endswith(" 1"), aborts)
 
     def chat(self):
-        """Chats are served by the engine's own endpoint, which tells no ids."""
+        """Chats are served by the engine's own endpoint, which returns no ids."""
         request = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": NEW, "temperature": 0}
         direct = ask(f"{self.engine}/v1/chat/completions", request, timeout=COMPILING)
         via = ask(f"{self.data}/sessions/chat/v1/chat/completions", request, timeout=COMPILING)
@@ -232,7 +232,7 @@ class Check:
         self.holds("chat: its session is incomplete", session["incomplete"] and session["turns"] == 0, session)
 
     def broken_stream(self):
-        """Why no logprobs are forced on streams without the overlap schedule. Last: the engine may end of it."""
+        """Shows why no logprobs are forced on streams without the overlap schedule. Runs last, because the engine may crash."""
         for name, generate in (("engine", self.direct), ("tokentap", self.via)):
             try:
                 events = generate(body(stream=True, **logprobs())).body.decode()
@@ -256,7 +256,7 @@ def main():
         check.forced()
         check.sessions()
         check.conversation()
-        check.leaving()
+        check.disconnect()
         if not check.sampled_ids:
             check.chat()
         if not check.streams:

@@ -10,7 +10,7 @@ root=$(cd "$here/../.." && pwd)
 source=${1:-}
 shift || true
 if [[ ! $source ]]; then
-  echo "SKIPPED: nothing was checked, because no sglang-jax is at hand; get a checkout, then: make jax SRC=path/to/sglang-jax" >&2
+  echo "SKIPPED: nothing was checked, because no checkout of sglang-jax was given; run: make jax SRC=path/to/sglang-jax" >&2
   exit 0
 fi
 if [[ ! -f $source/python/sgl_jax/launch_server.py ]]; then echo "$source is no checkout of sglang-jax" >&2; exit 2; fi
@@ -42,7 +42,7 @@ install() {
     echo "$stamp" >"$venv/stamp"
   fi
   bash "$here/../real/tokenizer.sh" "$tools" || return
-  # the kernels of sglang-jax take no other head_dim
+  # the kernels of sglang-jax support no other head_dim
   [[ -f $tools/model/config.json ]] ||
     "$venv/bin/python" "$here/../real/make_model.py" --out "$tools/model" --tokenizer "$tools/tokenizer" --seed 0 --head-dim 128
 }
@@ -56,8 +56,8 @@ serve() { # serve MODE PORT: sglang-jax, answering
   local options=()
   [[ $1 == no-overlap ]] && options+=(--disable-overlap-schedule)
   [[ $1 == skip-tokenizer ]] && options+=(--skip-tokenizer-init)
-  # One request at a time: with native attention on the CPU the tokens of requests that run together are not those of each alone.
-  # The compilation cache saves each mode what the one before it compiled.
+  # One request at a time: with native attention on the CPU, concurrent requests sample other tokens than each would alone.
+  # The modes share a compilation cache.
   JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$tools/cache HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONPATH=$source/python \
     setsid "$venv/bin/python" -m sgl_jax.launch_server --model-path "$tools/model" --served-model-name tiny \
     --host 127.0.0.1 --port "$2" --device cpu --attention-backend native --dtype float32 --mem-fraction-static 0.2 \
@@ -73,7 +73,7 @@ serve() { # serve MODE PORT: sglang-jax, answering
   return 1
 }
 
-one() { # one MODE: 0 when everything holds
+one() { # one MODE: returns 0 if all checks pass
   local port
   read -r port _ < <(free_ports)
   serve "$1" "$port" &&

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tokentap under load and attack, one load after the other, each bounded in time; what was measured is printed.
+# Runs tokentap under load and attack, one load after the other, each bounded in time, and prints the measurements.
 #   TOKENTAP   the binary (else the one that cargo builds with the bench)
-#   run.sh [NAME [NUMBER]]…   only these: idle streams control slow flood soak (benches/load.rs says what the numbers are)
-# slowhttptest and h2load are Debian's packages slowhttptest and nghttp2-client; they are installed where they are missing and this may.
+#   run.sh [NAME [NUMBER]]…   runs only these loads: idle streams control slow flood soak (benches/load.rs explains the numbers)
+# slowhttptest and h2load are in Debian's packages slowhttptest and nghttp2-client; they are installed if missing and permitted.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,7 +15,7 @@ need() {
 need slowhttptest slowhttptest
 need h2load nghttp2-client
 
-# ten thousand connections are as many descriptors on either side
+# ten thousand connections need as many descriptors in each process
 ulimit -n "$(ulimit -H -n)"
 descriptors=$(ulimit -n)
 if [[ $descriptors != unlimited && $descriptors -lt 11000 ]]; then

@@ -24,14 +24,14 @@ ASSETS = Path(__file__).resolve().parents[2] / "src" / "demo" / "assets"
 
 
 def twenty(tap: Tap, name: str) -> None:
-    """Twenty turns in one session: one row, bit for bit what the client received, and what the engine received and returned."""
+    """Twenty turns in one session are one row, which equals the client's replies and the engine's requests and replies bit by bit."""
     session = "twenty-" + "".join(filter(str.isalnum, name))
     since = len(tap.engine.of("/generate")) if tap.engine else 0
     with tap.delivery(session) as to:
-        said = conversation.converse(to, WAYS[name])
+        received = conversation.converse(to, WAYS[name])
     prompts, outputs = conversation.line(tap, session)
-    carried = conversation.same_as_replies(said, prompts, outputs)
-    assert carried == (0 if "stream" in name else conversation.TURNS), f"{carried} replies had ids"
+    with_ids = conversation.same_as_replies(received, prompts, outputs)
+    assert with_ids == (0 if "stream" in name else conversation.TURNS), f"{with_ids} replies had ids"
     if tap.engine:
         conversation.same_as_engine(tap, since, prompts, outputs)
 
@@ -58,7 +58,7 @@ def main() -> int:
             print(f"ok   {name} ({time.monotonic() - begun:.1f} s)", flush=True)
 
     print(f"openai {openai.__version__}")
-    # the SDK expects texts in `metadata`, and SGLang's replies have a list there
+    # the SDK expects strings in `metadata`, where SGLang's replies have a list
     warnings.filterwarnings("ignore", "(?s)Pydantic serializer warnings.*metadata")
     demo = Tap(args.data, args.control, args.token)
     for name in ("create", "create(stream=True)", "stream()"):
@@ -77,9 +77,9 @@ def main() -> int:
         tap.token, tap.key = args.token, "agent"
         for name in WAYS:
             check(f"watched: twenty turns by {name}", partial(twenty, tap, name))
-        for one in [*replies.CHECKS, *failures.CHECKS, failures.keys]:
+        for one in [*replies.CHECKS, *failures.CHECKS, failures.wrong_key]:
             check(f"watched: {one.__name__}", partial(one, tap))
-    print(f"{failed} failed" if failed else "all as it should be")
+    print(f"{failed} failed" if failed else "all checks passed")
     return 1 if failed else 0
 
 

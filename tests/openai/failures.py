@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import openai
 from conversation import exported
 from recorder import Exchange, Recorder
-from replies import QUESTION, asked
+from replies import QUESTION, build_request
 from tap import Tap, soon
-from ways import WAYS, Together
+from ways import WAYS, StreamAssembler
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def raised(kind: type[openai.APIError], words: str = "", status: int | None = No
 
 def too_long(tap: Tap) -> None:
     """A conversation that is too long is a BadRequestError with the message that agents search for, in every way of calling."""
-    request = asked(messages=[{"role": "user", "content": "word " * 5000}])
+    request = build_request(messages=[{"role": "user", "content": "word " * 5000}])
     with tap.delivery("long") as to:
         for name, way in WAYS.items():
             try:
@@ -35,10 +35,10 @@ def too_long(tap: Tap) -> None:
                 assert "maximum context length" in error.message, f"{name}: {error}"
                 assert error.type == "BadRequestError", f"{name}: {error.body}"
             else:
-                raise AssertionError(f"{name}: it fits")
+                raise AssertionError(f"{name}: the conversation was accepted")
 
 
-def wrong(tap: Tap) -> None:
+def invalid_requests(tap: Tap) -> None:
     """Requests that cannot be served fail with the reason, and leave no turn."""
     with tap.delivery("wrong", max_retries=0) as to:
         create = to.sync.chat.completions.create
@@ -70,16 +70,16 @@ def wrong(tap: Tap) -> None:
         list(to.sync.chat.completions.create(model="demo", messages=QUESTION, temperature=-1, stream=True))
 
 
-def keys(tap: Tap) -> None:
+def wrong_key(tap: Tap) -> None:
     """A wrong key is an AuthenticationError."""
     with tap.delivery("keys", key="wrong") as to:
         for way in WAYS.values():
             with raised(openai.AuthenticationError, status=401):
-                way(to, asked("No.<|im_end|>"))
+                way(to, build_request("No.<|im_end|>"))
 
 
-def refused_once(tap: Tap) -> None:
-    """A temporary engine error is an error of its class, or is retried; then the session has one turn."""
+def temporary_errors(tap: Tap) -> None:
+    """A temporary error of the engine raises the SDK's exception, or is retried; after a retry the session has one turn."""
     assert tap.engine
     # tokentap itself retries a 500 without the logprobs that it forced
     refusals = [
@@ -88,70 +88,70 @@ def refused_once(tap: Tap) -> None:
         (429, 1, openai.RateLimitError),
     ]
     for status, times, kind in refusals:
-        left = [times]
+        remaining = [times]
 
-        def fate(exchange: Exchange, left: list[int] = left, status: int = status) -> int | None:
-            if exchange.path == "/generate" and left[0]:
-                left[0] -= 1
+        def fault(exchange: Exchange, remaining: list[int] = remaining, status: int = status) -> int | None:
+            if exchange.path == "/generate" and remaining[0]:
+                remaining[0] -= 1
                 return status
             return None
 
-        tap.engine.fate = fate
+        tap.engine.fault = fault
         try:
             with tap.delivery(f"once-{status}", max_retries=0) as to, raised(kind, "not now", status):
-                WAYS["create"](to, asked("Yes.<|im_end|>"))
-            left[0] = times
+                WAYS["create"](to, build_request("Yes.<|im_end|>"))
+            remaining[0] = times
             with tap.delivery(f"again-{status}", max_retries=2) as to:
-                said = WAYS["create"](to, asked("Yes.<|im_end|>"))
+                reply = WAYS["create"](to, build_request("Yes.<|im_end|>"))
         finally:
-            tap.engine.fate = lambda exchange: None
-        assert said.content == "Yes." and left == [0]
+            tap.engine.fault = lambda exchange: None
+        assert reply.content == "Yes." and remaining == [0]
         (row,) = tap.rows(f"again-{status}")
-        assert sum(row["loss_mask"]) == len(said.ids) and len(tap.turns(f"again-{status}")) == 1
+        assert sum(row["loss_mask"]) == len(reply.ids) and len(tap.turns(f"again-{status}")) == 1
 
 
-def retried(tap: Tap) -> None:
-    """The SDK retries a call whose connection is lost and marks the retry; the session has it once and continues."""
+def lost_connections(tap: Tap) -> None:
+    """The SDK retries a call whose connection is lost and marks the retry; the session records it once and continues."""
     for name in ("create", "create(stream=True)"):
         session = "lost-" + name[-5:-1].lower()
         between = Recorder(tap.data)
-        between.fate = lambda exchange, between=between: "lose" if len(between.exchanges) == 1 else None
+        between.fault = lambda exchange, between=between: "lose" if len(between.exchanges) == 1 else None
         try:
             with Tap(between.address, tap.control, tap.token, tap.key).delivery(session, max_retries=2) as to:
-                said = WAYS[name](to, asked(max_tokens=300, extra_body={"ignore_eos": True}))
+                reply = WAYS[name](to, build_request(max_tokens=300, extra_body={"ignore_eos": True}))
                 counts = [one.headers["x-stainless-retry-count"] for one in between.exchanges]
-                messages = [*QUESTION, said.message, {"role": "user", "content": "And?"}]
-                WAYS["create"](to, asked("So.<|im_end|>", messages=messages))
+                messages = [*QUESTION, reply.message, {"role": "user", "content": "And?"}]
+                WAYS["create"](to, build_request("So.<|im_end|>", messages=messages))
         finally:
             between.close()
         assert counts == ["0", "1"], counts
         (row,) = tap.rows(session)
         outputs = exported(row)[1]
         assert [turn["cause"] for turn in row["turns"]][1:] == ["extends_length"], row["turns"]
-        assert len(outputs[0]) == said.usage.completion_tokens and sum(row["loss_mask"]) == sum(map(len, outputs)), (
+        assert len(outputs[0]) == reply.usage.completion_tokens and sum(row["loss_mask"]) == sum(map(len, outputs)), (
             outputs
         )
 
 
-def left(tap: Tap) -> None:
+def closed_streams(tap: Tap) -> None:
     """Closing a stream early aborts the generation, and its turn is not trained."""
     with tap.delivery("left") as to:
-        chunks = to.sync.chat.completions.create(**asked(max_tokens=2500, extra_body={"ignore_eos": True}), stream=True)
-        together = Together()
+        chunks = to.sync.chat.completions.create(**build_request(max_tokens=2500, extra_body={"ignore_eos": True}), stream=True)
+        assembler = StreamAssembler()
         for _, chunk in zip(range(4), chunks, strict=False):
-            together.add(chunk)
+            assembler.add(chunk)
         chunks.close()
-        soon("the turn is told", lambda: len(tap.turns("left")) == 1)
+        soon("the turn is recorded", lambda: len(tap.turns("left")) == 1)
         (turn,) = tap.turns("left")
         assert turn["fault"] == "disconnected", turn
         refused = tap.get("/v1/sessions/left/trajectories")["refused"]
         assert [one["reason"] for one in refused] == ["disconnected"], refused
-        # the same with the stream of the helper
-        with to.sync.chat.completions.stream(**asked(max_tokens=2500, extra_body={"ignore_eos": True})) as events:
+        # also with the SDK's stream helper
+        with to.sync.chat.completions.stream(**build_request(max_tokens=2500, extra_body={"ignore_eos": True})) as events:
             next(iter(events))
-        soon("the turn is told", lambda: len(tap.turns("left")) == 2)
-        said = WAYS["create"](to, asked("Still there.<|im_end|>"))
-    assert said.content == "Still there."
+        soon("the turn is recorded", lambda: len(tap.turns("left")) == 2)
+        reply = WAYS["create"](to, build_request("Still there.<|im_end|>"))
+    assert reply.content == "Still there."
 
 
-CHECKS = [too_long, wrong, refused_once, retried, left]
+CHECKS = [too_long, invalid_requests, temporary_errors, lost_connections, closed_streams]

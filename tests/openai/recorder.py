@@ -42,7 +42,7 @@ class Exchange:
         return [json.loads(frame) for frame in frames]
 
     def sampled(self, index: int = 0) -> list[int]:
-        """The ids that the engine sampled, without repetitions."""
+        """The ids that the engine sampled, each once, in either stream mode."""
         ids: list[int] = []
         objects = self.objects()
         if not self.answered.startswith(b"data: "):
@@ -50,23 +50,23 @@ class Exchange:
         for event in objects:
             if event.get("index", 0) != index:
                 continue
-            # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are complete
+            # under load 0.5.6 --stream-output merges events and drops ids from output_ids; the logprobs are complete
             rows = event["meta_info"].get("output_token_logprobs")
             new = [row[1] for row in rows] if rows else event["output_ids"]
             counted = event["meta_info"]["completion_tokens"]
-            # cumulative lists have all items, incremental lists the new ones
+            # a cumulative list has all items, an incremental list only the new ones
             ids = new if len(new) == counted else ids + new
         return ids
 
 
 class Recorder:
-    """Listens on a free port; `address` is its address. `fate`, asked with each request, may say
-    "lose" (close the connection as soon as it has been forwarded) or a status to answer with instead."""
+    """Listens on a free port; `address` is its address. `fault` is called with each request and returns None, "lose" (forward the
+    request, then close the connection without a reply), or a status to reply with instead of forwarding."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
         self.exchanges: list[Exchange] = []
-        self.fate: Callable[[Exchange], str | int | None] = lambda exchange: None
+        self.fault: Callable[[Exchange], str | int | None] = lambda exchange: None
         handler = type("Bound", (Handler,), {"recorder": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -74,7 +74,7 @@ class Recorder:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def of(self, path: str) -> list[Exchange]:
-        """The calls of a path, without the short ones of tokentap's probe."""
+        """The calls of a path, without those of tokentap's probe, whose prompts are short."""
         asked = [one for one in list(self.exchanges) if one.path == path]
         return [one for one in asked if len(one.request.get("input_ids") or [0] * 99) > 8]
 
@@ -85,7 +85,7 @@ class Recorder:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # a head and its body are two writes, and the receiver may pause between them
+    # a head and its body are two writes, which Nagle's algorithm would delay
     disable_nagle_algorithm = True
     recorder: Recorder
 
@@ -98,25 +98,25 @@ class Handler(BaseHTTPRequestHandler):
         exchange = Exchange(self.path, headers, body)
         if body:
             self.recorder.exchanges.append(exchange)
-        fate = self.recorder.fate(exchange)
-        if isinstance(fate, int):
-            self.whole(fate, [], json.dumps({"error": {"message": "not now"}}).encode())
+        fault = self.recorder.fault(exchange)
+        if isinstance(fault, int):
+            self.whole(fault, [], json.dumps({"error": {"message": "not now"}}).encode())
             return
-        # after a pause the wait can be long
+        # a generation that waits for a paused engine can take long
         upstream = http.client.HTTPConnection(self.recorder.upstream, timeout=600)
         try:
             upstream.connect()
             upstream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             kept = {name: value for name, value in headers.items() if name not in HOP}
             upstream.request(self.command, self.path, body or None, kept)
-            if fate == "lose":
+            if fault == "lose":
                 self.close_connection = True
                 return
             reply = upstream.getresponse()
             exchange.status = reply.status
             self.pass_on(reply, exchange)
         except OSError:
-            # one of the two has disconnected
+            # the client or the upstream has disconnected
             self.close_connection = True
         finally:
             upstream.close()

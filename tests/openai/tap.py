@@ -87,8 +87,8 @@ def addresses(process: subprocess.Popen[bytes], log: str, ready: str) -> list[st
     while True:
         with open(log) as file:
             lines = [json.loads(line) for line in file if line.startswith("{") and line.endswith("}\n")]
-        said = {line["message"]: line for line in lines}
-        if ready in said:
+        messages = {line["message"] for line in lines}
+        if ready in messages:
             listening = next(line for line in lines if "control" in line and "data" in line)
             return [listening[name].removeprefix("http://") for name in ("data", "control")]
         assert process.poll() is None and time.monotonic() < until, f"tokentap did not start: {lines[-3:]}"

@@ -1,4 +1,4 @@
-"""The ways in which agents call the SDK. Each requests one completion, in a form that can be compared."""
+"""The ways in which agents call the SDK. Each requests one completion and returns it in a comparable form."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from openai.types.chat import (
 
 
 @dataclass
-class Said:
-    """A reply, whatever the way of calling."""
+class Reply:
+    """A reply, in the same form for every way of calling."""
 
     message: Any
     content: str
@@ -28,7 +28,7 @@ class Said:
     call_ids: list[str]
     finish: str | None
     usage: Any = None
-    # set if they were requested, which requires a reply without streaming
+    # None unless they were requested, which streams do not support
     prompt: list[int] | None = None
     ids: list[int] | None = None
     pieces: int = 1
@@ -40,10 +40,10 @@ class Said:
 
 @dataclass
 class Delivery:
-    """Where a session's calls go: `/sessions/{session}/v1`."""
+    """The SDK's clients with the base URL of a session: `/sessions/{session}/v1`."""
 
     sync: OpenAI
-    later: AsyncOpenAI
+    asynchronous: AsyncOpenAI
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
     @classmethod
@@ -53,21 +53,21 @@ class Delivery:
 
     def close(self) -> None:
         self.sync.close()
-        self.loop.run_until_complete(self.later.close())
+        self.loop.run_until_complete(self.asynchronous.close())
         self.loop.close()
 
 
-def of_completion(completion: ChatCompletion) -> Said:
-    """A complete reply: typed members have their types, and the ids are separate members."""
+def of_completion(completion: ChatCompletion) -> Reply:
+    """Checks the types of a complete reply and converts it; the ids are extra members."""
     assert isinstance(completion, ChatCompletion), type(completion)
     assert completion.object == "chat.completion" and completion.id and completion.created > 1_700_000_000, completion
     choice = completion.choices[0]
-    message, beside = choice.message, choice.model_extra or {}
+    message, extra = choice.message, choice.model_extra or {}
     assert isinstance(message, ChatCompletionMessage) and message.role == "assistant"
     calls = message.tool_calls or []
     for call in calls:
         assert isinstance(call, ChatCompletionMessageFunctionToolCall) and call.type == "function" and call.id, call
-    return Said(
+    return Reply(
         message=message,
         content=message.content or "",
         reasoning=(message.model_extra or {}).get("reasoning_content"),
@@ -75,13 +75,13 @@ def of_completion(completion: ChatCompletion) -> Said:
         call_ids=[call.id for call in calls],
         finish=choice.finish_reason,
         usage=completion.usage,
-        prompt=beside.get("prompt_token_ids"),
-        ids=beside.get("token_ids"),
+        prompt=extra.get("prompt_token_ids"),
+        ids=extra.get("token_ids"),
     )
 
 
-class Together:
-    """Chunks, joined as by an agent without the helper."""
+class StreamAssembler:
+    """Joins the chunks of a stream, as an agent without the SDK's helper does."""
 
     def __init__(self) -> None:
         self.content, self.reasoning, self.finish, self.usage, self.pieces = "", "", None, None, 0
@@ -90,10 +90,10 @@ class Together:
 
     def add(self, chunk: ChatCompletionChunk) -> None:
         assert isinstance(chunk, ChatCompletionChunk) and chunk.object == "chat.completion.chunk", chunk
-        assert self.usage is None, "nothing comes behind the usage"
+        assert self.usage is None, "a chunk after the usage"
         self.usage = chunk.usage
         for choice in chunk.choices:
-            assert self.finish is None, f"something comes behind the end: {chunk}"
+            assert self.finish is None, f"a chunk after the finish reason: {chunk}"
             self.pieces += 1
             delta = choice.delta
             self.role = self.role or delta.role
@@ -108,13 +108,13 @@ class Together:
                 self.calls[call.index]["function"]["arguments"] += call.function.arguments
             self.finish = choice.finish_reason
 
-    def said(self) -> Said:
+    def reply(self) -> Reply:
         assert self.role == "assistant", self.role
         message: dict[str, Any] = {"role": self.role, "content": self.content or None}
         if self.calls:
             message["tool_calls"] = self.calls
         functions = [call["function"] for call in self.calls]
-        return Said(
+        return Reply(
             message=message,
             content=self.content,
             reasoning=self.reasoning or None,
@@ -134,26 +134,26 @@ def with_ids(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "extra_body": {**request.get("extra_body", {}), **IDS}}
 
 
-def whole(to: Delivery, request: dict[str, Any]) -> Said:
+def whole(to: Delivery, request: dict[str, Any]) -> Reply:
     return of_completion(to.sync.chat.completions.create(**with_ids(request)))
 
 
-def raw(to: Delivery, request: dict[str, Any]) -> Said:
+def raw(to: Delivery, request: dict[str, Any]) -> Reply:
     reply = to.sync.chat.completions.with_raw_response.create(**with_ids(request))
     assert reply.status_code == 200 and reply.headers["x-tokentap-session"], reply.headers
     assert json.loads(reply.text)["id"] == reply.parse().id
     return of_completion(reply.parse())
 
 
-def streamed(to: Delivery, request: dict[str, Any]) -> Said:
-    together = Together()
+def streamed(to: Delivery, request: dict[str, Any]) -> Reply:
+    assembler = StreamAssembler()
     with to.sync.chat.completions.create(**request, stream=True, stream_options=USAGE) as chunks:
         for chunk in chunks:
-            together.add(chunk)
-    return together.said()
+            assembler.add(chunk)
+    return assembler.reply()
 
 
-def helper(to: Delivery, request: dict[str, Any]) -> Said:
+def helper(to: Delivery, request: dict[str, Any]) -> Reply:
     pieces = 0
     try:
         with to.sync.chat.completions.stream(**request, stream_options=USAGE) as events:
@@ -161,52 +161,52 @@ def helper(to: Delivery, request: dict[str, Any]) -> Said:
                 pieces += event.type == "chunk"
             completion = events.get_final_completion()
     except LengthFinishReasonError as cut:
-        # the helper raises an error, and agents continue with its contents
+        # the helper raises an error for a truncated reply; agents continue with the completion in it
         completion = cut.completion
-    said = of_completion(completion)
-    said.pieces = pieces
-    return said
+    reply = of_completion(completion)
+    reply.pieces = pieces
+    return reply
 
 
-def later(to: Delivery, request: dict[str, Any]) -> Said:
-    return of_completion(to.loop.run_until_complete(to.later.chat.completions.create(**with_ids(request))))
+def async_whole(to: Delivery, request: dict[str, Any]) -> Reply:
+    return of_completion(to.loop.run_until_complete(to.asynchronous.chat.completions.create(**with_ids(request))))
 
 
-def later_streamed(to: Delivery, request: dict[str, Any]) -> Said:
-    async def read() -> Said:
-        together = Together()
-        async with await to.later.chat.completions.create(**request, stream=True, stream_options=USAGE) as chunks:
+def async_streamed(to: Delivery, request: dict[str, Any]) -> Reply:
+    async def read() -> Reply:
+        assembler = StreamAssembler()
+        async with await to.asynchronous.chat.completions.create(**request, stream=True, stream_options=USAGE) as chunks:
             async for chunk in chunks:
-                together.add(chunk)
-        return together.said()
+                assembler.add(chunk)
+        return assembler.reply()
 
     return to.loop.run_until_complete(read())
 
 
-def later_helper(to: Delivery, request: dict[str, Any]) -> Said:
-    async def read() -> Said:
+def async_helper(to: Delivery, request: dict[str, Any]) -> Reply:
+    async def read() -> Reply:
         pieces = 0
         try:
-            async with to.later.chat.completions.stream(**request, stream_options=USAGE) as events:
+            async with to.asynchronous.chat.completions.stream(**request, stream_options=USAGE) as events:
                 async for event in events:
                     pieces += event.type == "chunk"
                 completion = await events.get_final_completion()
         except LengthFinishReasonError as cut:
             completion = cut.completion
-        said = of_completion(completion)
-        said.pieces = pieces
-        return said
+        reply = of_completion(completion)
+        reply.pieces = pieces
+        return reply
 
     return to.loop.run_until_complete(read())
 
 
-Way = Callable[[Delivery, dict[str, Any]], Said]
+Way = Callable[[Delivery, dict[str, Any]], Reply]
 WAYS: dict[str, Way] = {
     "create": whole,
     "with_raw_response": raw,
     "create(stream=True)": streamed,
     "stream()": helper,
-    "async create": later,
-    "async create(stream=True)": later_streamed,
-    "async stream()": later_helper,
+    "async create": async_whole,
+    "async create(stream=True)": async_streamed,
+    "async stream()": async_helper,
 }

@@ -1,4 +1,4 @@
-// Headless Chromium, which tells of everything that should not happen.
+// Headless Chromium that records faults: errors, dialogs and requests to other origins.
 
 import bundled from "@sparticuz/chromium";
 import { chromium } from "playwright-core";
@@ -37,12 +37,12 @@ export async function opened(origin, { at = "/", theme = "light", viewport = { w
   return { page, context, faults, asked };
 }
 
-/** Waits until a path is open and all of it is read. */
+/** Waits until a path is open and all its tokens are loaded. */
 export async function read(page, tokens) {
   await page.waitForFunction((count) => document.getElementById("status").textContent.startsWith(`${count.toLocaleString("en")} tokens`), tokens, { timeout: 60_000 });
 }
 
-/** Every token that has elements: its position, classes, text and colour. */
+/** The tokens that have elements: position, classes, text and colour. */
 export function tokens(page) {
   return page.evaluate(() => [...document.querySelectorAll("#tokens .t[data-at], pre .t")].map((node) => ({
     at: Number(node.dataset.at ?? -1), classes: node.className, text: node.textContent, colour: getComputedStyle(node).backgroundColor, title: node.title,

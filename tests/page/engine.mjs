@@ -1,13 +1,13 @@
-// An engine that answers /generate with tokens as it is told: texts that no model should write, and trajectories of any length.
+// A fake engine that answers /generate with the requested tokens: hostile texts, and trajectories of any length.
 
 import { createServer } from "node:http";
 
 /** Tokens of the vocabulary. */
 export const VOCABULARY = 32_000;
-/** Where the hostile ones begin. */
+/** The first id of the hostile tokens. */
 export const HOSTILE = 31_000;
 
-/** Texts that would do something if they were anything but text. */
+/** Hostile texts: markup, scripts, control characters, and very long text. */
 export const TEXTS = [
   "<script>window.hit = 1</script>", "<img src=x onerror=\"window.hit=2\">", "</span></pre></div><h1>out</h1>", "\"><svg onload=window.hit=3>",
   "javascript:window.hit=4", "\u202egnp.exe\u202c", "\u2066\u2067\u2069", "a\u200bb\u200dc\ufeff", "\u0000\u0007\u001b[31m", "{{constructor.constructor('window.hit=5')()}}",
@@ -29,7 +29,7 @@ export function text(id) {
   return id % 5 === 0 ? word : ` ${word}`;
 }
 
-/** Numbers between 0 and 1, the same each time. */
+/** Pseudo-random numbers between 0 and 1 from a fixed seed. */
 function random(seed) {
   let state = seed >>> 0;
   return () => {
@@ -43,11 +43,11 @@ function reply(asked, name) {
   const count = asked.sampling_params?.max_new_tokens ?? 8;
   const next = random(prompt.length * 7919 + count);
   const k = asked.top_logprobs_num ?? 0;
-  const said = asked.sampling_params?.stop ?? [];
-  const wanted = Array.isArray(said) ? said.filter((id) => typeof id === "number") : [];
+  const stop = asked.sampling_params?.stop ?? [];
+  const wanted = Array.isArray(stop) ? stop.filter((id) => typeof id === "number") : [];
   const [ids, chosen, rows] = [[], [], []];
   for (let at = 0; at < count; at++) {
-    // mostly sure, at times not at all
+    // most rows are nearly certain, some are very uncertain
     const decay = next() < 0.8 ? 2 + 5 * next() : 0.1 + next();
     const rank = Math.min(4, Math.floor(-Math.log(1 - next()) / decay));
     const first = 1 + Math.floor(next() * (HOSTILE - 40));
@@ -67,8 +67,8 @@ function reply(asked, name) {
 }
 
 /**
- * Starts it; `url` is where it is. `strips`: its tokenizer drops the space at the beginning of a text, as those of Llama 2 do. `name` is
- * that of its model and its weights.
+ * Starts the engine; returns its `url` and `stop`. `strips`: its tokenizer drops the space at the beginning of a text, as Llama 2's does.
+ * `name` is the name of its model and weights.
  */
 export async function engine({ strips = false, name } = {}) {
   const decode = (ids) => ids.map(text).join("").replace(strips ? /^ / : "", "");
@@ -79,7 +79,7 @@ export async function engine({ strips = false, name } = {}) {
       const say = (status, value) => answer.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(value));
       const asked = body ? JSON.parse(body) : {};
       if (request.url === "/generate") {
-        // how its vocabulary is asked for
+        // tokentap's probe for the vocabulary size
         if (asked.sampling_params?.logit_bias) return say(400, { error: { message: `logit_bias must has keys in [0, ${VOCABULARY - 1}]` } });
         return say(200, reply(asked, name));
       }

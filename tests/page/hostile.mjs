@@ -1,4 +1,4 @@
-// Text that a model wrote stays text: on the page, and in the file that it exports.
+// Model output is displayed as text only: on the page, and in the exported file.
 
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
@@ -11,7 +11,7 @@ import { HOSTILE, TEXTS, VOCABULARY, engine } from "./engine.mjs";
 import { demo, lamp } from "./lamp.mjs";
 import { ask, generate, start } from "./tokentap.mjs";
 
-/** What may stand in the page at all; nothing else is ever made. */
+/** The only elements that the page may contain. */
 const OURS = new Set(["A", "ASIDE", "BODY", "BUTTON", "CODE", "DD", "DIALOG", "DIV", "DL", "DT", "FORM", "H1", "H2", "HEAD", "HEADER", "HTML", "INPUT", "KBD",
   "LABEL", "LI", "LINK", "MAIN", "META", "NAV", "NOSCRIPT", "P", "PATH", "PRE", "RECT", "SCRIPT", "SECTION", "SPAN", "STRONG", "STYLE", "SVG", "TEXT", "TITLE", "UL"]);
 
@@ -24,12 +24,12 @@ async function harmless(page, scripts) {
     text: document.body.textContent,
     headings: document.querySelectorAll("h1").length,
   }));
-  assert.deepEqual(found.names.filter((name) => !OURS.has(name)), [], "no element was made of a token");
+  assert.deepEqual(found.names.filter((name) => !OURS.has(name)), [], "no token becomes an element");
   assert.deepEqual([found.scripts, found.handlers, found.hit, found.headings], [scripts, [], null, 1]);
   // eslint-disable-next-line no-control-regex
-  assert.ok(!/[\u202a-\u202e\u2066-\u2069\u200b\u200d\ufeff\u0000-\u0008\u001b]/.test(found.text), "what is invisible or turns the text around is shown by its name");
+  assert.ok(!/[\u202a-\u202e\u2066-\u2069\u200b\u200d\ufeff\u0000-\u0008\u001b]/.test(found.text), "invisible and bidirectional characters are shown by their names");
   for (const name of ["rlo", "pdf", "lri", "zwsp", "zwj", "bom", "U+001B", "<script>window.hit = 1</script>", "1,000,000 characters"]) {
-    assert.ok(found.text.includes(name), `${name} is to be seen`);
+    assert.ok(found.text.includes(name), `${name} is visible`);
   }
   return found;
 }
@@ -48,7 +48,7 @@ async function alone(path) {
   return { page, faults, context };
 }
 
-/** Has the page save its view; the file's path. */
+/** Exports the view of the page; returns the path of the file. */
 async function saved(page, folder) {
   const [download] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("e")]);
   const path = join(folder, download.suggestedFilename());
@@ -56,7 +56,7 @@ async function saved(page, folder) {
   return path;
 }
 
-/** An export opens by itself and says what the page says. */
+/** An exported file opens without a network and shows the same as the page. */
 export async function exported() {
   const [tap, folder] = [await demo(), await mkdtemp(join(tmpdir(), "tokentap-page-"))];
   try {
@@ -68,7 +68,7 @@ export async function exported() {
     const shown = new Map((await tokens(page)).map((token) => [token.at, token]));
     const file = await alone(path);
     const found = await tokens(file.page);
-    assert.equal(found.length, total, "all tokens are in it");
+    assert.equal(found.length, total, "the file has all tokens");
     for (const [at, { classes, text, colour }] of shown) {
       if (!text.includes("↵")) assert.deepEqual([found[at].classes, found[at].text, found[at].colour], [classes, text, colour], `token ${at}`);
     }
@@ -76,7 +76,7 @@ export async function exported() {
     const spike = nats.indexOf(Math.max(...nats.filter((value) => value !== null)));
     assert.ok(found[spike].title.includes(`entropy ${nats[spike].toFixed(3)} nats`) && found[spike].title.includes("interval"), found[spike].title);
     const text = await readFile(path, "utf8");
-    assert.ok(text.includes("default-src &#39;none&#39;") && !/<script|https?:(?!\/\/www\.w3\.org\/2000\/svg)/.test(text), "no script, and nothing from elsewhere");
+    assert.ok(text.includes("default-src &#39;none&#39;") && !/<script|https?:(?!\/\/www\.w3\.org\/2000\/svg)/.test(text), "the file has no script and no external content");
     assert.deepEqual([file.faults, faults], [[], []]);
     await file.context.close();
     return `${total} tokens in ${Math.round((await stat(path)).size / 1000)} kB, opened from a file without a network, the same colours and numbers`;
@@ -86,7 +86,7 @@ export async function exported() {
   }
 }
 
-/** Tokens that are markup, that turn text around, that are not to be seen, that are a million characters long. */
+/** Tokens with markup, bidirectional and invisible characters, and a million characters. */
 export async function hostile() {
   const [scripted, folder] = [await engine(), await mkdtemp(join(tmpdir(), "tokentap-page-"))];
   const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
@@ -100,22 +100,22 @@ export async function hostile() {
       await page.keyboard.press(at === 0 ? "Home" : "ArrowRight");
       assert.equal(await page.getAttribute("#tokens", "aria-activedescendant"), `t${at}`);
       const card = await page.textContent("#details");
-      assert.ok(card.length < 6000, `the card of token ${at} is cut: ${card.length}`);
+      assert.ok(card.length < 6000, `the card of token ${at} is truncated: ${card.length}`);
     }
     await page.hover("#tokens .t.s");
-    assert.ok(await page.isVisible("#tip"), "the card at the pointer");
+    assert.ok(await page.isVisible("#tip"), "the card is shown at the pointer");
     await harmless(page, 1);
     const longest = (await tokens(page)).find((token) => token.text.includes("1,000,000 characters"));
-    assert.ok(longest.text.length < 200, "a million characters are cut, and counted");
+    assert.ok(longest.text.length < 200, "a text of a million characters is truncated, with its length");
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    assert.ok(wide <= 0, `nothing pushes the page apart: ${wide}`);
+    assert.ok(wide <= 0, `no token makes the page wider than the window: ${wide}`);
     const names = await page.evaluate(() => [...document.querySelectorAll("#tokens .t")].every((node) => getComputedStyle(node).unicodeBidi === "isolate"));
-    assert.ok(names, "a token's direction is its own");
+    assert.ok(names, "the text direction of each token is isolated");
     const file = await alone(await saved(page, folder));
     await harmless(file.page, 0);
     assert.deepEqual([file.faults, faults], [[], []]);
     await file.context.close();
-    return `${TEXTS.length} hostile tokens as prompt and as sample, on the page and in its export: no script run, no element made, no dialog, no request; 1,000,000 characters cut and counted`;
+    return `${TEXTS.length} hostile tokens as prompt and as sample, on the page and in its export: no script run, no element created, no dialog, no request; 1,000,000 characters truncated with their number`;
   } finally {
     await tap.stop();
     await scripted.stop();
@@ -123,13 +123,13 @@ export async function hostile() {
   }
 }
 
-/** A name that turns the text around, hides, and is markup. */
+/** A name with bidirectional and invisible characters and markup. */
 const NAME = "tiny\u202egnp.exe\u200b<img src=x onerror=window.hit=9>";
 
-/** Names of sessions that mean something to a script, and the longest. */
+/** Names of sessions that have a meaning in JavaScript or URLs, and the longest one. */
 const SESSIONS = ["__proto__", "constructor", "toString", "hasOwnProperty", "~", "-", "...", "0", "x".repeat(128)];
 
-/** Names that an engine, a trainer or an agent gives. */
+/** Hostile names of models, weights, finish reasons and sessions. */
 export async function names() {
   const [scripted, folder] = [await engine({ name: NAME }), await mkdtemp(join(tmpdir(), "tokentap-page-"))];
   const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
@@ -142,9 +142,9 @@ export async function names() {
     const shown = async () => {
       const found = await page.evaluate(() => ({ text: document.body.textContent, hit: window.hit ?? null, images: document.images.length, wide: document.documentElement.scrollWidth - innerWidth }));
       assert.deepEqual([found.hit, found.images], [null, 0]);
-      assert.ok(found.wide <= 0, `no name pushes the page apart: ${found.wide}`);
-      assert.ok(!/[\u202a-\u202e\u200b]/.test(found.text), "what is invisible or turns the text around is shown by its name");
-      assert.ok(found.text.includes("tiny[rlo]gnp.exe[zwsp]<img src=x onerror=window.hit=9>"), "and the rest as it is");
+      assert.ok(found.wide <= 0, `no name makes the page wider than the window: ${found.wide}`);
+      assert.ok(!/[\u202a-\u202e\u200b]/.test(found.text), "invisible and bidirectional characters are shown by their names");
+      assert.ok(found.text.includes("tiny[rlo]gnp.exe[zwsp]<img src=x onerror=window.hit=9>"), "all other characters are unchanged");
     };
     for (const session of SESSIONS) {
       await page.click(`#sessions button[data-session="${session}"]`);
@@ -158,7 +158,7 @@ export async function names() {
       addEventListener("hashchange", () => setTimeout(resolve), { once: true });
       location.hash = "#/%";
     }));
-    assert.deepEqual(faults, [], "an address that is not encoded names no session");
+    assert.deepEqual(faults, [], "an invalid encoding in the address is no error");
     for (const at of ["/#/%", "/#/%ff"]) {
       const link = await opened(tap.control, { at });
       await link.page.waitForSelector("#t0");
@@ -167,10 +167,10 @@ export async function names() {
     }
     const file = await alone(await saved(page, folder));
     const text = await file.page.evaluate(() => document.documentElement.outerHTML);
-    assert.ok(!/[\u202a-\u202e\u200b]/.test(text) && text.includes("tiny[rlo]gnp"), "nor in the file");
+    assert.ok(!/[\u202a-\u202e\u200b]/.test(text) && text.includes("tiny[rlo]gnp"), "the file shows them by their names as well");
     assert.deepEqual([await file.page.evaluate(() => document.images.length), file.faults, faults], [0, [], []]);
     await file.context.close();
-    return `${SESSIONS.length} names of sessions that scripts or layouts could trip over, and a model, weights and an end whose name turns text around: shown, and inert`;
+    return `${SESSIONS.length} hostile session names, and a model, weights and a finish reason with bidirectional characters: shown as text only`;
   } finally {
     await tap.stop();
     await scripted.stop();

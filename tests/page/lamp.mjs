@@ -1,13 +1,13 @@
-// A session of the demo engine with several turns, tool text, forks, thinking and letters of more than one token.
+// A session of the demo engine with several turns, tool results, forks, thinking, and characters of more than one token.
 
 import { generate, ids, start } from "./tokentap.mjs";
 
-/** The demo, which is told which of its tokens are around the thinking. */
+/** Starts the demo with the ids of its think tokens. */
 export function demo(flags = []) {
   return start("demo", ["--think-tokens", "1020,1021", ...flags]);
 }
 
-/** Its turns; the last one ends the longest path. */
+/** Generates the turns; returns the session and the leaf of its longest path. */
 export async function lamp(tap, session = "lamp-story") {
   const asked = { entropy_options: { bounds: true, stats: true } };
   const say = (input_ids, tokens, temperature, seed) => generate(tap, session, { input_ids, ...asked, sampling_params: { max_new_tokens: tokens, temperature, ignore_eos: true, sampling_seed: seed } });

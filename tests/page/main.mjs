@@ -1,4 +1,4 @@
-// Runs the checks, prints what each of them showed, and fails where one does not hold.
+// Runs the checks, prints the result of each, and exits with 1 if one failed.
 
 import { closed } from "./browser.mjs";
 import { access, keyboard, token } from "./using.mjs";

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The page in headless Chromium: before `tokentap demo`, and before an engine that says what a model should not (engine.mjs).
+# Tests the page in headless Chromium, with `tokentap demo` and with an engine that sends hostile texts (engine.mjs).
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
-#   PICTURES   a folder for screenshots; without it none are taken
-#   run.sh [CHECK…]   only these: opens texts live export hostile names big keyboard access token
+#   PICTURES   a folder for screenshots; none are taken if it is not set
+#   run.sh [CHECK…]   runs only these checks: opens texts live export hostile names big keyboard access token
 # Builds nothing. Playwright, axe and the browser are npm packages, named exactly by package-lock.json; they are installed once into
 # target/page, which needs a package registry.
 set -euo pipefail
@@ -12,7 +12,7 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 
 work=$root/target/page
 mkdir -p "$work"
@@ -22,7 +22,7 @@ if [[ "$(cat "$work/stamp" 2>/dev/null)" != "$stamp" ]]; then
   (cd "$work" && npm ci --silent --no-audit --no-fund --ignore-scripts)
   echo "$stamp" >"$work/stamp"
 fi
-# modules are looked for above the file that names them
+# Node looks for packages in the parent folders of the importing file
 rm -rf "$work/tests"
 mkdir "$work/tests"
 cp "$here"/*.mjs "$work/tests"

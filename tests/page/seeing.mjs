@@ -1,4 +1,4 @@
-// The page shows what /v1 says: colours, numbers, and what comes while a generation runs.
+// The page shows the data of /v1: colours, numbers, and the tokens of running generations.
 
 import assert from "node:assert/strict";
 import { join } from "node:path";
@@ -8,15 +8,15 @@ import { demo, lamp } from "./lamp.mjs";
 import { VOCABULARY, engine, text } from "./engine.mjs";
 import { ask, generate, ids, start } from "./tokentap.mjs";
 
-/** Steps of the ramp and its last nats, as README says; written down here once more so that a change has to be meant. */
+/** The number of colour steps and the nats of the last one. Repeated here on purpose, so that a change must be made in both places. */
 const [STEPS, MOST] = [24, 4];
 
-/** The class of a colour. */
+/** The expected colour class of an entropy in nats. */
 export const expected = (nats) => `e${Math.round(Math.sqrt(Math.min(nats, MOST) / MOST) * (STEPS - 1))}`;
 
 const lightness = (colour) => Number(/oklch\(([0-9.]+)/.exec(colour)?.[1] ?? NaN);
 
-/** Tokens in colours that their entropies say, in both themes. */
+/** Tokens have the colours of their entropies, in both themes. */
 export async function opens() {
   const tap = await demo();
   try {
@@ -29,7 +29,7 @@ export async function opens() {
       const { page, context, faults, asked } = await opened(tap.control, { at: `/#/${session}/${leaf}`, theme, viewport: { width: 1240, height: 760 } });
       await read(page, head.tokens);
       const seen = new Map();
-      // from the top to the end
+      // scrolls from the top to the end
       for (let scrolled = true; scrolled;) {
         for (const token of await tokens(page)) seen.set(token.at, token);
         scrolled = await page.evaluate(() => {
@@ -51,7 +51,7 @@ export async function opens() {
         assert.ok(classes.includes(expected(nats)), `token ${at} has ${nats} nats and the classes ${token.classes}`);
         assert.equal(classes.includes("m"), all.loss_mask[at] === 0, `token ${at} shows its mask`);
         const known = byClass.get(expected(nats)) ?? token.colour;
-        assert.equal(token.colour, known, "one step, one colour");
+        assert.equal(token.colour, known, "each step has one colour");
         byClass.set(expected(nats), known);
         compared++;
       }
@@ -59,10 +59,10 @@ export async function opens() {
       const falls = theme === "light" ? 1 : -1;
       order.forEach((value, at) => assert.ok(at === 0 || falls * (order[at - 1] - value) > 0.005, `${theme}: each step differs in lightness: ${order}`));
       shades[theme] = order.length;
-      // what was not sampled looks different
+      // prompt tokens look different
       const [quiet, loud] = await page.evaluate(() => [".t.p", ".t.s"].map((one) => getComputedStyle(document.querySelector(`#tokens ${one}`)).color));
-      assert.notEqual(quiet, loud, "prompts look different from what was sampled");
-      // the card of a spike says what /v1 says
+      assert.notEqual(quiet, loud, "prompt tokens look different from sampled tokens");
+      // the card of a spike has the numbers of /v1
       await page.locator("#tokens").evaluate((root) => { root.scrollTop = 0; });
       for (let step = 0; step < 3; step++) await page.keyboard.press("j");
       const at = Number((await page.getAttribute("#tokens", "aria-activedescendant")).slice(1));
@@ -87,7 +87,7 @@ export async function opens() {
   }
 }
 
-/** Tokens have their own texts, also where a tokenizer drops spaces or a token is a part of a character. */
+/** Each token has its own text, also if the tokenizer drops spaces or the token is part of a character. */
 export async function texts() {
   const scripted = await engine({ strips: true });
   const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
@@ -100,7 +100,7 @@ export async function texts() {
     const seen = (await tokens(page)).filter(({ text }) => !text.includes("↵"));
     assert.ok(seen.length > 200);
     seen.forEach((token) => assert.equal(token.text, text(ids[token.at]), `token ${token.at}`));
-    // characters cut into tokens at any byte, and put together again from what each token says alone
+    // texts split into tokens at random bytes; the page derives the bytes of each token from its text alone and the whole text
     const { wrong, open } = await page.evaluate(async () => {
       const { shares } = await import("/page/texts.js");
       const some = ["a", " ", "é", "—", "日", "本", "👩", "𝄞", "ß", "z"];
@@ -120,16 +120,16 @@ export async function texts() {
       return { wrong, open };
     });
     assert.deepEqual(wrong, []);
-    assert.ok(open < 600, `${open} of 3,000 are left open`);
+    assert.ok(open < 600, `${open} of 3,000 are undetermined`);
     assert.deepEqual(faults, []);
-    return `${seen.length} tokens of a tokenizer that drops spaces; 3,000 texts cut into tokens at any byte: none wrong, ${open} left open`;
+    return `${seen.length} tokens of a tokenizer that drops spaces; 3,000 texts cut into tokens at any byte: none wrong, ${open} undetermined`;
   } finally {
     await tap.stop();
     await scripted.stop();
   }
 }
 
-/** A generation is seen while it runs, and its turn when it has ended. */
+/** A generation is shown while it runs, and its turn after it has ended. */
 export async function live() {
   const tap = await demo();
   try {
@@ -140,27 +140,27 @@ export async function live() {
     let ended = false;
     const drained = (async () => { for await (const _ of reply.body); ended = true; })();
     await page.waitForSelector("#about .live", { timeout: 20_000 });
-    const told = [];
+    const statuses = [];
     const count = () => page.evaluate(() => Number(/sampled([\d,]+)/.exec(document.getElementById("facts").textContent.replace(/\s/g, ""))?.[1].replaceAll(",", "") ?? 0));
     const counts = [];
     while (!ended) {
       counts.push(await count());
-      told.push(await page.textContent("#status"));
+      statuses.push(await page.textContent("#status"));
       await page.waitForTimeout(120);
     }
     await drained;
     const growing = [...new Set(counts)].filter((one) => one > 0 && one < 4000);
-    assert.ok(growing.length >= 3, `it grew while it ran: ${counts}`);
-    assert.ok(growing.every((one, at) => at === 0 || one > growing[at - 1]), `and only grew: ${counts}`);
+    assert.ok(growing.length >= 3, `the number of tokens grows during the generation: ${counts}`);
+    assert.ok(growing.every((one, at) => at === 0 || one > growing[at - 1]), `the number of tokens never decreases: ${counts}`);
     await read(page, 4002);
-    const spoken = new Set(told).size;
-    assert.ok(spoken <= 3, `what a screen reader is told, it is told seldom: ${[...new Set(told)]}`);
+    const announced = new Set(statuses).size;
+    assert.ok(announced <= 3, `a screen reader gets few announcements: ${[...new Set(statuses)]}`);
     const turn = await ask(tap, "/v1/sessions/running/paths/0?from=2&limit=100000");
     const seen = (await tokens(page)).filter((token) => token.at >= 2);
     seen.forEach((token) => assert.ok(token.classes.includes(expected(turn.entropy[token.at - 2])), `token ${token.at}`));
     assert.ok(seen.length > 0);
     assert.deepEqual(faults, []);
-    return `${growing.length} sizes between 1 and 3,999 tokens seen while it ran (${growing[0]} to ${growing.at(-1)}), then the turn; ${spoken} announcements`;
+    return `${growing.length} sizes between 1 and 3,999 tokens seen while it ran (${growing[0]} to ${growing.at(-1)}), then the turn; ${announced} announcements`;
   } finally {
     await tap.stop();
   }

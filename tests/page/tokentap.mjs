@@ -1,22 +1,22 @@
-// A tokentap of its own, and what agents would send to it.
+// Starts a tokentap and sends requests to it.
 
 import { spawn } from "node:child_process";
 
-/** Starts `tokentap COMMAND` on ports of its own; `stop` ends it. */
+/** Starts `tokentap COMMAND` on free ports; `stop` ends it. */
 export async function start(command, flags = []) {
   const args = [command, "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", ...flags];
   const child = spawn(process.env.TOKENTAP, args, { stdio: ["ignore", "pipe", "pipe"] });
-  let said = "";
+  let output = "";
   const ends = new Promise((resolve) => child.on("exit", resolve));
   const found = new Promise((resolve, reject) => {
     const look = (bytes) => {
-      said += bytes;
-      const [data, control] = places(command, said);
+      output += bytes;
+      const [data, control] = addresses(command, output);
       if (data && control) resolve({ data, control });
     };
     child.stdout.on("data", look);
     child.stderr.on("data", look);
-    ends.then((code) => reject(new Error(`tokentap ended with ${code}:\n${said}`)));
+    ends.then((code) => reject(new Error(`tokentap ended with ${code}:\n${output}`)));
   });
   const { data, control } = await found;
   const stop = async () => {
@@ -26,12 +26,12 @@ export async function start(command, flags = []) {
   return { data, control, stop };
 }
 
-function places(command, said) {
+function addresses(command, output) {
   if (command === "demo") {
-    if (!said.includes("Metrics:")) return [];
-    return [/http:\/\/[0-9.:]+(?=\/generate)/.exec(said)?.[0], /http:\/\/[0-9.:]+(?=\/v1)/.exec(said)?.[0]];
+    if (!output.includes("Metrics:")) return [];
+    return [/http:\/\/[0-9.:]+(?=\/generate)/.exec(output)?.[0], /http:\/\/[0-9.:]+(?=\/v1)/.exec(output)?.[0]];
   }
-  return /data=(\S+) control=(\S+)/.exec(said.replace(/\u001b\[[0-9;]*m/g, ""))?.slice(1) ?? [];
+  return /data=(\S+) control=(\S+)/.exec(output.replace(/\u001b\[[0-9;]*m/g, ""))?.slice(1) ?? [];
 }
 
 async function json(url, body, headers = {}) {
@@ -41,7 +41,7 @@ async function json(url, body, headers = {}) {
   return JSON.parse(text);
 }
 
-/** A whole generation in a session. */
+/** Sends a generation of a session and returns its reply. */
 export function generate(tap, session, body) {
   return json(`${tap.data}/sessions/${session}/generate`, body);
 }
@@ -51,7 +51,7 @@ export async function ids(tap, prompt) {
   return (await json(`${tap.data}/tokenize`, { prompt, add_special_tokens: false })).tokens;
 }
 
-/** What the control port says. */
+/** Requests a path of the control port. */
 export function ask(tap, path) {
   return json(`${tap.control}${path}`);
 }

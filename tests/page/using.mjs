@@ -1,4 +1,4 @@
-// By keyboard alone, with a screen reader, with a token.
+// Keyboard navigation, accessibility, and the control token.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
@@ -16,7 +16,7 @@ async function shown(tap, more = {}) {
   return { ...view, session, leaf, total };
 }
 
-/** Everything can be reached and done without a pointer. */
+/** All functions can be used with the keyboard alone. */
 export async function keyboard() {
   const tap = await demo();
   try {
@@ -28,7 +28,7 @@ export async function keyboard() {
       await page.keyboard.press(key);
       return at();
     };
-    // spikes: forward through all, back again; each is a highest of its neighbours
+    // spikes: forward through all, then one back; each is a local maximum
     const spikes = [];
     for (let last = -2; last !== await at();) {
       last = await at();
@@ -41,7 +41,7 @@ export async function keyboard() {
     spikes.forEach((one) => assert.ok(path.entropy[one] >= threshold && path.entropy[one] >= (path.entropy[one + 1] ?? 0), `token ${one}`));
     assert.equal(await press("k"), spikes.at(-2));
     assert.match(await page.textContent("#status"), /^Spike \d+ of \d+: .+ nats/);
-    // with the tab key through everything, once around
+    // the tab key reaches each element once
     const stops = [];
     await page.evaluate(() => document.activeElement?.blur());
     for (let count = 0; count < 60; count++) {
@@ -56,18 +56,18 @@ export async function keyboard() {
     }
     const names = stops.map((stop) => stop.name);
     for (const name of ["skip", "export", "theme", "help", "search", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
-    assert.ok(stops.every((stop) => stop.ring), `focus is seen: ${JSON.stringify(stops.filter((stop) => !stop.ring))}`);
+    assert.ok(stops.every((stop) => stop.ring), `the focus is visible: ${JSON.stringify(stops.filter((stop) => !stop.ring))}`);
     await page.focus("#tokens");
     assert.equal(await press("Home"), 0);
     assert.equal(await press("ArrowRight"), 1);
     assert.equal(await press("ArrowLeft"), 0);
     const below = await press("ArrowDown");
-    assert.ok(below > 1 && await press("ArrowUp") === 0, "a line down and up");
+    assert.ok(below > 1 && await press("ArrowUp") === 0, "ArrowDown and ArrowUp move by a line");
     assert.equal(await press("End"), total - 1);
-    assert.ok(await press("[") < total - 1, "the turn before");
+    assert.ok(await press("[") < total - 1, "[ moves to the previous turn");
     assert.equal(await page.evaluate(() => document.querySelectorAll("[aria-selected=true]").length), 1);
     const label = await page.evaluate(() => document.getElementById(document.getElementById("tokens").getAttribute("aria-activedescendant")).getAttribute("aria-label"));
-    assert.match(label, /token \d+, entropy .+ nats, logprob/, "a token says what it is");
+    assert.match(label, /token \d+, entropy .+ nats, logprob/, "the label of a token has its numbers");
     // theme, help, search, another session
     await press("t");
     assert.equal(await page.getAttribute("html", "data-theme"), "light");
@@ -91,7 +91,7 @@ export async function keyboard() {
   }
 }
 
-/** axe finds nothing, in either theme. */
+/** axe reports no violation in either theme. */
 export async function access() {
   const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
   const tap = await demo();
@@ -101,15 +101,15 @@ export async function access() {
       const { page, context, faults } = await shown(tap, { theme });
       await page.keyboard.press("j");
       await page.keyboard.press("j");
-      // by the debugger: the page itself would not let it in
+      // injected through the debugger, because the page's security policy forbids other scripts
       await page.evaluate(axe);
       const look = () => page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
       const found = await look();
       await page.keyboard.press("?");
       const dialog = await look();
       for (const { violations } of [found, dialog]) {
-        const said = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
-        assert.deepEqual(said, [], `${theme}\n${said.join("\n")}`);
+        const reported = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
+        assert.deepEqual(reported, [], `${theme}\n${reported.join("\n")}`);
       }
       counts.push(found.passes.length);
       assert.deepEqual(faults, []);
@@ -121,7 +121,7 @@ export async function access() {
   }
 }
 
-/** A control token is asked for once, kept in the tab, and stands in no URL. */
+/** The control token is requested once, kept in the tab, and never part of a URL. */
 export async function token() {
   const tap = await demo(["--control-token", "the secret"]);
   try {
@@ -136,14 +136,14 @@ export async function token() {
     await page.waitForSelector("#tokens .t.s");
     await page.reload();
     await page.waitForSelector("#tokens .t.s");
-    assert.ok(!await page.isVisible("#ask"), "the tab remembers it");
+    assert.ok(!await page.isVisible("#ask"), "the tab keeps the token");
     assert.ok(asked.every((url) => !/secret|guess/.test(decodeURIComponent(url))), String(asked));
     assert.ok(!/secret/.test(await page.evaluate(() => `${location.href}${document.cookie}${JSON.stringify(localStorage)}${document.documentElement.textContent}`)));
     const other = await (await context.browser().newContext()).newPage();
     await other.goto(tap.control);
     await other.waitForSelector("#ask[open]");
     assert.deepEqual(faults, []);
-    return "asked for once, a wrong one is said to be wrong, a reload remembers it, another tab does not, no URL holds it";
+    return "requested once, a wrong token is reported, a reload keeps it, another tab does not have it, no URL contains it";
   } finally {
     await tap.stop();
   }

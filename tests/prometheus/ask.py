@@ -1,4 +1,4 @@
-"""Asks a Prometheus until targets are up, rules evaluated and every query has data; says which has none, and why."""
+"""Polls a Prometheus until all targets are up, all rules are evaluated and all queries have data, except those listed in EMPTY."""
 
 import argparse
 import json
@@ -8,8 +8,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-# Queries and recording rules that a demo on a CPU leaves empty, by a metric that only they name. One that has data
-# after all is an error: this list is true.
+# Reasons why queries and recording rules are empty with a demo on a CPU, by a metric in them. If such a query has data, that is an
+# error, so that this list stays correct.
 EMPTY = {
     "tokentap_exact_lost_total": "needs an engine with the plugin that fails",
     "tokentap_logprob_anomalies_total": "needs an engine that sends rows which are no distribution",
@@ -17,7 +17,7 @@ EMPTY = {
     "tokentap_slice_fallbacks_total": "needs a GPU",
     "tokentap_cuda_errors_total": "needs a GPU",
 }
-# four scrapes, which is what Grafana makes of prometheus.yml's interval
+# four scrapes, as Grafana derives it from the interval of prometheus.yml
 VARIABLES = {"$__rate_interval": "1m", "$model": ".*", "$namespace": ".*", "$instance": ".*"}
 PATIENCE = 200
 
@@ -70,8 +70,8 @@ def problems(queries: dict[str, str]) -> list[str]:
     jobs = sorted((target["labels"]["job"], target["health"]) for target in targets)
     if jobs != [("sglang", "up"), ("tokentap", "up"), ("tokentap", "up")]:
         found.append(f"targets: {[(target['scrapeUrl'], target['health'], target['lastError']) for target in targets]}")
-    unwell = [rule for rule in rules() if rule["health"] != "ok"]
-    found += [f"rule {rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in unwell]
+    failing = [rule for rule in rules() if rule["health"] != "ok"]
+    found += [f"rule {rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in failing]
     empty = {name: expr for name, expr in queries.items() if not reason(expr) and not has_data(expr)}
     found += [f"{name} has no data: {expr}" for name, expr in empty.items()]
     return found
@@ -89,9 +89,9 @@ while left := problems(queries):
     time.sleep(3)
 for name, expr in queries.items():
     if why := reason(expr):
-        assert not has_data(expr), f"{name} has data: take it out of the list of those that have none"
+        assert not has_data(expr), f"{name} has data: remove its metric from EMPTY"
         print(f"no data: {name}: {why}")
-# counters begin at 0, so data may be that nothing happened
+# counters start at 0, so a query may have data although nothing happened
 zeros = [name for name, expr in queries.items() if not reason(expr) and not any(numbers(expr))]
 unused = [metric for metric in EMPTY if not any(metric in expr for expr in queries.values())]
 assert not unused, f"no query names {unused}"
@@ -103,5 +103,5 @@ took = time.monotonic() - began
 print(f"after {took:.0f} s: all targets up, {series} series of tokentap, {len(rules())} rules evaluated")
 for kind, of_kind in (("recording rules", records), ("queries of the dashboard", panels)):
     print(f"data from {sum(not reason(expr) for expr in of_kind.values())} of {len(of_kind)} {kind}")
-print(f"nothing but zeros: {'; '.join(zeros) or 'none'}")
+print(f"only zeros: {'; '.join(zeros) or 'none'}")
 print(f"alerts of this load: {', '.join(alerts) or 'none'}")

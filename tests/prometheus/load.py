@@ -1,4 +1,4 @@
-"""Agents of many kinds before a tokentap, a round a second: what is counted happens, as far as a demo can make it."""
+"""Sends a round of requests of many kinds to a tokentap each second, so that as many of its metrics as a demo allows are counted."""
 
 import argparse
 import http.client
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True)
 parser.add_argument("--control", required=True)
-parser.add_argument("--recorded", required=True, help="data port before recorded.py")
+parser.add_argument("--recorded", required=True, help="data port of the tokentap in front of recorded.py")
 parser.add_argument("--seconds", type=float, required=True)
 args = parser.parse_args()
 
@@ -39,7 +39,7 @@ def expect(status: int, answer: tuple[int, bytes]) -> dict:
 
 
 def leave(session: str, body: dict) -> None:
-    """Asks for a long stream and goes away after its first bytes."""
+    """Requests a long stream and disconnects after its first bytes."""
     host, port = args.data.rsplit(":", 1)
     sent = json.dumps(body).encode()
     with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -48,14 +48,14 @@ def leave(session: str, body: dict) -> None:
         assert connection.recv(64)
 
 
-def dies(session: str) -> None:
-    """Reads a stream whose engine ends in the middle of it."""
+def truncated_stream(session: str) -> None:
+    """Reads a stream that the engine truncates."""
     body = {"input_ids": [1, 2, 3], "stream": True, **sampling(16)}
     try:
         answer = post(f"/sessions/{session}/generate", body, args.recorded)
     except http.client.IncompleteRead:
         return
-    raise AssertionError(f"half a stream came as a whole one: {answer}")
+    raise AssertionError(f"a truncated stream looked complete: {answer}")
 
 
 def rows(count: int, width: int) -> bytes:
@@ -67,38 +67,38 @@ def rows(count: int, width: int) -> bytes:
 
 
 def converse(session: str) -> None:
-    """Two turns, the second going on from the first; the first twice more, as samples; one edited, which branches."""
+    """Two turns in sequence, two more samples of the first, a prompt that ends with <think>, and an edited history, which branches."""
     prompt = [299, 467]
     generate = f"/sessions/{session}/generate"
     sampled = expect(200, post(generate, {"input_ids": prompt, **sampling()}))["output_ids"]
     expect(200, post(generate, {"input_ids": [*prompt, *sampled, 258], **sampling()}))
     expect(200, post(generate, {"input_ids": prompt, **sampling(n=2)}))
-    # its prompt ends with <think>
+    # the prompt ends with <think>
     expect(200, post(generate, {"input_ids": [*prompt, 1020], **sampling()}))
     expect(200, post(generate, {"input_ids": [*prompt, *sampled[:5], 94, *sampled[6:]], **sampling()}))
 
 
-def talk(session: str) -> None:
-    """Two turns, the second keeping the first's tokens; the third is one too many."""
+def chat(session: str) -> None:
+    """A chat of two turns; the third exceeds --chat-limits and is refused."""
     messages = [{"role": "user", "content": "Is the lamp lit?"}]
     for status in (200, 200, 403):
         answer = expect(status, post(f"/sessions/{session}/v1/chat/completions", {"messages": messages, "max_tokens": 8}))
         if status == 200:
-            said = {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
-            messages += [said, {"role": "user", "content": "And now?"}]
+            reply = {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
+            messages += [reply, {"role": "user", "content": "And now?"}]
 
 
 def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
     session = f"s{number}"
     converse(session)
-    talk(f"chat-{number}")
+    chat(f"chat-{number}")
     expect(200, post("/generate", {"text": "The lamp", "stream": True, **sampling()}))
     expect(200, post("/generate", {"text": "The lamp", "entropy_options": {"estimator": "lower"}, **sampling()}))
-    # no finite top_k, so there is no such number
+    # without a finite top_k this estimator has no number
     expect(200, post("/generate", {"text": "The lamp", "entropy_options": {"estimator": "sampled"}, **sampling()}))
-    # the engine refuses it, forced and as it was written
+    # the engine rejects it, with forced logprobs and unchanged
     expect(400, post("/generate", {"text": "The lamp", **sampling(temperature=-1)}))
-    # tokentap refuses it
+    # tokentap rejects it
     expect(400, post("/generate", {"input_ids": [-1], **sampling()}))
     away = {"text": "In the morning", "stream": True, **sampling(2000)}
     leave(session, away)
@@ -106,11 +106,11 @@ def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
     leave(session, away)
     post(f"/sessions/{session}/generate", away, **{"x-stainless-retry-count": "1"})
     expect(200, post("/v1/entropy", rows(64, 8192), args.control))
-    # forwarded without seeing its tokens
-    chat = {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}
-    expect(200, post("/v1/chat/completions", chat, args.recorded))
-    dies(session)
-    # more at once than may come
+    # forwarded without capturing its tokens
+    forwarded = {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}
+    expect(200, post("/v1/chat/completions", forwarded, args.recorded))
+    truncated_stream(session)
+    # more concurrent requests than --max-requests
     answers = crowd.map(lambda _: post("/generate", {"text": "The lamp", **sampling(64)}), range(12))
     statuses = [status for status, _ in answers]
     assert set(statuses) <= {200, 503}, statuses

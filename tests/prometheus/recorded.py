@@ -1,7 +1,7 @@
-"""A stand-in for an engine: what a real one said, from a folder of recordings.
+"""A fake engine that replays the recorded replies of a real one from a folder.
 
-Counters of its /metrics grow with every scrape, as they do on an engine that works. A chat gets its whole reply. Of a stream
-of /generate half is sent, and then nothing but the end of the connection, as by an engine that is killed.
+The counters of its /metrics grow with every scrape, as in a running engine. A chat gets its complete reply. A stream of /generate
+is truncated after half of its bytes, as by an engine that is killed.
 """
 
 import itertools
@@ -15,19 +15,19 @@ COUNTED = re.compile(r"^(\w[\w:]*_(?:total|bucket|sum|count)(?:\{.*\})?) (\S+)")
 SCRAPES = itertools.count(1)
 
 
-def said(case: str) -> bytes:
+def recorded_reply(case: str) -> bytes:
     return (FOLDER / case / "response.body").read_bytes()
 
 
-def grown() -> bytes:
-    """What the engine said of itself, times the number of the scrape."""
+def growing_metrics() -> bytes:
+    """The recorded metrics, with the counters multiplied by the number of the scrape."""
     scrape = next(SCRAPES)
-    lines = said("info-metrics").decode().splitlines()
+    lines = recorded_reply("info-metrics").decode().splitlines()
     return "".join(COUNTED.sub(lambda m: f"{m[1]} {float(m[2]) * scrape}", line) + "\n" for line in lines).encode()
 
 
 class Recorded(BaseHTTPRequestHandler):
-    """A connection serves one request."""
+    """Closes the connection after each request."""
 
     def answer(self, kind: str, body: bytes, share: float = 1) -> None:
         self.send_response(200)
@@ -38,7 +38,7 @@ class Recorded(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.rstrip("/") == "/metrics":
-            self.answer("text/plain; version=0.0.4; charset=utf-8", grown())
+            self.answer("text/plain; version=0.0.4; charset=utf-8", growing_metrics())
         else:
             self.send_error(404)
 
@@ -46,9 +46,9 @@ class Recorded(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["content-length"]))
         match self.path:
             case "/v1/chat/completions":
-                self.answer("application/json", said("chat-plain"))
+                self.answer("application/json", recorded_reply("chat-plain"))
             case "/generate":
-                self.answer("text/event-stream; charset=utf-8", said("stream-plain"), share=0.5)
+                self.answer("text/event-stream; charset=utf-8", recorded_reply("stream-plain"), share=0.5)
             case _:
                 self.send_error(404)
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A real Prometheus (Debian's) with deploy/prometheus scrapes a tokentap under load; every recording rule and every query of the dashboard
-# must give data, but for those that ask.py names with the reason.
+# A real Prometheus (Debian's) with deploy/prometheus scrapes a tokentap under load. Every recording rule and every query of the dashboard
+# must have data, except those that ask.py lists with the reason.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
-#   PYTHON     the interpreter (python3); nothing but its standard library
-# Builds nothing. Prometheus is unpacked once into target/deploy, which needs Debian's packages, where none is on the PATH.
+#   PYTHON     the interpreter (python3); only its standard library is used
+# Builds nothing. Unless Prometheus is on the PATH, it is unpacked once into target/deploy, which needs Debian's packages.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -11,7 +11,7 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 python=${PYTHON:-python3}
 export PYTHONDONTWRITEBYTECODE=1
 
@@ -27,7 +27,7 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# until FILE has a line that matches, or the process that writes it has ended
+# await PID FILE PATTERN: waits until FILE has a matching line; fails if the process PID, which writes it, has ended
 await() {
   local pid=$1 file=$2 pattern=$3
   for _ in $(seq 300); do
@@ -52,21 +52,22 @@ await $! "$work/demo" '^ *Metrics:'
 data=$(grep -oEm1 'http://[0-9.:]+/generate' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
 control=$(grep -oEm1 'http://[0-9.:]+/metrics' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
 
-# What a real SGLang gave, through a tokentap before it, as in Kubernetes: its own series, a chat, and half a stream.
+# The recorded replies of a real SGLang, with a second tokentap in front of it, as in Kubernetes: SGLang's metrics, a chat, and a
+# truncated stream.
 "$python" "$here/recorded.py" "$root/tests/fixtures/sglang-0.5.23/default" >"$work/recorded" 2>&1 &
 started+=($!)
 await $! "$work/recorded" '^127'
 "$tokentap" serve --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --log-format json --upstream "http://$(cat "$work/recorded")" \
-  >"$work/before" 2>&1 &
+  >"$work/serve" 2>&1 &
 started+=($!)
-await $! "$work/before" '"data":"http'
-sglang=$(grep -oEm1 '"data":"http://[0-9.:]+' "$work/before" | grep -oE '[0-9.]+:[0-9]+')
-before=$(grep -oEm1 '"control":"http://[0-9.:]+' "$work/before" | grep -oE '[0-9.]+:[0-9]+')
+await $! "$work/serve" '"data":"http'
+sglang=$(grep -oEm1 '"data":"http://[0-9.:]+' "$work/serve" | grep -oE '[0-9.]+:[0-9]+')
+sidecar=$(grep -oEm1 '"control":"http://[0-9.:]+' "$work/serve" | grep -oE '[0-9.]+:[0-9]+')
 
-# the files as they are deployed; addresses come in beside them
+# the deployed files, unchanged; the addresses of the targets are added in separate files
 cp -r "$root/deploy/prometheus" "$work/prometheus"
 mkdir "$work/prometheus/targets"
-echo "- targets: ['$control', '$before']" >"$work/prometheus/targets/tokentap.yml"
+echo "- targets: ['$control', '$sidecar']" >"$work/prometheus/targets/tokentap.yml"
 echo "- targets: ['$sglang']" >"$work/prometheus/targets/sglang.yml"
 port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
 "$prometheus/prometheus" --config.file="$work/prometheus/prometheus.yml" --storage.tsdb.path="$work/series" --web.listen-address="127.0.0.1:$port" \
@@ -84,4 +85,4 @@ fi
 kill -0 "$load" 2>/dev/null || { cat "$work/load" >&2; echo "the load ended early" >&2; exit 1; }
 "$python" -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())' "http://$control/metrics" \
   | "$prometheus/promtool" check metrics
-echo "promtool finds nothing to say of the metrics' names and types"
+echo "promtool accepts the names and types of the metrics"

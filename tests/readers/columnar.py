@@ -1,9 +1,9 @@
-"""Read jsonl, arrow and parquet with column libraries, and compare the three files as each library reads them.
+"""Read jsonl, arrow and parquet with column libraries, and compare the contents of the three files in each library.
 
     columnar.py FOLDER
 
 FOLDER holds data.jsonl, data.arrow, data.parquet and truth.json of one export. Prints one line for each library, `ok|skip|FAIL name
-detail`, and exits 1 if any line says FAIL. The libraries must find the same columns, types and values in all three files.
+detail`, and exits 1 if any line has FAIL. The libraries must find the same columns, types and values in all three files.
 """
 import json
 import os
@@ -64,7 +64,7 @@ def read_pyarrow(folder):
               "jsonl": pj.read_json(at["jsonl"], block, pj.ParseOptions(explicit_schema=schema))}
     for name, table in tables.items():
         table.validate(full=True)
-        # an explicit schema has types and no nullability
+        # with an explicit schema types are compared, but not nullability
         types = {field.name: field.type for field in table.schema}
         need(equal(types, schema), "%s has other types: %s", name, types)
     # without a schema only names are compared: pyarrow builds an invalid array from a list that starts with null
@@ -154,7 +154,7 @@ def read_duckdb(folder):
     answers = [sql(question % (f % at[name])).fetchall() for name, f in
                (("parquet", "read_parquet('%s')"), ("jsonl", "read_json('%s', sample_size=-1, maximum_object_size=268435456)"))]
     for a, b in zip(*answers, strict=True):
-        # numbers of JSON are float64 there
+        # duckdb reads JSON numbers as float64
         need(a[:3] + a[4:] == b[:3] + b[4:] and abs((a[3] or 0) - (b[3] or 0)) < 1e-3, "%s in parquet, %s in jsonl", a, b)
     return "%d rows" % len(answers[0])
 

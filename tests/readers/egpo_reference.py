@@ -19,7 +19,7 @@ TOKENS = {"default": (151667, 151668), "own": (3, 4)}
 
 
 def runs(steps):
-    """(prompt, response, entropy) of each run; the prompt is that of its first turn."""
+    """The prompt, response and entropy of each run; the prompt is that of its first turn."""
     found = []
     for step in steps:
         if step["prompt"] or not found:
@@ -30,7 +30,7 @@ def runs(steps):
 
 
 def spans(prompt, ids, start, end):
-    """The tokens inside the span, and whether it exists, began in the prompt, and was left open."""
+    """The tokens inside the thinking span, and whether it exists, began in the prompt, and is unclosed."""
     if not len(ids):
         return np.zeros(0, bool), False, False, False
     markers = prompt[np.isin(prompt, (start, end))]
@@ -136,7 +136,7 @@ def main():
 
 
 def close(a, b):
-    """Equal except for the last bits of sums, which another NumPy may add in another order."""
+    """Equal except for the last bits of sums, because the order of summation depends on the version of NumPy."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(close(a[name], b[name]) for name in a)
     if isinstance(a, list) and isinstance(b, list):

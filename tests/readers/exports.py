@@ -1,4 +1,4 @@
-"""Play an agent against `tokentap demo`, then write down the truth and fetch the exports.
+"""Run a scripted agent with `tokentap demo`, then write the expected rows and fetch the exports.
 
     exports.py FOLDER --data URL --control URL [--think-start ID --think-end ID]
 
@@ -65,7 +65,7 @@ class Turn:
         self.trained = bool(self.output) and self.finish != "abort"
 
     def line(self):
-        """From the root to here."""
+        """The turns from the root to this one."""
         return (self.parent.line() if self.parent else []) + [self]
 
     def tokens(self):
@@ -80,8 +80,8 @@ class Session:
         self.turns, self.rewards = [], {}
 
     def go(self, after, new, text=None, stream=False, abort=False, n=1, stop=(), length=12, **top):
-        """Sends `new` after the turn `after`; returns the turns, one per sample."""
-        # a turn to be aborted must not end before the abort
+        """Sends a prompt of the turn `after` and the tokens `new`; returns the turns, one per sample."""
+        # a turn that is to be aborted must be long, so that it does not end before the abort
         body = {"sampling_params": {"temperature": 1.0, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n, "ignore_eos": abort},
                 "return_logprob": True, **self.ask, **top}
         if text is None:
@@ -109,10 +109,10 @@ class Session:
         self.rewards[leaf and leaf.number] = value
 
     def leaves(self):
-        """Turns without trained turns after them, and turns that end an untrained line."""
-        behind = {up.number for turn in self.turns if turn.trained for up in turn.line()[:-1]}
+        """The trained turns without a trained descendant, and the untrained turns that end a path."""
+        continued = {ancestor.number for turn in self.turns if turn.trained for ancestor in turn.line()[:-1]}
         parents = {turn.parent.number for turn in self.turns if turn.parent}
-        return ([t for t in self.turns if t.trained and t.number not in behind],
+        return ([t for t in self.turns if t.trained and t.number not in continued],
                 [t for t in self.turns if not t.trained and t.number not in parents])
 
     def rows(self):
@@ -176,12 +176,12 @@ def play(agent, think):
     def tool(n):
         return [rng.randrange(300, 900) for _ in range(n)]
 
-    end = (258, 282)  # two frequent tokens of the demo's model: most turns end with them
+    end = (258, 282)  # two frequent tokens of the demo's model, used as stop tokens, so that most turns end with one
     batches = {"whole": [], "unrewarded": [], "unmeasured": [], "mixed": []}
     agent.name_policy(10)
     task = tool(6) + [think]
 
-    # Three samples of one task, of three turns each. They see the new policy at different turns.
+    # Three samples of one task, with three turns each. The policy changes at a different turn of each sample.
     for i, how in enumerate(("header", "path", "body")):
         s = Session(agent, "solve-%d" % i, how)
         (a,) = s.go(None, task, stop=end, length=40, stream=i == 1)
@@ -232,7 +232,7 @@ def play(agent, think):
     s.reward(1.0)
     batches["unmeasured"].append(s)
 
-    # Turns that requested other members of meta_info, of other types, or none.
+    # Turns whose requests add members of different types to meta_info, or none.
     for i, ask in enumerate(({}, {"top_logprobs_num": 2}, {"token_ids_logprob": [5, 6]}, {"top_logprobs_num": 1, "logprob_start_len": 0})):
         s = Session(agent, "mixed-%d" % i, **ask)
         s.go(s.go(None, tool(3))[0], tool(2), stop=end if i % 2 else ())
@@ -273,7 +273,7 @@ def write(folder, control, sessions, names=tuple(FILES), **shape):
 
 
 def thinking(path, sessions, think):
-    """The thinking members of each row of jsonl."""
+    """Checks the thinking members of each row of jsonl."""
     with open(path, encoding="utf-8") as f:
         lines = [json.loads(line) for line in f]
     leaves = [leaf for s in sessions for leaf in s.leaves()[0]]
@@ -313,7 +313,7 @@ def verl_grpo(groups, samples, normalize_std):
 
 
 def advantages(control, sessions, think):
-    """Rows with the same first prompt are a group, in the order of the export."""
+    """Compares POST /v1/advantages with NumPy and verl. Rows with the same first prompt are a group, in the order of the export."""
     grouped = {}
     for s in sessions:
         for leaf, row in zip(s.leaves()[0], s.rows()):
@@ -368,7 +368,7 @@ def main():
     batches = play(Agent(args.data, args.control), args.think_start)
     for name, sessions in batches.items():
         write(os.path.join(args.folder, name), args.control, sessions)
-    # too narrow for the longest row: prompts lose their start, responses their end
+    # too small for the longest row: its prompt loses the first tokens, its response the last ones
     write(os.path.join(args.folder, "cut"), args.control, batches["whole"], ("verl",), max_prompt_length=5, max_response_length=30)
     think = (args.think_start, args.think_end)
     thinking(os.path.join(args.folder, "whole", "data.jsonl"), batches["whole"], think)
@@ -379,5 +379,5 @@ def main():
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # verl leaves threads behind that hold up a normal exit
+    # verl leaves threads running that block a normal exit
     os._exit(code)

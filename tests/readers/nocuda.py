@@ -1,10 +1,10 @@
 """Make the registry's torch wheel importable on a machine without CUDA.
 
-That wheel is linked against about 3 GB of NVIDIA libraries. A run on the CPU calls
-into none of them, but the loader still wants every file and every symbol. This
-writes one small library that defines exactly the missing symbols, each of which
-returns 1 (an error code in all of these libraries, so a real use fails at once),
-and links it under each missing file name. torch's own files stay as they are.
+That wheel is linked against about 3 GB of NVIDIA libraries. On the CPU none of them
+is called, but the loader needs every file and every symbol. This script writes one
+small library with exactly the missing symbols, each of which returns 1 (an error
+code in all of these libraries, so that a real call fails at once), and links it
+under each missing file name. torch's own files are unchanged.
 """
 import collections
 import os
@@ -21,12 +21,12 @@ def out(*cmd):
 
 def main(site):
     lib = os.path.join(site, "torch", "lib")
-    # A second run must see the same missing names as the first one.
+    # Removes the links of an earlier run, so that this run finds the same missing names.
     for name in os.listdir(lib):
         path = os.path.join(lib, name)
         if os.path.islink(path) and os.readlink(path) == OURS:
             os.unlink(path)
-    # The two NVIDIA packages that are small enough to install for real.
+    # The two NVIDIA packages that are small enough to be installed.
     real = os.path.join(site, "nvidia")
     have = set(os.listdir(lib)) | {f for _, _, fs in os.walk(real) for f in fs}
     wants = collections.defaultdict(set)  # version name -> symbols; "" = no version

@@ -3,7 +3,7 @@
     read.py FOLDER [--only NAME,NAME]
 
 FOLDER holds the export files and truth.json (see README.md). Prints one line for each
-reader, `ok|skip|FAIL name detail`, and exits 1 if any line says FAIL. A reader is
+reader, `ok|skip|FAIL name detail`, and exits 1 if any line has FAIL. A reader is
 skipped only when its package could not be installed or imported; a file that is
 absent or wrong fails.
 """
@@ -19,17 +19,17 @@ import types
 import warnings
 
 warnings.filterwarnings("ignore")
-# jax and torch would otherwise look for accelerators; ray would phone home.
+# jax and torch would otherwise look for accelerators; ray would send usage statistics.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Plug-ins of verl on this machine are not part of this check.
+# Plug-ins of verl that are installed on this machine are disabled.
 os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
 
 
 class Wrong(Exception):
-    """The file does not fit the reader, or does not match the truth."""
+    """The reader rejects the file, or its contents differ from the expected rows."""
 
 
 class Skip(Exception):
@@ -50,7 +50,7 @@ def same(got, want, what):
 
 
 def near(got, want, what):
-    """Equal lists of numbers or None, once both are rounded to float32."""
+    """Checks that lists of numbers and None are equal after rounding to float32."""
     import numpy as np
 
     got, want = list(got), list(want)
@@ -66,8 +66,8 @@ def load(part, module, name, bare=None):
     """The class `name` of `module`.
 
     `bare` names a package whose __init__ imports the whole trainer (agents, servers,
-    learners). It is put in place unexecuted, so that the module below it, which holds
-    the class and is read from the installed files as it is, can be imported alone.
+    learners). An empty package replaces it, so that the unmodified module with the
+    class can be imported alone.
     """
     for p in part.split():
         note = os.path.join(sys.prefix, "skip", p)
@@ -100,7 +100,7 @@ def json_file(path):
 def samples_of(value, count, refused):
     """The list under `samples`; excluded rows are under `refused`."""
     need(isinstance(value, dict) and isinstance(value.get("samples"), list), "no object with a list `samples`")
-    need("refused" in value, "nothing says what was refused")
+    need("refused" in value, "no list `refused`")
     check_refused(value["refused"], refused)
     need(count is None or len(value["samples"]) == count, "%d samples, expected %d", len(value["samples"]), count or 0)
     return value["samples"]
@@ -140,7 +140,7 @@ def zeroed(values, mask):
 
 
 def check_truth(rows):
-    """Reject an inconsistent truth, on which every verdict below depends."""
+    """Checks that the expected rows are consistent."""
     need(rows, "truth has no rows")
     for i, r in enumerate(rows):
         n = len(r["token_ids"])
@@ -187,11 +187,11 @@ def read_verl(path, rows, refused):
     need(len(data) == B, "batch of %d, expected %d", len(data), B)
     ints = ["prompts", "responses", "response_mask", "input_ids", "attention_mask", "position_ids"]
     floats = ["rollout_log_probs"]
-    # Zeros for unmeasured tokens would mean a deterministic policy.
+    # Zeros for unmeasured tokens would look like a deterministic policy.
     measured = any(e is not None for r in rows for e, m in zip(r["entropy"], r["loss_mask"]) if m)
     floats += ["rollout_entropys", "rollout_entropy"] * measured
     for key in ["rollout_entropys", "rollout_entropy"] * (not measured):
-        need(key not in data.batch.keys(), "%s is there though nothing was measured", key)
+        need(key not in data.batch.keys(), "%s exists although no entropies were measured", key)
     for key in ints + floats:
         need(key in data.batch.keys(), "no tensor %r", key)
         want = torch.int64 if key in ints else torch.float32
@@ -244,7 +244,7 @@ def read_verl(path, rows, refused):
         scores = data.batch["rm_scores"]
         need(scores.dtype == torch.float32 and tuple(scores.shape) == (B, R), "rm_scores: %s %s", scores.dtype, tuple(scores.shape))
         for i, row in enumerate(rows):
-            need(row["reward"] is not None, "rm_scores is there, but row %d has no reward", i)
+            need(row["reward"] is not None, "rm_scores exists, but row %d has no reward", i)
             want = [0.0] * R
             want[min(R, len(row["token_ids"]) - row["prompt_len"]) - 1] = row["reward"]
             near(scores[i].tolist(), want, "row %d rm_scores" % i)
@@ -345,7 +345,7 @@ def read_miles(path, rows, refused):
 
 
 def read_areal(path, rows, refused):
-    # AReaL's reader of such a dict sits behind its whole trainer (hydra, numba, its
+    # Importing AReaL's reader of such a dict needs its whole trainer (hydra, numba, its
     # launchers), so this checks dtypes and values with torch alone.
     load("torch", "torch", "Tensor")
     import torch
@@ -358,7 +358,7 @@ def read_areal(path, rows, refused):
     if any(r["reward"] is None for r in rows) and "rewards" not in t:
         del keys["rewards"]
     measured = any(e is not None for r in rows for e, m in zip(r["entropy"], r["loss_mask"]) if m)
-    need(("entropy" in t) == measured, "entropy is there and nothing was measured, or the reverse")
+    need(("entropy" in t) == measured, "`entropy` must exist exactly if entropies were measured")
     if measured:
         keys["entropy"] = torch.float32
     for i, row in enumerate(rows):
@@ -618,7 +618,7 @@ def main():
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("folder")
     ask.add_argument("--only", help="readers to run, by name; else the `formats` of truth.json, else all")
-    ask.add_argument("--no-skip", action="store_true", help="a reader that is not here fails")
+    ask.add_argument("--no-skip", action="store_true", help="a reader that is not installed fails")
     ask.add_argument("--trace", action="store_true", help="show where an unexpected error came from")
     args = ask.parse_args()
     try:
@@ -641,7 +641,7 @@ def main():
             word, detail = ("FAIL" if args.no_skip else "skip"), str(e)
         except Wrong as e:
             word, detail = "FAIL", str(e)
-        except Exception as e:  # an error of the reader is a verdict too
+        except Exception as e:  # an error of the reader is a result of this check
             if args.trace:
                 traceback.print_exc()
             word, detail = "FAIL", "%s: %s" % (type(e).__name__, e)

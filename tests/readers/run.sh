@@ -11,11 +11,11 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $here/../../target/$build/tokentap ]]; then tokentap=$here/../../target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or set TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 work=$(mktemp -d)
 out=${1:-$work/exports}
 demo='' failed=0
-start=7 end=258 # ids of the demo's vocabulary that stand for <think> and </think>
+start=7 end=258 # ids of the demo's vocabulary that are used as <think> and </think>
 trap 'if [[ $demo ]]; then kill "$demo" 2>/dev/null; wait "$demo"; fi; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 

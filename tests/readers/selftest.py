@@ -1,9 +1,9 @@
-"""Prove that read.py and columnar.py pass right files and fail wrong ones.
+"""Check that read.py and columnar.py accept correct files and reject wrong ones.
 
-    selftest.py [FOLDER]     keeps the right files in FOLDER if one is given
+    selftest.py [FOLDER]     keeps the correct files in FOLDER if one is given
 
 Run it with the Python of the environment that setup.sh made. Prints one line for
-each case and closes with `N passed, N failed, N skipped`; exits 1 on any failure.
+each case and ends with `N passed, N failed, N skipped`; exits 1 on any failure.
 """
 import contextlib
 import copy
@@ -264,7 +264,7 @@ WRONG = [
     ("areal", "version at the prompt", tensors(A, lambda t: put(t, "versions", t["versions"] * 0)), "at mask 0"),
     ("areal", "logprobs shifted", tensors(A, lambda t: put(t, "logprobs", shift(t["logprobs"]))), "logprobs"),
     ("areal", "another policy's version", tensors(A, lambda t: t["versions"].__setitem__((0, 3), 9)), "versions[3] is 9"),
-    ("areal", "no entropies", tensors(A, lambda t: t.pop("entropy")), "entropy is there"),
+    ("areal", "no entropies", tensors(A, lambda t: t.pop("entropy")), "`entropy` must exist"),
     ("slime", "mask shifted by one", document("slime.json", lambda v: put(v["samples"][0], "loss_mask", v["samples"][0]["loss_mask"][-1:] + v["samples"][0]["loss_mask"][:-1])), "loss_mask"),
     ("slime", "null logprobs", document("slime.json", lambda v: v["samples"][0]["rollout_log_probs"].__setitem__(2, None)), "None"),
     ("slime", "no status", document("slime.json", lambda v: v["samples"][1].pop("status")), "status"),

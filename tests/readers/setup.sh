@@ -17,7 +17,7 @@ fi
 start=$SECONDS
 # Remove only what this script or venv made.
 if [ -e "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; then
-  echo "readers: $venv is in use and is no virtual environment" >&2
+  echo "readers: $venv exists and is not a virtual environment" >&2
   exit 1
 fi
 rm -rf "$venv"

@@ -1,6 +1,6 @@
-"""The requests. replies to `greedy` ones must be equal; those to `drawn` ones (temperature > 0) only have the same shape.
+"""The requests. Replies to greedy ones must be equal; replies to sampled ones (temperature > 0) must only have the same shape.
 
-Every request sets its temperature, so that its name shows the kind."""
+Every request sets its temperature, so that its kind is certain."""
 
 IDS, MORE = [10, 11, 12], [9707, 11, 1879, 0]
 
@@ -28,7 +28,7 @@ GREEDY = {
     "logprobs with text": ask(**lp(2, return_text_in_logprobs=True)),
     "prompt logprobs": ask(MORE, **lp(3, logprob_start_len=0)),
     "chosen ids": ask(**lp(2, token_ids_logprob=[5, 6, 151935])),
-    # members that the engine ignores without return_logprob must stay without effect when tokentap sets it
+    # members that the engine ignores without return_logprob must have no effect when tokentap sets it
     "dormant companions": ask(MORE, logprob_start_len=0, token_ids_logprob=[5], top_logprobs_num=5, **FLAT),
     "return_entropy": ask(return_entropy=True),
     "no entropy": ask(return_entropy=False),
@@ -61,7 +61,7 @@ GREEDY = {
     "unknown member": ask(xyz={"a": [1, 2]}),
 }
 
-WHOLE = {"ignore_eos": True}  # a fixed length, whatever was sampled
+WHOLE = {"ignore_eos": True}  # a fixed length, independent of the sampled tokens
 DRAWN = {
     "T 0.7": ask(temperature=0.7, sampling=WHOLE),
     "T 1, top-p": ask(temperature=1.0, sampling=WHOLE | {"top_p": 0.9, "top_k": 50}, **lp(5)),
@@ -71,7 +71,7 @@ DRAWN = {
     "no temperature": {"input_ids": IDS, "sampling_params": {"ignore_eos": True, "max_new_tokens": 8}},
 }
 
-# `stop` ends this one early, but a proxy only knows the limit of 600 tokens
+# `stop` ends this stream early, but tokentap only knows the limit of 600 tokens
 LONG = ask(MORE, 600, sampling={"stop": " "}, stream=True)
 STREAMS = {name: body | {"stream": True} for name, body in {
     "plain": ask(max_new_tokens=24),
@@ -92,7 +92,7 @@ STREAMS = {name: body | {"stream": True} for name, body in {
     "T 0.7, batch": ask([IDS, MORE], temperature=0.7, sampling=WHOLE),
 }.items()}
 
-# Invalid or unusual, but harmless for the engine: status and body must be those of the engine. (method, path, body)
+# Invalid or unusual requests that do not crash the engine: status and body must be those of the engine. (method, path, body)
 ERRORS = {
     "not JSON": ("POST", "/generate", b'{"text": '),
     "an array": ("POST", "/generate", b"[1, 2]"),
@@ -115,7 +115,7 @@ ERRORS = {
     "model info": ("GET", "/get_model_info", None),
 }
 
-# Each of these crashes a real engine of at least one of the two versions (the first one: some engine): tokentap must reject it.
+# Each of these crashes a real engine of at least one of the two versions (the first one: of some version): tokentap must reject it.
 DEADLY = {
     "ids too deep": ask([[[1]]]),
     "empty text": ask(""),

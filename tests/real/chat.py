@@ -1,8 +1,8 @@
 """chat.py --direct URL --tokentap BINARY --model DIR --python SGLANG_PYTHON --work DIR
 
-The openai SDK in front of tokentap in front of a real SGLang, with everything between the two kept: twenty turns a way, what is
-exported against what the engine was sent and sampled, first prompts against SGLang's own, replies against those of SGLang's own
-endpoint. Prints a line per check; exit status 1 if one failed. Run by the Python of tests/openai."""
+The openai SDK, tokentap and a real SGLang in a row; the calls between tokentap and SGLang are recorded. Twenty turns in each way of
+calling. Compares the exports with the engine's requests and replies, the first prompts with SGLang's, and the replies with those of
+SGLang's own endpoint. Prints a line per check; exit status 1 if one failed. Run by the Python of tests/openai."""
 import argparse
 import json
 import subprocess
@@ -17,17 +17,17 @@ import conversation
 import shapes
 import wire
 from tap import FORWARDED, soon, watched
-from ways import WAYS, Together
+from ways import WAYS, StreamAssembler
 
 args = argparse.ArgumentParser()
 for name in ("direct", "tokentap", "model", "python", "work"):
     args.add_argument(f"--{name}", required=True)
-args.add_argument("--only", default="", help="checks whose names hold this")
+args.add_argument("--only", default="", help="run only checks whose names contain this")
 args = args.parse_args()
 failed = []
 
 TOOLS = conversation.TOOLS
-# a strict tool is a grammar for SGLang, and these servers have no grammar backend
+# SGLang enforces strict tools by a grammar, and these servers have no grammar backend
 LOOSE = [tool | {"function": {k: v for k, v in tool["function"].items() if k != "strict"}} for tool in TOOLS]
 CALLED = [
     {"role": "system", "content": "Be brief."},
@@ -44,30 +44,30 @@ def check(name, run):
     if args.only not in name:
         return
     try:
-        said = run()
+        notes = run()
     except Exception as error:
         failed.append(name)
         print(f"FAIL  chat     {name}\n        {type(error).__name__}: {str(error)[:4000]}", flush=True)
     else:
-        print(f"ok    chat     {name}", *(said or []), sep="\n        ", flush=True)
+        print(f"ok    chat     {name}", *(notes or []), sep="\n        ", flush=True)
 
 
-def saying(text):
-    """The settings that make the engine sample it."""
+def script_members(text):
+    """The request members that make the engine sample this text."""
     reply = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False})
     return {"custom_logit_processor": processor, "custom_params": {"say": reply.json()["tokens"]}}
 
 
 def scripted(way):
-    """The conversation of the demo: thinking, calls, parallel calls."""
+    """The scripted conversation of tests/openai: thinking, calls, parallel calls."""
     session = f"script-{abs(hash(way))}"
     since = len(tap.engine.of("/generate"))
     with tap.delivery(session) as to:
-        replies = conversation.converse(to, WAYS[way], saying)
+        replies = conversation.converse(to, WAYS[way], script_members)
     prompts, outputs = conversation.line(tap, session)
     conversation.same_as_replies(replies, prompts, outputs)
     conversation.same_as_engine(tap, since, prompts, outputs)
-    return [f"{len(prompts[-1]) + len(outputs[-1])} tokens; {sum(len(said.calls) for said in replies)} calls"]
+    return [f"{len(prompts[-1]) + len(outputs[-1])} tokens; {sum(len(reply.calls) for reply in replies)} calls"]
 
 
 def noise(way):
@@ -81,13 +81,13 @@ def noise(way):
             request["temperature"] = [0.0, 1.0, 1.5][turn % 3]
             if turn % 5 == 4:
                 request |= {"stop": [" ", "e", "a"], "max_tokens": 40}
-            said = WAYS[way](to, request)
-            replies.append(said)
-            messages = [*messages, said.message, *conversation.answers(said, turn)]
+            reply = WAYS[way](to, request)
+            replies.append(reply)
+            messages = [*messages, reply.message, *conversation.answers(reply, turn)]
     prompts, outputs = conversation.line(tap, session, causes={"extends", "extends_length"}, history=True)
     conversation.same_as_replies(replies, prompts, outputs)
     conversation.same_as_engine(tap, since, prompts, outputs)
-    ends = [said.finish for said in replies]
+    ends = [reply.finish for reply in replies]
     return [f"{len(prompts[-1]) + len(outputs[-1])} tokens; " + ", ".join(f"{ends.count(end)} {end}" for end in sorted(set(ends)))]
 
 
@@ -125,11 +125,11 @@ def as_transformers():
 
 
 def as_sglang():
-    """The prompt of the engine's own endpoint for a conversation, if it reports it."""
-    told = []
+    """Compares prompts with those of the engine's own endpoint: by ids if it returns them, else by their number."""
+    with_ids = []
     for name, case in CONVERSATIONS.items():
         if "tools" in case:
-            # it adds members that the client did not send
+            # SGLang adds members that the client did not send
             continue
         asked = {"model": "tiny", "max_tokens": 1, "return_token_ids": True} | case
         reply = wire.call(args.direct, "POST", "/v1/chat/completions", asked).json()
@@ -139,18 +139,18 @@ def as_sglang():
             assert reply["usage"]["prompt_tokens"] == len(ours), f"{name}: {reply['usage']} instead of {len(ours)}"
         else:
             assert theirs == ours, f"{name}: {ours} instead of {theirs}"
-            told.append(name)
-    return [f"ids of {len(told)}, counts of the others"]
+            with_ids.append(name)
+    return [f"{len(with_ids)} by ids, the others by their number"]
 
 
 def tokenize():
-    """The ids of /tokenize for a conversation."""
+    """Compares prompts with the ids that /tokenize returns for conversations."""
     count = 0
     for name, case in CONVERSATIONS.items():
         if "tools" not in case:
             reply = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny"} | case)
             if reply.status != 200:
-                return [f"there is none for conversations: {reply.status}"]
+                return [f"/tokenize does not accept conversations: {reply.status}"]
             assert reply.json()["tokens"] == prompt_of(case), name
             count += 1
     return [f"{count} conversations"]
@@ -176,44 +176,44 @@ def too_long():
                 way(to, request)
             except openai.BadRequestError as error:
                 assert "maximum context length" in error.message, f"{name}: {error}"
-                told = error.message
+                message = error.message
             else:
-                raise AssertionError(f"{name}: it fits")
-    return [f"via:    {told[:200]}", f"direct: {direct.status} {direct.body[:200]}"]
+                raise AssertionError(f"{name}: the conversation was accepted")
+    return [f"via:    {message[:200]}", f"direct: {direct.status} {direct.body[:200]}"]
 
 
-def left():
+def early_disconnect():
     with tap.delivery("left") as to:
         request = {"model": "tiny", "messages": CALLED, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
         chunks = to.sync.chat.completions.create(**request, stream=True)
-        together = Together()
+        assembler = StreamAssembler()
         for _, chunk in zip(range(4), chunks):
-            together.add(chunk)
+            assembler.add(chunk)
         chunks.close()
-        soon("the turn is told", lambda: tap.turns("left"))
+        soon("the turn is recorded", lambda: tap.turns("left"))
         soon("the engine is idle", lambda: wire.running(args.direct) == 0)
         assert tap.turns("left")[0]["fault"] == "disconnected", tap.turns("left")
 
 
 def forwarded(stream):
-    """A chat served by SGLang's own endpoint: its turn has the sampled ids, if the engine reports them."""
+    """A chat that SGLang's own endpoint serves is recorded with the sampled ids, if the engine returns them."""
     text = "Es regnet 🌧 in Tromsø."
-    said = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False}).json()["tokens"]
-    request = {"model": "tiny", "messages": CALLED, "max_tokens": len(said), "stream": stream} | saying(text)
+    ids = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False}).json()["tokens"]
+    request = {"model": "tiny", "messages": CALLED, "max_tokens": len(ids), "stream": stream} | script_members(text)
     asked = request if stream else request | {"return_token_ids": True}
     session = f"forwarded-{stream}"
     reply = wire.call(f"http://{untouched.data}", "POST", f"/sessions/{session}/v1/chat/completions", asked)
     assert reply.status == 200 and b"sglext" not in reply.body, reply.body
-    soon("the session is told", lambda: untouched.get(f"/v1/sessions/{session}"))
+    soon("the session is recorded", lambda: untouched.get(f"/v1/sessions/{session}"))
     shown = untouched.get(f"/v1/sessions/{session}")
     if version.startswith("0.5.6"):
         assert (shown["incomplete"], shown["list"]) == (True, []), shown
-        return ["it tells none, and the session is incomplete"]
+        return ["0.5.6 returns no ids, so the session is incomplete"]
     (turn,) = shown["list"]
     assert (shown["incomplete"], turn["fault"]) == (False, "forwarded"), shown
     (row,) = untouched.rows(session)
     ((prompt,), (output,)) = conversation.exported(row)
-    assert output == said and not any(row["loss_mask"]), (output, said)
+    assert output == ids and not any(row["loss_mask"]), (output, ids)
     own = wire.call(args.direct, "POST", "/v1/chat/completions", request | {"stream": False, "max_tokens": 1, "return_token_ids": True})
     assert prompt == own.json()["choices"][0]["prompt_token_ids"], prompt
     if not stream:
@@ -237,18 +237,18 @@ with watched(args.tokentap, engine, f"{args.work}/chat.log", "--tokenizer", args
     check("first prompts as /tokenize renders them", tokenize)
     check("sampling defaults", defaults)
     cases = dict(shapes.REQUESTS)
-    for name, text in shapes.SAID.items():
+    for name, text in shapes.SCRIPTED.items():
         thinks = {} if "thought" in name else {"enable_thinking": False}
-        request = shapes.BASE | {"tools": LOOSE, "max_tokens": 200, "chat_template_kwargs": thinks} | saying(text)
-        cases |= {f"said: {name}": request, f"said: {name}, a stream": request | shapes.STREAM}
+        request = shapes.BASE | {"tools": LOOSE, "max_tokens": 200, "chat_template_kwargs": thinks} | script_members(text)
+        cases |= {f"scripted: {name}": request, f"scripted: {name}, a stream": request | shapes.STREAM}
     for name, request in cases.items():
         check(f"SGLang's own reply: {name}",
               lambda name=name, request=request: shapes.same(f"{version} {name}", args.direct, f"http://{tap.data}", request))
     check("too long", too_long)
-    check("leaving early", left)
+    check("early disconnect", early_disconnect)
 with watched(args.tokentap, engine, f"{args.work}/passed.log", "--chat", "passthrough", ready=FORWARDED) as untouched:
     for stream in (False, True):
         check(f"SGLang's own endpoint serves, {'a stream' if stream else 'whole'}", lambda stream=stream: forwarded(stream))
 
-print(f"{len(failed)} failed" if failed else "all as the engine said")
+print(f"{len(failed)} failed" if failed else "all checks passed")
 sys.exit(bool(failed))

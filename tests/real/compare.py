@@ -25,7 +25,7 @@ args.add_argument("--model", required=True, help="directory of the served weight
 args.add_argument("--save", help="write replies for truth.py here")
 args.add_argument("--no-entropy", action="store_true")
 args.add_argument("--original", action="store_true", help="the server runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1")
-args.add_argument("--only", default="", help="checks whose line contains this")
+args.add_argument("--only", default="", help="run only checks whose line contains this")
 args = args.parse_args()
 VOCAB = json.loads((pathlib.Path(args.model) / "config.json").read_text())["vocab_size"]
 failed = []
@@ -42,7 +42,7 @@ def check(kind, name, run, *given):
         return
     try:
         report(kind, name, run(*given))
-    except Exception as error:  # one broken reply must not hide the other results
+    except Exception as error:  # one invalid reply must not hide the other results
         report(kind, name, [f"{type(error).__name__}: {error}"])
 
 
@@ -60,14 +60,14 @@ def members(body, meta, output_ids):
     """The entropy members of a finished generation."""
     asked = not isinstance(body, dict) or body.get("return_entropy", True)
     if args.no_entropy or not asked:
-        return [f"{k} though not asked" for k in same.ENTROPY if k in meta]
+        return [f"{k} although not requested" for k in same.ENTROPY if k in meta]
     if "output_token_entropy" not in meta or "entropy_info" not in meta:
         return ["no output_token_entropy or entropy_info"]
     values, info, out = meta["output_token_entropy"], meta["entropy_info"], []
     if len(values) != len(output_ids) or len(values) != meta["completion_tokens"]:
         out.append(f"{len(values)} entropies for {len(output_ids)} ids, {meta['completion_tokens']} tokens")
     if any(v is None or not -1e-6 <= v <= 20 for v in values):
-        out.append(f"odd entropies: {values}")
+        out.append(f"invalid entropies: {values}")
     if values and abs(info["mean"] - sum(values) / len(values)) > 1e-4:
         out.append(f"mean {info['mean']} of {values}")
     want = {"source": "top_k", "unit": "nats", "vocab_size": VOCAB}
@@ -111,7 +111,7 @@ def stream(body):
     direct, via = direct.events(), via.events()
     for a, b in zip(map(streams.shapes, [direct, via]), ["direct", "via"]):
         if not a[1]:
-            return out + [f"{b}: no event says how it finished"]
+            return out + [f"{b}: no event has a finish reason"]
     if streams.shapes(direct) != streams.shapes(via):
         out.append(f"event keys {streams.shapes(via)} instead of {streams.shapes(direct)}")
     direct, via = streams.by_index(direct), streams.by_index(via)
@@ -124,14 +124,14 @@ def modes(direct, via):
     out = [f"{k} is {'cumulative' if via[k] else 'incremental'}, directly it is not"
            for k in set(direct) & set(via) if direct[k] != via[k] and not k.startswith("output_token_entropy")]
     entropy = via.get("output_token_entropy")
-    # 0.5.6 --stream-output mixes its modes; there entropies may follow the ids or the logprobs
+    # 0.5.6 --stream-output mixes the modes of its members; there entropies may follow the ids or the logprobs
     if entropy is not None and entropy not in (via["output_ids"], via.get("text")):
-        out.append("entropies grow neither like output_ids nor like text")
+        out.append("the mode of the entropies is neither that of output_ids nor that of text")
     return out
 
 
 def growth(body, events):
-    """Entropies come with their tokens, entropy_info only at the end of the generation."""
+    """Entropies arrive in the event of their tokens, entropy_info only in the last event of the generation."""
     if args.no_entropy or body.get("return_entropy") is False:
         return []
     out = []
@@ -145,7 +145,7 @@ def growth(body, events):
 
 
 def long_stream():
-    """Past 512 tokens no top-k is forced on a cumulative stream: no numbers, and a reason."""
+    """Above 512 tokens no top-k is forced on a cumulative stream: it has no entropies, and a reason."""
     via = streams.by_index(generate(args.via, cases.LONG).events())[0]
     direct = streams.by_index(generate(args.direct, cases.LONG).events())[0]
     out = same.item(streams.fold(direct), streams.fold(via), False, False)
@@ -167,12 +167,12 @@ def refused(body):
     # 0.5.23 answers some of them with 500; 502 would mean that the engine crashed
     out = [] if 400 <= reply.status <= 500 else [f"status {reply.status}: {reply.body[:200]}"]
     after = generate(args.direct, cases.GREEDY["one token"], 30)
-    return out if after.status == 200 else out + ["the engine is gone"]
+    return out if after.status == 200 else out + ["the engine has crashed"]
 
 
 def at_once():
     """Every greedy request in eight threads: a reply must not depend on concurrent requests."""
-    def steady(name, body):  # two requests may not share a rid; of "no tokens" a busy engine may show a first logprob
+    def steady(name, body):  # rids must be unique; in "no tokens" an engine under load may return a first logprob
         return "no tokens" not in name and not (isinstance(body, dict) and "rid" in body)
     bodies = {n: b for n, b in cases.GREEDY.items() if steady(n, b)}
     direct = {n: generate(args.direct, b) for n, b in bodies.items()}
@@ -183,7 +183,7 @@ def at_once():
 
 # --- behaviour in time ---
 
-ENDLESS = cases.ask(cases.MORE, 2000, sampling=cases.WHOLE)  # ten seconds and more, so that an early end means an abort
+ENDLESS = cases.ask(cases.MORE, 2000, sampling=cases.WHOLE)  # takes over ten seconds, so that an early end means an abort
 
 
 def wait(what, holds, seconds):
@@ -208,18 +208,18 @@ def leave_stream():
     connection = Stream(args.via, ENDLESS | {"stream": True, "rid": name("leave")})
     for _ in range(3):
         connection.next()
-    out += [] if running(args.direct) else ["the engine is not running it"]
+    out += [] if running(args.direct) else ["the engine is not running the generation"]
     connection.drop()
-    return out + wait("the engine's end of it", idle, 6)
+    return out + wait("the abort in the engine", idle, 6)
 
 
 def leave_plain():
     out = wait("idle before", idle, 20)
     connection = Stream(args.via, ENDLESS | {"rid": name("leave")})
-    out += wait("its start", lambda: running(args.direct), 10)
+    out += wait("the start of the generation", lambda: running(args.direct), 10)
     connection.drop()
     # the engine itself checks for a disconnect every 4 s
-    return out + wait("the engine's end of it", idle, 6)
+    return out + wait("the abort in the engine", idle, 6)
 
 
 def abort(base):
@@ -258,7 +258,7 @@ def live():
             early += bool(values) and not event["meta_info"]["finish_reason"]
     final = streams.fold(events)["meta_info"]["output_token_entropy"]
     out = [] if early >= 2 else [f"only {early} polls found entropies before the end"]
-    return out if polled == final[:len(polled)] else out + [f"polled {polled[:5]}..., the stream said {final[:5]}..."]
+    return out if polled == final[:len(polled)] else out + [f"polled {polled[:5]}..., the stream has {final[:5]}..."]
 
 
 def save(label, body):
@@ -270,11 +270,11 @@ def save(label, body):
 
 
 def ready():
-    """Until tokentap has probed the engine it does not know the temperature of its logprobs."""
+    """Waits until tokentap has probed the engine and knows the temperature of its logprobs."""
     def knows():
         reply = generate(args.via, cases.DRAWN["T 0.7"])
         return reply.json()["meta_info"]["entropy_info"].get("temperature") is not None
-    # the first generation of a server that has just started took 34 s on two busy cores
+    # the first generation after the start of the server took 34 s on two busy cores
     return wait("the probe", knows, 120)
 
 
@@ -302,5 +302,5 @@ if args.save:
 if not args.no_entropy:  # last, because a request that is not rejected crashes the engine
     for label, body in cases.DEADLY.items():
         check("refuse", label, refused, body)
-print(f"{len(failed)} failed" if failed else "all the same")
+print(f"{len(failed)} failed" if failed else "all checks passed")
 sys.exit(bool(failed))

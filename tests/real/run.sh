@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, conversations
-# and their exports, chats of the openai SDK, and the entropies against the weights. All modes take about three quarters of an hour, 2
-# cores and 5 GB of memory.
+# run.sh [MODE...]   tests tokentap in front of real SGLang servers: replies directly and through tokentap, exports of conversations,
+# chats of the openai SDK, and entropies compared with the weights. All modes take about 45 minutes, 2 cores and 5 GB of memory.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 #   SELF=1            no tokentap: compare the server with itself, to test the comparison
@@ -23,7 +22,7 @@ trap 'exit 130' INT TERM
 one() { # one MODE: returns 0 if all checks pass
   local mode=$1 version arguments=() options=() engine data control
   version=0.5.23; [[ $mode == 0.5.6* ]] && version=0.5.6.post2
-  # for chat.py: the parsers of replies, and the processor that makes the model sample given ids
+  # for chat.py: reply parsers, and the logit processor that makes the model sample given ids
   arguments+=(--reasoning-parser qwen3 --tool-call-parser qwen25 --enable-custom-logit-processor)
   [[ $mode == *-incremental ]] && arguments+=(--incremental-streaming-output)
   [[ $mode == *-stream-output ]] && arguments+=(--stream-output)

@@ -1,6 +1,6 @@
-"""Defines "the same reply": equal except for members that differ between two runs of a request.
+"""Defines equal replies: equal except for members that differ between two runs of a request.
 
-Every function returns a list of differences, each a line of text; empty is same."""
+Every function returns a list of differences, each a line of text. An empty list means equal."""
 import base64
 import struct
 
@@ -9,7 +9,7 @@ STABLE = ["finish_reason", "prompt_tokens", "completion_tokens", "weight_version
           "reasoning_tokens", "num_retractions", "total_retractions", "output_token_logprobs_length"]
 ROWS = ["input_token_logprobs", "output_token_logprobs", "input_token_ids_logprobs", "output_token_ids_logprobs"]
 TOP = ["input_top_logprobs", "output_top_logprobs"]
-NOISE = 1e-4  # float32 sums change with the batch they run in
+NOISE = 1e-4  # float32 sums depend on the batch
 
 
 def near(a, b):
@@ -28,7 +28,7 @@ def rows(a, b):
 
 
 def top_row(a, b):
-    """Same values in the same order; ids may be swapped only among values within the noise."""
+    """Equal values in the same order; ids may be swapped only if their values differ by less than NOISE."""
     if not a or not b:
         return a == b
     last, other = b[-1][0], {i: v for v, i, _ in b}
@@ -45,7 +45,7 @@ def flat(name, value):
 
 
 def meta(direct, via, sampled, named):
-    """meta_info: key sequence always; values unless the tokens were drawn at random."""
+    """Compares the keys of meta_info and their order; also the values, unless the tokens were sampled at random."""
     out = []
     kept = [k for k in via if k not in ENTROPY]
     if kept != list(direct):

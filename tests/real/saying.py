@@ -1,4 +1,4 @@
-"""Prints a custom logit processor for requests with given sampled ids: `custom_params: {"say": [ids]}`. Run by SGLang's Python."""
+"""Prints a custom logit processor that makes the engine sample given ids: `custom_params: {"say": [ids]}`. Run by SGLang's Python."""
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 

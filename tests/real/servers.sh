@@ -1,5 +1,5 @@
-# Sourced: one server and one tokentap in front of it, started, awaited and stopped. Expects TOKENTAP's path in `tokentap` and a folder in
-# `work`; sets `server` (a group) and `proxy` (a process).
+# Sourced: functions that start, wait for and stop one server and one tokentap in front of it. Expects the path of the binary in
+# `tokentap` and a folder in `work`; sets `server` (a process group) and `proxy` (a process).
 server='' proxy=''
 
 stop() {
@@ -18,7 +18,7 @@ s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
 print(*[x.getsockname()[1] for x in s])'
 }
 
-front() { # front UPSTREAM DATA CONTROL: tokentap on these ports, ready
+front() { # front UPSTREAM DATA CONTROL: starts tokentap on these ports and waits until it is ready
   "$tokentap" serve --upstream "$1" --listen "127.0.0.1:$2" --control-listen "127.0.0.1:$3" >"$work/tokentap.log" 2>&1 &
   proxy=$!
   for _ in $(seq 60); do

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """sessions.py --direct URL --via URL --control URL
 
-One conversation through tokentap: a text, tools, a stream, two samples at once, an abort, a change of weights. What
-tokentap then exports must be, token by token, what the engine was sent and sent back. The client below keeps its own
-account, and the engine itself is asked for the ids of each prompt. Prints a line per check; exit status 1 if one failed."""
+One conversation through tokentap: a text, tools, a stream, two samples at once, an abort, a change of weights. The export must equal,
+token by token, the engine's requests and replies. The expected rows are derived from the client's replies, and the ids of each prompt
+are requested from the engine. Prints a line per check; exit status 1 if one failed."""
 import argparse
 import json
 import secrets
@@ -33,7 +33,7 @@ def differ(what, got, want):
 
 
 def single(values):
-    """Numbers as float32, which is what the engine computed and what tensors hold."""
+    """Numbers rounded to float32, as the engine and the tensors have them."""
     return [v if v is None else struct.unpack("f", struct.pack("f", v))[0] for v in values]
 
 
@@ -49,7 +49,7 @@ class Turn:
     def __init__(self, number, parent, prompt, item):
         self.number, self.parent, self.prompt, self.meta = number, parent, prompt, item["meta_info"]
         rows = self.meta.get("output_token_logprobs")
-        # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are complete
+        # under load 0.5.6 --stream-output merges events and drops ids from output_ids; the logprobs are complete
         self.output = [row[1] for row in rows] if rows else item["output_ids"]
         self.logprobs = [row[0] for row in rows or []]
         self.finish = self.meta["finish_reason"]["type"]
@@ -104,7 +104,7 @@ def abort(rid):
 
 
 def labels(turn):
-    """The version of each token; None if the engine names cannot distinguish them (0.5.6)."""
+    """The version of each token; None if the engine does not report the spans (0.5.6)."""
     spans = turn.meta.get("weight_versions")
     if turn is mixed and not spans:
         return None
@@ -113,7 +113,7 @@ def labels(turn):
 
 
 def echo(body):
-    """The ids of the engine for a prompt; None if it does not report them: 0.5.6 tokenizes text, but echoes no ids."""
+    """The engine's ids of a prompt; None if it does not return them, as 0.5.6 does for text."""
     ask = {"sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_prompt_token_ids": True} | body
     ids = answer(generate(args.direct, ask)).get("prompt_token_ids")
     if ids is None and "text" in body:
@@ -123,12 +123,12 @@ def echo(body):
 
 
 def leaves():
-    behind = {up.number for turn in turns if turn.trained for up in turn.line()[:-1]}
-    return [turn for turn in turns if turn.trained and turn.number not in behind]
+    continued = {ancestor.number for turn in turns if turn.trained for ancestor in turn.line()[:-1]}
+    return [turn for turn in turns if turn.trained and turn.number not in continued]
 
 
 def expected():
-    """The rows of an export: ids, mask, logprobs and entropies, the last two None at untrained tokens."""
+    """The expected rows: ids, mask, logprobs and entropies; the last two are None at untrained tokens."""
     rows, taken = [], set()
     for leaf in leaves():
         ids, mask, logprobs, entropies = [], [], [], []
@@ -159,7 +159,7 @@ def safetensors(content):
     return meta, tensors
 
 
-refused = []  # by reason, of each export
+refused = []  # the refused rows of each export, by reason
 
 
 def export(name):
@@ -186,7 +186,7 @@ one, other = go(second, [9707, 11], n=2)
 check("the conversation", differ("turns", [t.number for t in turns], list(range(9)))
       + differ("finishes", [t.finish for t in (cut, lost)], ["abort", "abort"])
       + differ("status of /update_weight_version", changed.status, 200)
-      + differ("its effect", [t.meta["weight_version"] for t in (first, last, mixed)], [before, "step-1", "step-2"]))
+      + differ("weight versions of the replies", [t.meta["weight_version"] for t in (first, last, mixed)], [before, "step-1", "step-2"]))
 
 # --- the engine's own view ---
 
@@ -212,11 +212,11 @@ for line, (leaf, ids, mask, logprobs, entropies) in zip(lines, rows):
     check(name + f"{len(ids)} token ids", differ("token_ids", line["token_ids"], ids))
     check(name + f"{sum(mask)} trained", differ("loss_mask", line["loss_mask"], mask))
     got = [v if m else None for v, m in zip(single(line["logprobs"]), mask)]
-    # those of the greedy turn are from another run of the engine, whose float32 sums may round differently
+    # the logprobs of the greedy turn are from another generation, whose float32 sums may round differently
     apart = [i for i, (a, b) in enumerate(zip(got, logprobs)) if a != b and (None in (a, b) or abs(a - b) > 1e-4)]
     exact = [i for i, (a, b) in enumerate(zip(got, logprobs)) if a == b and b is not None]
     check(name + f"logprobs, {len(exact)} to the last bit", [f"{got[i]} instead of {logprobs[i]} at {i}" for i in apart]
-          + ([] if last in turns[leaf].line() or len(exact) == sum(mask) else ["not all are the client's own"]))
+          + ([] if last in turns[leaf].line() or len(exact) == sum(mask) else ["not all equal the client's logprobs"]))
     got = [v if m else None for v, m in zip(single(line["entropy"]), mask)]
     check(name + "entropies", differ("entropy", got, entropies))
     found = [None] * len(ids)
@@ -249,5 +249,5 @@ for at, (leaf, ids, mask, logprobs, entropies) in enumerate(rows):
 
 label(before)
 call(args.control, "DELETE", f"/v1/sessions/{NAME}")
-print(f"{len(failed)} failed" if failed else "all as the engine said")
+print(f"{len(failed)} failed" if failed else "all checks passed")
 sys.exit(bool(failed))

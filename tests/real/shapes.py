@@ -1,4 +1,4 @@
-"""Replies of two endpoints to the same greedy request: their members in order, their values, their chunks."""
+"""Compares the replies of two endpoints to the same greedy request: members and their order, values, and chunks."""
 import json
 import re
 
@@ -27,7 +27,7 @@ REQUESTS = {
 }
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Troms\u00f8"}}\n</tool_call>'
 SUM = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": -2}}\n</tool_call>'
-SAID = {
+SCRIPTED = {
     "text": "It rains: \U0001f327 \u00e9.\n\n- a<|im_end|>",
     "a thought": "<think>\nHm, \U0001f327.\n</think>\n\nYes.<|im_end|>",
     "a thought without its opening": "Hm.\n</think>\n\nYes.<|im_end|>",
@@ -36,11 +36,11 @@ SAID = {
     "a text and a call": "Let me see.\n" + CALL + "<|im_end|>",
     "a thought and two calls": "<think>\nBoth.\n</think>\n\n" + CALL + "\n" + SUM + "<|im_end|>",
     "a thought, a text and two calls": "<think>\nBoth.\n</think>\n\nNow:\n\n" + CALL + "\n" + SUM + "<|im_end|>",
-    "a call of a tool that there is not": CALL.replace("weather", "climate") + "<|im_end|>",
-    "a call that is no JSON": CALL.replace("}}", "") + "<|im_end|>",
-    "a call and a text behind it": CALL + "\nSo.<|im_end|>",
+    "a call of an unknown tool": CALL.replace("weather", "climate") + "<|im_end|>",
+    "a call with invalid JSON": CALL.replace("}}", "") + "<|im_end|>",
+    "a call and a text after it": CALL + "\nSo.<|im_end|>",
 }
-# The allowed differences of replies; there must be no others. Differences in spelling are printed and do not count.
+# The allowed differences of replies, by a pattern of the case names. Differences in spelling are printed and always allowed.
 KNOWN = [
     # members that tokentap adds on request
     ("ids and meta_info", r"only tokentap has (prompt_token_ids|token_ids|output_token_entropy, entropy_info)$"),
@@ -49,26 +49,26 @@ KNOWN = [
     # a token without text has its logprob in a separate chunk
     ("a stream with logprobs", r"chunk only of tokentap: .*delta\{reasoning_content=null\}, logprobs\{"),
     # 0.5.23 writes null members into the tools of a prompt
-    ("said", r"usage.*\.(prompt_tokens|total_tokens): "),
+    ("scripted", r"usage.*\.(prompt_tokens|total_tokens): "),
     # SGLang's deltas of calls and after thinking have all members, null or not
-    ("said", r"a chunk only of "),
+    ("scripted", r"a chunk only of "),
     # /generate counts thinking tokens only with `require_reasoning`, which SGLang's own endpoint sets
     ("thought|thinks", r"(reasoning_tokens|completion_tokens_details): "),
     # for 0.5.23 everything before </think> is thinking, for tokentap the text after <think>
     ("noise that thinks|without its opening", r"(content|reasoning|reasoning_content): "),
     # SGLang drops these calls completely or in part, and returns an empty reply
-    ("tool that there is not|no JSON", r"tool_calls|\.finish|matched_stop|calls|content: "),
-    # and the text after a call
-    ("text behind it", r"content: 'So\.' instead of (''|None)"),
-    # 0.5.6: members that are null in every message and chunk, numbers of calls that are none, and fewer extras
+    ("unknown tool|invalid JSON", r"tool_calls|\.finish|matched_stop|calls|content: "),
+    # SGLang drops the text after a call
+    ("text after it", r"content: 'So\.' instead of (''|None)"),
+    # 0.5.6: members that are null in every message and chunk, an index of -1 in calls, and fewer extra members
     ("^0.5.6", r"only SGLang has tool_calls=None|only tokentap has completion_tokens_details|a chunk only of "),
-    ("^0.5.6.*said", r"content: '' instead of None|\.index: \d instead of -1"),
+    ("^0.5.6.*scripted", r"content: '' instead of None|\.index: \d instead of -1"),
     ("^0.5.6.*ids and meta_info", r"only tokentap has prompt_token_ids, response_token_ids, token_ids, meta_info"),
-    # in a stream SGLang loses the end of the text before a call
+    # in a stream SGLang drops the end of the text before a call
     ("^0.5.6.*text and two calls, a stream", r"content: 'Now:' instead of"),
-    # its bytes are those of the replacement character if a token is part of a character
+    # if a token is part of a character, its bytes are those of the replacement character
     ("^0.5.6.*logprobs", r"bytes: \["),
-    # and an error in a stream is an event
+    # an error in a stream is an event
     ("^0.5.6.*temperature, streamed", r"status 400 instead of 200|content-type|reply: "),
 ]
 # members whose values differ in each reply
@@ -101,7 +101,7 @@ def differences(ours, theirs, at=""):
     return [] if ours == theirs else [f"{at}: {ours!r:.200} instead of {theirs!r:.200}"]
 
 
-SPELLED = "spelled otherwise: "
+SPELLED = "other spelling: "
 
 
 def is_spelling(ours, theirs):
@@ -126,13 +126,13 @@ def skeleton(value, name=""):
 
 
 def together(events):
-    """What the choices of a stream come to, and the kinds of chunks in the order of their first."""
-    said, kinds = {}, []
+    """The joined choices of a stream, the kinds of chunks in order of appearance, and the usage."""
+    choices, kinds = {}, []
     for event in events:
         kind = skeleton(event)
         kinds += [kind] if kind not in kinds else []
         for choice in event["choices"]:
-            whole = said.setdefault(str(choice["index"]), {"content": "", "reasoning": "", "calls": [], "logprobs": [], "finish": None})
+            whole = choices.setdefault(str(choice["index"]), {"content": "", "reasoning": "", "calls": [], "logprobs": [], "finish": None})
             delta = choice["delta"]
             whole["content"] += delta.get("content") or ""
             whole["reasoning"] += delta.get("reasoning_content") or ""
@@ -143,11 +143,11 @@ def together(events):
                     whole["calls"].append([call["index"], call["type"], function["name"], ""])
                 whole["calls"][-1][3] += function.get("arguments") or ""
             whole["finish"] = [choice["finish_reason"], choice.get("matched_stop")]
-    return dict(sorted(said.items())), kinds, [event["usage"] for event in events if event.get("usage")][-1:]
+    return dict(sorted(choices.items())), kinds, [event["usage"] for event in events if event.get("usage")][-1:]
 
 
 def same(name, direct, via, request):
-    """Compares both; what differs as it is known to."""
+    """Compares the replies of both endpoints; returns the differences, all of which must be known ones."""
     theirs, ours = (wire.call(base, "POST", "/v1/chat/completions", request) for base in (direct, via))
     found = [] if ours.status == theirs.status else [f"status {ours.status} instead of {theirs.status}"]
     kinds = [reply.headers.get("content-type") for reply in (ours, theirs)]

@@ -1,7 +1,7 @@
 """Streams: the mode of each member, and the complete reply joined from the events.
 
-A member is cumulative when the last event holds all of it, incremental when each event holds only what is new.
-The server does not report the mode; 0.5.6 --stream-output even mixes them (text and logprobs cumulative, ids not)."""
+A member is cumulative if the last event has its complete value, incremental if each event has only the new part.
+The server does not report the mode; 0.5.6 --stream-output mixes them (text and logprobs are cumulative, ids are not)."""
 from same import ENTROPY
 
 GROWING = ["output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs", *ENTROPY[:3]]
@@ -20,12 +20,12 @@ def lists(event):
 
 
 def modes(events):
-    """{member: cumulative?} of one generation; unknown (absent here) if the generation had one event."""
+    """Whether each member of a generation is cumulative; a member is absent if its mode is unknown, as with a single event."""
     if len(events) < 2:
         return {}
     total = events[-1]["meta_info"]["completion_tokens"]
     grown = {k: len(v) >= total for k, v in lists(events[-1]).items()}
-    # an incomplete character is U+FFFD until its last bytes arrive
+    # an incomplete character is U+FFFD until its last byte arrives
     earlier, text = [e["text"].rstrip("\ufffd") for e in events[:-1]], events[-1]["text"]
     return grown | ({"text": all(map(text.startswith, earlier))} if any(earlier) else {})
 

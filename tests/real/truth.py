@@ -4,7 +4,7 @@
 Runs the weights that the server served with transformers in float32 over prompt + output ids, softmax in float64
 over the whole vocabulary, at the temperature the reply names, and checks at every position
     output_token_entropy_lower - 2e-4 <= H <= output_token_entropy_upper + 2e-4
-Prints one line per reply file (compare.py --save writes them); exit status 1 if an interval misses."""
+Prints one line per reply file (compare.py --save writes them); exit status 1 if an interval does not contain the true entropy."""
 import json
 import pathlib
 import sys
@@ -27,7 +27,7 @@ def entropies(prompt, output, temperature, bias):
 
 
 def check(request, items):
-    """(positions checked, positions missed, sum of absolute errors, sum of interval widths)"""
+    """Returns (checked positions, positions outside their interval, sum of absolute errors, sum of interval widths)."""
     prompts = request["input_ids"]
     prompts = prompts if isinstance(prompts[0], list) else [prompts]
     bias = request["sampling_params"].get("logit_bias", {})
@@ -45,7 +45,7 @@ def check(request, items):
             count += 1
             if None in (value, lower, upper):
                 missed += 1
-                print(f"    item {i} position {position}: no number")
+                print(f"    item {i} position {position}: no entropy")
                 continue
             error += abs(value - h)
             width += upper - lower

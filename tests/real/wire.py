@@ -1,4 +1,4 @@
-"""A minimal client: one call, or a stream read event by event. Nothing is retried or hidden."""
+"""A minimal client for single calls and for streams, which it reads event by event. It never retries."""
 import http.client
 import json
 import socket
@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, base, body, path="/generate"):
         self.connection = connect(base)
         self.connection.request("POST", path, encode(body), {"Content-Type": "application/json"})
-        # kept because http.client forgets the socket of a reply without content-length
+        # stored, because http.client drops its reference to the socket if a reply has no content-length
         self.socket = self.connection.sock
         self.response = None
 
@@ -63,7 +63,7 @@ class Stream:
         return None
 
     def drop(self):
-        # shutdown, because http.client's reader holds the descriptor open after close
+        # shutdown, because http.client's reader keeps the descriptor open after close
         self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
         self.connection.close()

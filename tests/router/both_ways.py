@@ -1,4 +1,4 @@
-"""sglang-router behind tokentap and in front of it. Prints a line for each thing that holds, and fails at the first that does not."""
+"""sglang-router downstream and upstream of tokentap. Prints a line per check, and stops with an error at the first that fails."""
 
 import argparse
 import http.client
@@ -26,29 +26,29 @@ def metric(control, name):
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
 
-def leave(data, body):
-    """Sends a generation, and leaves without its answer."""
+def send_generation(data, body):
+    """Sends a generation and returns the connection without reading the reply."""
     where = urllib.parse.urlsplit(data)
     connection = http.client.HTTPConnection(where.hostname, where.port)
     connection.request("POST", "/generate", json.dumps(body), {"content-type": "application/json"})
     return connection
 
 
-def before_engines(processes, engines):
+def router_upstream(processes, engines):
     """tokentap -> router -> engines."""
-    router = processes.router("router-behind", engines, "--policy", "round_robin")
-    said = processes.check(router)
-    holds("check names the engines of the router", all(engine.removeprefix("http://") in said for engine in engines), said)
-    holds("check says that the streams are incremental", "ok    streams      incremental" in said, said)
-    holds("check says that the router drops the fields of flat base64", "return_flat_raw_top_logprobs_b64" in said, said)
+    router = processes.router("router-upstream", engines, "--policy", "round_robin")
+    report = processes.check(router)
+    holds("check names the engines of the router", all(engine.removeprefix("http://") in report for engine in engines), report)
+    holds("check reports incremental streams", "ok    streams      incremental" in report, report)
+    holds("check reports that the router drops the fields of flat base64", "return_flat_raw_top_logprobs_b64" in report, report)
     data, control, log = processes.serve("tokentap-before", router)
 
     direct = ask(f"{engines[0]}/generate", greedy()).json()
     bounds = {"entropy_options": {"bounds": True}}
     whole = ask(f"{data}/generate", greedy(**bounds)).json()
     entropies = whole["meta_info"]["output_token_entropy"]
-    holds("a whole reply has the engine's tokens", whole["output_ids"] == direct["output_ids"], whole)
-    holds("a whole reply has an entropy for each", len(entropies) == TOKENS and None not in entropies, entropies)
+    holds("a non-streaming reply has the engine's tokens", whole["output_ids"] == direct["output_ids"], whole)
+    holds("a non-streaming reply has an entropy for each token", len(entropies) == TOKENS and None not in entropies, entropies)
     events = ask(f"{data}/generate", greedy(stream=True, **bounds)).events()
     ids = [one for event in events for one in event["output_ids"]]
     streamed = [one for event in events for one in event["meta_info"]["output_token_entropy"]]
@@ -59,15 +59,15 @@ def before_engines(processes, engines):
     text = ask(f"{data}/v1/completions", asked).json()["choices"][0]["text"]
     pieces = ask(f"{data}/v1/completions", {**asked, "stream": True}).events()
     streamed = "".join(event["choices"][0]["text"] for event in pieces if event["choices"])
-    holds("a completion is streamed whole", streamed == text and text, (streamed, text))
+    holds("a streamed completion has the complete text", streamed == text and text, (streamed, text))
 
     batch = ask(f"{data}/generate", greedy(input_ids=[[10, 11, 12]] * 3))
     holds("a batch without an id passes the router", batch.status == 200, batch.body[:500])
     same = [item["output_ids"] == direct["output_ids"] and None not in item["meta_info"]["output_token_entropy"] for item in batch.json()]
-    holds("each item of it has the engine's tokens and their entropies", same == [True] * 3, batch.body[:2000])
+    holds("each item of the batch has the engine's tokens and their entropies", same == [True] * 3, batch.body[:2000])
 
-    for way, stream in [("a whole reply", False), ("a stream", True)]:
-        # more work than an engine does in the seconds of this test
+    for way, stream in [("a non-streaming reply", False), ("a stream", True)]:
+        # more work than an engine completes during this test
         rid = f"left-{stream}"
         body = greedy(rid=rid, stream=stream, return_logprob=True, top_logprobs_num=20)
         body["input_ids"] = [[10, 11, 12]] * WORK
@@ -77,26 +77,26 @@ def before_engines(processes, engines):
         def runs():
             return any("Duplicate" in ask(f"{engine}/generate", short(f"{rid}_{WORK - 1}")).body.decode() for engine in engines)
 
-        connection = leave(data, body)
+        connection = send_generation(data, body)
         until(f"{way} is generated", runs)
         connection.close()
         until(f"the aborts of {way} are sent", lambda: metric(control, "tokentap_aborts_sent_total") == sent + WORK)
         until(f"{way} has ended at the engine", lambda: not runs(), 5)
-        holds(f"a client that leaves {way} has it aborted at the engine", True)
+        holds(f"a disconnect from {way} aborts the generation at the engine", True)
     log = log.read_text()
     holds("no log line asks for an admin key", "admin" not in log, log)
 
 
 def short(rid):
-    """A generation of one token under this id, which an engine refuses while another request has it."""
+    """A generation of one token with this rid, which an engine rejects while another request has the same rid."""
     return {"input_ids": [10], "rid": rid, "sampling_params": {"max_new_tokens": 1}}
 
 
-def behind_router(processes):
-    """router -> tokentap -> engines, as docs/guides/router.md says."""
+def router_downstream(processes):
+    """router -> tokentap -> engines, as in docs/guides/router.md."""
     flags = ["--entropy", "always", "--session-from", "routing-key"]
     sidecars = [processes.demo(f"sidecar-{index}", *flags) for index in range(2)]
-    router = processes.router("router-before", [data for _, data, _ in sidecars], "--policy", "manual")
+    router = processes.router("router-downstream", [data for _, data, _ in sidecars], "--policy", "manual")
 
     def owners(session):
         return [control for _, _, control in sidecars if ask(f"{control}/v1/sessions/{session}/trajectories").status == 200]
@@ -107,13 +107,13 @@ def behind_router(processes):
         first = ask(f"{router}/generate", greedy(), key).json()
         entropies = first["meta_info"].get("output_token_entropy")
         if not entropies or len(entropies) != TOKENS:
-            raise SystemExit(f"FAIL no entropies behind the router: {first}")
+            raise SystemExit(f"FAIL no entropies through the router: {first}")
         longer = greedy()
         longer["input_ids"] = [*longer["input_ids"], *first["output_ids"], 13]
         events = ask(f"{router}/generate", {**longer, "stream": True}, key).events()
         streamed = [one for event in events for one in event["meta_info"]["output_token_entropy"]]
         if len(streamed) != TOKENS:
-            raise SystemExit(f"FAIL no entropies of a stream behind the router: {events}")
+            raise SystemExit(f"FAIL no entropies in a stream through the router: {events}")
         owner = owners(f"run-{run}")
         if len(owner) != 1:
             raise SystemExit(f"FAIL the calls of run-{run} are at {owner}")
@@ -122,12 +122,12 @@ def behind_router(processes):
         paths = rows.get("trajectories", rows)
         if len(paths) != 1 or len(paths[0]["turns"]) != 2:
             raise SystemExit(f"FAIL run-{run} is not one path of two turns: {json.dumps(rows)[:2000]}")
-    holds("behind the router every generation has entropies, whole and streamed", True)
+    holds("through the router every generation has entropies, streaming or not", True)
     holds("the calls of a routing key are one session of one sidecar, one path of two turns", True)
     print(f"     the six sessions are at {len(places)} of the two sidecars")
     chat = {"model": "tokentap-demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     reply = ask(f"{router}/v1/chat/completions", chat, {"x-smg-routing-key": "chat-1"})
-    holds("a chat behind the router is recorded under its routing key", reply.status == 200 and len(owners("chat-1")) == 1, reply.body)
+    holds("a chat through the router is recorded under its routing key", reply.status == 200 and len(owners("chat-1")) == 1, reply.body)
     holds("the router has no /sessions/ID/generate", ask(f"{router}/sessions/x/generate", greedy()).status == 404)
     named = ask(f"{router}/generate", greedy(session_id="named"), {"X-Session-Id": "named"})
     holds("the router drops X-Session-Id and session_id", named.status == 200 and not owners("named"))
@@ -141,8 +141,8 @@ def main():
     processes = Processes(arguments.tokentap, arguments.work)
     try:
         engines = [processes.demo(f"engine-{index}")[0] for index in range(2)]
-        before_engines(processes, engines)
-        behind_router(processes)
+        router_upstream(processes, engines)
+        router_downstream(processes)
     finally:
         processes.end()
 

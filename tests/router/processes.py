@@ -1,4 +1,4 @@
-"""Processes of the test: each is started on free ports, waited for, and ended."""
+"""Processes of the test: starts each on free ports, waits until it is ready, and stops it."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ import urllib.request
 
 
 class Answer:
-    """A whole answer."""
+    """A complete reply."""
 
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -27,7 +27,7 @@ class Answer:
 
 
 def ask(url, body=None, headers=None, timeout=30):
-    """GET, or POST of this JSON."""
+    """Sends a POST with this JSON, or a GET without a body."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})})
     try:
@@ -38,7 +38,7 @@ def ask(url, body=None, headers=None, timeout=30):
 
 
 def until(what, condition, seconds=30):
-    """Waits until a condition holds, and returns what it returned."""
+    """Waits until a condition is true, and returns its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()
@@ -49,7 +49,7 @@ def until(what, condition, seconds=30):
 
 
 def free_ports(count):
-    """Ports that were free a moment ago: the router does not say which it took when it is given 0."""
+    """Ports that were free a moment ago. The router gets one of them, because it does not report the port it chose for port 0."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -58,7 +58,7 @@ def free_ports(count):
 
 
 class Processes:
-    """Everything that was started; ended in reverse order."""
+    """The started processes; `end` stops them in reverse order."""
 
     def __init__(self, tokentap, work):
         self.tokentap, self.work, self.running = tokentap, pathlib.Path(work), []
@@ -109,7 +109,7 @@ class Processes:
         return url
 
     def check(self, upstream, *flags):
-        """What `tokentap check` prints."""
+        """The output of `tokentap check`."""
         done = subprocess.run([self.tokentap, "check", "--upstream", upstream, *flags], stdout=subprocess.PIPE, text=True, timeout=60)
         return done.stdout
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sglang-router in front of tokentap and behind it; the engines are those of `tokentap demo`.
+# sglang-router downstream and upstream of tokentap; the engines are those of `tokentap demo`.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 # Builds nothing. The router is installed once in target/router, which needs a package registry.
@@ -10,7 +10,7 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 export PYTHONDONTWRITEBYTECODE=1
 venv=$root/target/router list=$here/requirements.txt
 stamp="$("${PYTHON:-python3}" -V) $(cksum <"$list")"

@@ -91,8 +91,8 @@ fn rendered(template: &ChatTemplate, marks: &Content, place: TextPosition, text:
             let calling =
                 [("role", "assistant".into()), ("content", "".into()), ("tool_calls", Value::Array(vec![call]))];
             let answer = [("role", "tool".into()), ("tool_call_id", "callA0001".into()), ("name", "f".into())];
-            let said = [("content", Value::from(&*marks.mark(content, TextOrigin::Tool)))];
-            vec![message("user", "U".into()), object(&calling), object(&[&answer[..], &said[..]].concat())]
+            let content_member = [("content", Value::from(&*marks.mark(content, TextOrigin::Tool)))];
+            vec![message("user", "U".into()), object(&calling), object(&[&answer[..], &content_member[..]].concat())]
         }
     };
     // one old template requires tools, in another form

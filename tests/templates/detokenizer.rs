@@ -44,7 +44,7 @@ fn check(name: &str, tokenizer: &Tokenizer, cases: u32) {
         }
         put += &text.finish(tokenizer).unwrap();
         prop_assert_eq!(&put, &whole);
-        // one by one
+        // pushed one token at a time
         let mut text = Detokenizer::new(skip_special);
         let each: String = pieces.concat().iter().map(|id| text.push(tokenizer, &[*id]).unwrap()).collect();
         prop_assert_eq!(each + &text.finish(tokenizer).unwrap(), whole);

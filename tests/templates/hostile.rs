@@ -81,7 +81,7 @@ proptest! {
 
 #[test]
 fn render_error_has_the_message_of_the_template() {
-    for (source, said) in [
+    for (source, error) in [
         (
             "{{ raise_exception('roles must alternate: \"é\"') }}",
             RenderError::Refused("roles must alternate: \"é\"".into()),
@@ -95,11 +95,14 @@ fn render_error_has_the_message_of_the_template() {
         let template = ChatTemplate::try_new(source, Default::default()).unwrap();
         let message = Value::Object(vec![("role".into(), "user".into()), ("content".into(), Value::Null)]);
         let conversation = Conversation { messages: &[message], tools: None, generation_prompt: true, extra: &[] };
-        assert_eq!(template.render(&conversation), Err(said));
+        assert_eq!(template.render(&conversation), Err(error));
     }
     let template = ChatTemplate::try_new("{{ messages[0].content.strip() }}", Default::default()).unwrap();
     let conversation = Conversation { messages: &[], tools: None, generation_prompt: true, extra: &[] };
-    assert!(matches!(template.render(&conversation), Err(RenderError::Failed(_))), "a failure is no refusal");
+    assert!(
+        matches!(template.render(&conversation), Err(RenderError::Failed(_))),
+        "an error of the template engine is not a refusal"
+    );
 }
 
 #[test]

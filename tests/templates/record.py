@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Record what Hugging Face's transformers makes of every template and conversation.
+"""Record the results of Hugging Face's transformers for every template and conversation.
 
     record.py [--from target/templates] [--into expected] [--texts FOLDER] [NAME...]
 
 For each template, INTO/NAME.json: its special tokens, and a line for each conversation with the rendered text's
-length and sha256 and its ids, or the error that rendering ends in. --texts keeps the texts too, to look at.
+length, sha256 and ids, or the error of rendering. --texts also keeps the texts, for debugging.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from transformers.utils import chat_template_utils
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 DEMO = ROOT / "src" / "demo" / "assets"
-# a list or a mapping written by Python's own repr: a template met something that it takes for text
+# a list or a mapping in the form of Python's repr: a template treated it as text
 REPR = re.compile(r"\[\{?'\w|\{'\w+': ")
 
 
 def clock(now):
-    """Templates ask for the date; they get one that never changes."""
+    """Sets a fixed date for templates that render the current one."""
 
     class Stopped(datetime.datetime):
         @classmethod
@@ -44,8 +44,8 @@ def sha256(text):
 class Encoder:
     """A tokenizer as transformers loads it: tokenizer.json, and the tokens that tokenizer_config.json adds.
 
-    PreTrainedTokenizerFast takes the file as it is; the class that AutoTokenizer picks may build its own instead
-    (for DeepSeek V3, whose config names Llama's, that loses the spaces)."""
+    PreTrainedTokenizerFast uses the file unchanged. The class that AutoTokenizer selects may build another tokenizer
+    (for DeepSeek V3, whose config names Llama's class, that one loses spaces)."""
 
     def __init__(self, folder):
         self.plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -57,12 +57,12 @@ class Encoder:
     def ids(self, text):
         ids = self.whole.encode(text, add_special_tokens=False)
         same = ids == self.plain.encode(text, add_special_tokens=False).ids
-        assert same or self.added, "tokenizer.json by itself makes the same ids, unless the config adds tokens"
+        assert same or self.added, "tokenizer.json alone returns the same ids, unless the config adds tokens"
         return ids
 
 
 class Template:
-    """One template with the tokenizer that its ids are of."""
+    """One template and the tokenizer for its ids."""
 
     def __init__(self, source, text, encoder):
         self.source, self.text, self.encoder = source, text, encoder
@@ -70,8 +70,8 @@ class Template:
         self.tokens = encoder.tokens if self.own else source.get("special_tokens", {})
 
     def render(self, conversation):
-        """The text, by the function that apply_chat_template calls; by apply_chat_template itself where the tokenizer
-        is the template's own, and then by way of ids too."""
+        """The text, rendered by the function that apply_chat_template calls. If the tokenizer is the template's own, it is
+        compared with apply_chat_template, and so are the ids."""
         asked = {
             "tools": conversation.get("tools"),
             "add_generation_prompt": conversation["add_generation_prompt"],
@@ -84,7 +84,7 @@ class Template:
             apply = self.encoder.whole.apply_chat_template
             assert text == apply(messages, tokenize=False, **asked), "apply_chat_template renders the same text"
             ids = apply(messages, tokenize=True, return_dict=False, **asked)
-            assert ids == self.encoder.ids(text), "apply_chat_template makes the ids of its text"
+            assert ids == self.encoder.ids(text), "apply_chat_template returns the ids of its text"
         return text
 
     def record(self, conversation):
@@ -92,11 +92,11 @@ class Template:
             text = self.render(conversation)
         except AssertionError:
             raise
-        except Exception as error:  # whatever a template may raise is the record
+        except Exception as error:  # any exception of a template is recorded
             return None, {"error": type(error).__name__, "message": str(error)}
         ids = self.encoder.ids(text)
         line = {"chars": len(text), "sha256": sha256(text), "count": len(ids)}
-        # ids of another model's tokenizer say little: their hash is enough
+        # ids of another model's tokenizer are stored as a hash, which is enough to compare them
         line |= {"ids": ids} if self.source["own"] else {"ids_sha256": sha256(",".join(map(str, ids)))}
         if REPR.search(text):
             line["python_repr"] = True
@@ -151,13 +151,13 @@ def main():
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
-    told = json.loads((HERE / "conversations.json").read_text(encoding="utf-8"))
-    clock(told["now"])
+    recorded = json.loads((HERE / "conversations.json").read_text(encoding="utf-8"))
+    clock(recorded["now"])
     asked.into.mkdir(parents=True, exist_ok=True)
     rendered = errors = count = 0
     for template in templates(asked.fetched, asked.names):
         lines = {}
-        for conversation in told["conversations"]:
+        for conversation in recorded["conversations"]:
             text, lines[conversation["name"]] = template.record(conversation)
             rendered, errors = rendered + (text is not None), errors + (text is None)
             if asked.texts and text is not None:

@@ -13,12 +13,12 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
         "functionary-medium-v3.1",
         WITH_TOOLS,
-        "what is added to a text that was called safe gets the escapes of HTML in Python; minijinja's + knows no safe texts",
+        "Python escapes HTML in text that is added to a safe string; minijinja's + does not",
     ),
     (
         "literals",
         ALL,
-        "lists that a template writes down itself, and numbers beyond 1e16, are joined to text by ~ as Rust writes them",
+        "~ formats list literals of the template and numbers above 1e16 as Rust does, not as Python does",
     ),
 ];
 
@@ -48,9 +48,9 @@ const WITH_TOOLS: &[&str] = &[
 #[derive(Debug, Default)]
 struct Counts {
     templates: usize,
-    /// The same text and the same ids, by the template's own tokenizer.
+    /// Equal text and ids, with the template's own tokenizer.
     own_ids: usize,
-    /// The same by the tokenizer of another model.
+    /// Equal text and ids, with the tokenizer of another model.
     other_ids: usize,
     /// Rendering fails, as recorded.
     raised: usize,
@@ -140,11 +140,11 @@ fn deviation(
         conversation.name
     );
     match (record.line(&conversation.name), rendered) {
-        (Line::Raised { error, message }, Err(RenderError::Refused(said))) if error == "TemplateError" => {
-            (*message != said).then(|| format!("refused with {said:?}, recorded {message:?}"))
+        (Line::Raised { error, message }, Err(RenderError::Refused(refusal))) if error == "TemplateError" => {
+            (*message != refusal).then(|| format!("refused with {refusal:?}, recorded {message:?}"))
         }
-        (Line::Raised { error, message }, Err(RenderError::Refused(said))) => {
-            Some(format!("refused with {said:?}, recorded {error}: {message}"))
+        (Line::Raised { error, message }, Err(RenderError::Refused(refusal))) => {
+            Some(format!("refused with {refusal:?}, recorded {error}: {message}"))
         }
         (Line::Raised { error, message }, Err(failed)) if error == "TemplateError" => {
             Some(format!("{failed}; recorded as refused: {message}"))

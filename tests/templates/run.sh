@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Render every conversation with every template again, by transformers, and compare with expected/.
+# Render every conversation with every template by transformers, and compare the results with expected/.
 #   run.sh            fetch, record into a temporary folder, compare; then tokentap's own rendering
-#   run.sh --record   fetch, and write expected/ anew
+#   run.sh --record   fetch, and write expected/ again
 # PYTHON names the interpreter (3.11 or newer). Needs npm, the network once, and 600 MB below target/.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [--real] [NAME...]   trainers generate through tokentap: NAMEs of directories here, by default all.
+# run.sh [--real] [NAME...]   runs trainers that generate through tokentap. NAMEs are folders here; default: all.
 #   --real            in front of a real SGLang 0.5.23 on the CPU instead of tokentap's demo engine (../real; minutes, 6 GB)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
 #   REAL_SGLANG_HOME  where ../real/setup.sh installs SGLang (~/.cache/real-sglang)
@@ -18,7 +18,7 @@ tokentap=${TOKENTAP:-}
 for build in release debug; do
   if [[ ! $tokentap && -x $here/../../target/$build/tokentap ]]; then tokentap=$here/../../target/$build/tokentap; fi
 done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or set TOKENTAP=..." >&2; exit 2; fi
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 TOKENTAP=$(realpath "$tokentap")
 # the second variable is for the tests of the package
 export TOKENTAP TOKENTAP_BIN=$TOKENTAP PYTHONPATH=$here/../../python/tokentap PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false

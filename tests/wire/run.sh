@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The table of tests/integration/wire sent to tokentap, nginx and haproxy, each in front of a recorder; prints who is stricter, case by
-# case, and fails where tokentap is laxer and laxer.txt does not say why. Takes Debian's packages where the servers are absent.
+# Sends the table of tests/integration/wire to tokentap, nginx and haproxy, each in front of a recorder. Prints which is stricter, case by
+# case, and fails if tokentap is laxer without an explanation in laxer.txt. Installs Debian's packages if the servers are missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH=$PATH:/usr/sbin

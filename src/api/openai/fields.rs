@@ -1,19 +1,19 @@
-//! Which field of a request becomes which on /generate.
+//! The mapping from fields of an OpenAI request to fields of a /generate request.
 
 use crate::tokenizer::SamplingDefaults;
 
-/// Where a value goes, untouched.
+/// The destination of a field in the /generate request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldTarget {
     /// A member of `sampling_params`.
     Sampling(&'static str),
-    /// A member of the request itself.
+    /// A top-level member of the request.
     Top(&'static str),
 }
 
 use FieldTarget::{Sampling, Top};
 
-/// Fields whose values go on as they are.
+/// Fields whose values are copied unchanged: the name in the OpenAI request, and the destination.
 pub(crate) const FIELDS: &[(&str, FieldTarget)] = &[
     ("temperature", Sampling("temperature")),
     ("top_p", Sampling("top_p")),
@@ -56,7 +56,7 @@ pub(crate) const FIELDS: &[(&str, FieldTarget)] = &[
     ("entropy_options", Top("entropy_options")),
 ];
 
-/// Fields that only the engine's own endpoint honours.
+/// Fields that only the engine's own endpoint supports.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_hidden_states",
     "return_sampling_mask",
@@ -69,15 +69,15 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "task",
 ];
 
-/// What SGLang's adapter asks for where neither the client nor `generation_config.json` says anything: never less than this, so that
-/// the engine's own preferences do not show through.
-pub(crate) fn defaults(given: &SamplingDefaults) -> [(&'static str, String); 5] {
+/// The sampling parameters for fields that the client omits: the model's defaults, or else the defaults of SGLang's OpenAI adapter. All
+/// five are always sent, so that the engine's `preferred_sampling_params` do not apply.
+pub(crate) fn defaults(model: &SamplingDefaults) -> [(&'static str, String); 5] {
     let float = |value: Option<f64>, fallback: f64| value.unwrap_or(fallback).to_string();
     [
-        ("temperature", float(given.temperature, 1.0)),
-        ("top_p", float(given.top_p, 1.0)),
-        ("top_k", given.top_k.unwrap_or(-1).to_string()),
-        ("min_p", float(given.min_p, 0.0)),
-        ("repetition_penalty", float(given.repetition_penalty, 1.0)),
+        ("temperature", float(model.temperature, 1.0)),
+        ("top_p", float(model.top_p, 1.0)),
+        ("top_k", model.top_k.unwrap_or(-1).to_string()),
+        ("min_p", float(model.min_p, 0.0)),
+        ("repetition_penalty", float(model.repetition_penalty, 1.0)),
     ]
 }

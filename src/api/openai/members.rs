@@ -1,80 +1,84 @@
-//! Members of a request for /generate, copied from a request of OpenAI's.
+//! Writes the members of a /generate request from the fields of an OpenAI request.
 
-use super::body::{RequestBody, is_present, wrong};
+use super::body::{RequestBody, invalid, is_present};
 use super::fields::{self, FieldTarget};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::json::{Malformed, Value};
 use crate::tokenizer::SamplingDefaults;
 
-/// The adapter that a model's name asks for, as SGLang reads it: what follows the served name, or else the first colon.
-pub(crate) fn adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> {
+/// The LoRA adapter in a `model` of the form `MODEL:ADAPTER`. As in SGLang, it is the text after the served name and a colon, or else after
+/// the first colon.
+pub(crate) fn lora_adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> {
     if model == served {
         return None;
     }
-    let behind = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
-    let adapter = behind.or_else(|| model.split_once(':').map(|(_, adapter)| adapter))?.trim();
+    let after_served = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
+    let adapter = after_served.or_else(|| model.split_once(':').map(|(_, adapter)| adapter))?.trim();
     Some(adapter).filter(|adapter| !adapter.is_empty())
 }
 
-/// A request whose members were copied from the client's, and cannot be read.
+/// The error for a /generate request that cannot be parsed because of a member that was copied from the client's request.
 pub(crate) fn unreadable(error: Malformed) -> RequestError {
     match error.too_deep {
-        true => wrong("the body nests deeper than 128 levels"),
+        true => invalid("the body nests deeper than 128 levels"),
         false => RequestError::Unsupported(format!("a member of the body cannot be read: {error}")),
     }
 }
 
 impl RequestBody<'_> {
-    /// Writes the fields that belong to `sampling_params`, and the `defaults` of those that the client leaves out.
-    pub(crate) fn sampling(&self, sampling: &mut Members<'_>, defaults: &SamplingDefaults) {
+    /// Writes the fields of `sampling_params`, and `defaults` for those that the client omits.
+    pub(crate) fn write_sampling(&self, sampling: &mut MemberWriter<'_>, defaults: &SamplingDefaults) {
         for (name, value) in fields::defaults(defaults) {
             if !self.raw(name).is_some_and(is_present) {
                 sampling.put(name, value.as_bytes());
             }
         }
-        self.own_sampling(sampling);
+        self.write_client_sampling(sampling);
     }
 
-    /// Writes those that the client gives, under the names of `sampling_params`.
-    pub(crate) fn own_sampling(&self, sampling: &mut Members<'_>) {
-        for (name, place) in fields::FIELDS {
-            if let (FieldTarget::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_present(value)))
-            {
+    /// Writes the sampling fields that the client sent, under their names in `sampling_params`.
+    pub(crate) fn write_client_sampling(&self, sampling: &mut MemberWriter<'_>) {
+        for (name, target) in fields::FIELDS {
+            let value = self.raw(name).filter(|value| is_present(value));
+            if let (FieldTarget::Sampling(to), Some(value)) = (target, value) {
                 sampling.put(to, value);
             }
         }
     }
 
-    /// Writes the fields that belong to the request itself; an `adapter` that the model's name asks for goes before `lora_path`.
-    pub(crate) fn top(&self, members: &mut Members<'_>, adapter: Option<&str>) {
+    /// Writes the top-level fields. An `adapter` from `model` takes precedence over `lora_path`.
+    pub(crate) fn write_top_level(&self, members: &mut MemberWriter<'_>, adapter: Option<&str>) {
         if let Some(adapter) = adapter {
             members.put("lora_path", quoted(adapter).as_bytes());
         }
-        for (name, place) in fields::FIELDS {
-            let said = self.raw(name).filter(|value| is_present(value) && !(adapter.is_some() && *name == "lora_path"));
-            if let (FieldTarget::Top(to), Some(value)) = (place, said) {
+        for (name, target) in fields::FIELDS {
+            let is_overridden = adapter.is_some() && *name == "lora_path";
+            let value = self.raw(name).filter(|value| is_present(value) && !is_overridden);
+            if let (FieldTarget::Top(to), Some(value)) = (target, value) {
                 members.put(to, value);
             }
         }
     }
 }
 
-/// The members of an object that is being written.
-pub(crate) struct Members<'a> {
+/// Writes members of a JSON object and the commas between them.
+pub(crate) struct MemberWriter<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
 }
 
-impl<'a> Members<'a> {
+impl<'a> MemberWriter<'a> {
+    /// A writer after the opening brace.
     pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out, first: true }
     }
 
-    /// Behind members that are there.
-    pub(crate) fn more(out: &'a mut Vec<u8>) -> Self {
+    /// A writer after other members of the object.
+    pub(crate) fn after_members(out: &'a mut Vec<u8>) -> Self {
         Self { out, first: false }
     }
 
+    /// Writes a member. `value` is JSON text.
     pub(crate) fn put(&mut self, name: &str, value: &[u8]) {
         if !std::mem::replace(&mut self.first, false) {
             self.out.push(b',');
@@ -86,8 +90,11 @@ impl<'a> Members<'a> {
     }
 }
 
-/// What `response_format` becomes.
-pub(crate) fn constraint(body: &RequestBody<'_>) -> Result<Option<(&'static str, String)>, RequestError> {
+/// The sampling parameter that `response_format` becomes, with its value as JSON text. `None` if the format is free text.
+///
+/// # Errors
+/// [`RequestError::Invalid`] for another type, or for a `json_schema` without a schema.
+pub(crate) fn output_constraint(body: &RequestBody<'_>) -> Result<Option<(&'static str, String)>, RequestError> {
     let Some(format) = body.value("response_format")? else { return Ok(None) };
     let kind = format.get("type").and_then(Value::as_str);
     let text = |text: &str| serde_json::Value::from(text).to_string();
@@ -96,10 +103,11 @@ pub(crate) fn constraint(body: &RequestBody<'_>) -> Result<Option<(&'static str,
         Some("json_object") => Ok(Some(("json_schema", text(r#"{"type": "object"}"#)))),
         Some("json_schema") => {
             let schema = format.get("json_schema").map_or_else(|| format.get("schema"), |named| named.get("schema"));
-            let schema = schema.ok_or_else(|| wrong("schema_ is required for json_schema response format request."))?;
+            let schema =
+                schema.ok_or_else(|| invalid("schema_ is required for json_schema response format request."))?;
             Ok(Some(("json_schema", text(&dumps(schema)))))
         }
         Some("structural_tag") => Ok(Some(("structural_tag", text(&dumps(&format))))),
-        _ => Err(wrong("response_format.type must be text, json_object, json_schema or structural_tag")),
+        _ => Err(invalid("response_format.type must be text, json_object, json_schema or structural_tag")),
     }
 }

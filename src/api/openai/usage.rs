@@ -1,24 +1,24 @@
-//! Parts of a reply that OpenAI's APIs have in common.
+//! Parts of a reply that the OpenAI APIs share: `usage`, `metadata` and lists of ids.
 
 use serde::Serialize;
 
-use crate::api::sample::Sample;
+use crate::generation::update::SequenceUpdate;
 use crate::json::write_ids;
 
-/// Tokens of a reply, counted.
+/// The numbers of tokens of a reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Tokens of the prompts.
     pub(crate) prompt: u64,
-    /// Sampled.
+    /// Sampled tokens.
     pub(crate) completion: u64,
     /// Cached tokens of the prompt; `None` if the engine does not report them.
     pub(crate) cached: Option<u64>,
-    /// Sampled while thinking, by the engine's count.
+    /// Sampled tokens of thinking, as the engine counts them.
     pub(crate) reasoning: u64,
 }
 
-/// `usage`.
+/// The `usage` member.
 #[derive(Serialize)]
 struct UsageMember {
     prompt_tokens: u64,
@@ -42,11 +42,11 @@ struct CompletionDetails {
 /// A value as JSON text.
 #[must_use]
 pub(crate) fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("structs of strings and numbers")
+    serde_json::to_string(value).expect("structs of strings and numbers serialize without an error")
 }
 
 impl Usage {
-    /// The text of `usage`.
+    /// `usage`, as JSON text.
     #[must_use]
     pub(crate) fn json(&self) -> String {
         to_json(&UsageMember {
@@ -60,33 +60,33 @@ impl Usage {
         })
     }
 
-    /// Adds a sequence that has ended; a prompt counts with the first of its `n` samples.
-    pub(crate) fn add(&mut self, sample: &Sample<'_>, n: usize) {
-        // counts are the engine's, whatever they are
+    /// Adds a sequence that has ended. A prompt is counted once, with the first of its `n` sequences.
+    pub(crate) fn add(&mut self, update: &SequenceUpdate<'_>, n: usize) {
+        // the engine's counts are not validated
         let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
-        add(&mut self.completion, sample.count("completion_tokens").unwrap_or(sample.tokens as u64));
-        add(&mut self.reasoning, sample.count("reasoning_tokens").unwrap_or(0));
-        if sample.index.is_multiple_of(n.max(1)) {
-            add(&mut self.prompt, sample.prompt_tokens());
-            self.cached = sample.count("cached_tokens").map(|cached| cached.saturating_add(self.cached.unwrap_or(0)));
+        add(&mut self.completion, update.count("completion_tokens").unwrap_or(update.tokens as u64));
+        add(&mut self.reasoning, update.count("reasoning_tokens").unwrap_or(0));
+        if update.index.is_multiple_of(n.max(1)) {
+            add(&mut self.prompt, update.prompt_tokens());
+            self.cached = update.count("cached_tokens").map(|cached| cached.saturating_add(self.cached.unwrap_or(0)));
         }
     }
 }
 
-/// The numbers of a list, as JSON text.
+/// A list of token ids, as JSON text.
 #[must_use]
-pub(crate) fn list(ids: &[u32]) -> String {
+pub(crate) fn id_list(ids: &[u32]) -> String {
     let mut out = Vec::with_capacity(7 * ids.len() + 2);
     out.push(b'[');
     write_ids(&mut out, ids);
     out.push(b']');
-    String::from_utf8(out).expect("digits and commas")
+    String::from_utf8(out).expect("a list of digits, commas and brackets is UTF-8")
 }
 
-/// `metadata`, behind a comma: which weights answered.
+/// `metadata` with a leading comma: the weight versions that sampled the reply. Empty if the engine does not report them.
 #[must_use]
-pub(crate) fn metadata(sample: &Sample<'_>) -> String {
-    let Some(version) = sample.member("weight_version") else { return String::new() };
-    let spans = sample.member("weight_versions").map(|spans| format!(",\"weight_versions\":{spans}"));
+pub(crate) fn metadata(update: &SequenceUpdate<'_>) -> String {
+    let Some(version) = update.member("weight_version") else { return String::new() };
+    let spans = update.member("weight_versions").map(|spans| format!(",\"weight_versions\":{spans}"));
     format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
 }

@@ -1,44 +1,44 @@
-//! A chat request as the body of /generate.
+//! Builds the /generate request of a chat.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::request::ChatRequest;
-use crate::api::openai::{Members, RequestBody, adapter, constraint, is_present, unreadable, wrong};
+use crate::api::openai::{MemberWriter, RequestBody, invalid, is_present, lora_adapter, output_constraint, unreadable};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::engine::request::GenerateRequest;
 use crate::json::write_ids;
 use crate::tokenizer::SamplingDefaults;
 
-/// What a native request has that the chat has not.
+/// The inputs of a /generate request that are not in the body of the chat request.
 #[derive(Debug, Clone, Copy)]
-pub struct Addition<'a> {
-    /// The prompt.
+pub struct GenerateInputs<'a> {
+    /// The token ids of the prompt.
     pub ids: &'a Arc<[u32]>,
     /// The sampling defaults for members that the client omits.
     pub defaults: &'a SamplingDefaults,
-    /// Special tokens are no part of the text.
+    /// `skip_special_tokens`: the engine leaves special tokens out of the text.
     pub skip_special: bool,
-    /// The engine is to expect a thought before a grammar begins.
-    pub thinks: bool,
-    /// The name that the model is served under.
+    /// `require_reasoning`: the engine applies a grammar only after the thinking.
+    pub require_reasoning: bool,
+    /// The served model name.
     pub served_model: &'a str,
-    /// Its streams lose ids when events are merged, but logprobs list all of them.
+    /// The engine's streams lose ids when events are merged, so that only logprobs list all of them.
     pub loses_ids: bool,
 }
 
 impl ChatRequest {
-    /// The request for /generate. `hold` makes bytes of its body that are counted for as long as they are held.
+    /// Builds the /generate request. `hold` counts its body against the memory budget until the body is dropped.
     ///
     /// # Errors
     /// [`RequestError`].
-    pub fn native(
+    pub fn generate_request(
         &self,
-        addition: Addition<'_>,
+        inputs: GenerateInputs<'_>,
         hold: impl FnOnce(Vec<u8>) -> Bytes,
     ) -> Result<GenerateRequest, RequestError> {
-        let Addition { ids, defaults, skip_special, thinks, served_model, loses_ids } = addition;
+        let GenerateInputs { ids, defaults, skip_special, require_reasoning, served_model, loses_ids } = inputs;
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
         out.extend_from_slice(b"{\"input_ids\":");
@@ -46,38 +46,38 @@ impl ChatRequest {
         out.push(b'[');
         write_ids(&mut out, ids);
         out.push(b']');
-        let written = start..out.len();
+        let ids_span = start..out.len();
         out.extend_from_slice(b",\"sampling_params\":{");
-        let mut sampling = Members::new(&mut out);
-        let most = ["max_completion_tokens", "max_tokens"]
+        let mut sampling = MemberWriter::new(&mut out);
+        let max_tokens = ["max_completion_tokens", "max_tokens"]
             .iter()
             .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_present(n)));
-        // absent it would be /generate's own default, which is small
-        sampling.put("max_new_tokens", most.unwrap_or(b"null"));
+        // without this member /generate would apply its own default, which is small
+        sampling.put("max_new_tokens", max_tokens.unwrap_or(b"null"));
         if !skip_special {
             sampling.put("skip_special_tokens", b"false");
         }
         match (
-            constraint(&body)?,
+            output_constraint(&body)?,
             self.conversation
                 .tool_choice
                 .schema(self.conversation.tools.as_deref().unwrap_or_default(), self.parallel_calls),
         ) {
             (Some(_), Some(_)) => {
-                return Err(wrong(
-                    "tool_choice forces a call and response_format an answer: they cannot both be honored",
+                return Err(invalid(
+                    "tool_choice forces a tool call and response_format constrains the text: a request cannot have both",
                 ));
             }
             (Some((name, value)), None) => sampling.put(name, value.as_bytes()),
             (None, Some(schema)) => sampling.put("json_schema", quoted(&dumps(&schema)).as_bytes()),
             (None, None) => {}
         }
-        body.sampling(&mut sampling, defaults);
+        body.write_sampling(&mut sampling, defaults);
         out.push(b'}');
-        let mut members = Members::more(&mut out);
-        body.top(&mut members, adapter(&self.model, served_model));
-        if thinks {
-            // a grammar begins behind the thought; the older name is 0.5.6's
+        let mut members = MemberWriter::after_members(&mut out);
+        body.write_top_level(&mut members, lora_adapter(&self.model, served_model));
+        if require_reasoning {
+            // SGLang 0.5.6 has the name `reasoning`
             members.put("require_reasoning", b"true");
             members.put("reasoning", b"true");
         }
@@ -91,6 +91,6 @@ impl ChatRequest {
             members.put("return_logprob", b"true");
         }
         out.push(b'}');
-        GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), written).map_err(unreadable)
+        GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map_err(unreadable)
     }
 }

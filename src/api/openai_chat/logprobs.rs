@@ -1,20 +1,20 @@
-//! `choices[].logprobs` in OpenAI's shape: texts and bytes for the engine's ids.
+//! Encodes `choices[].logprobs` in OpenAI's format: the text and the bytes of each token id.
 
-use crate::api::sample::TokenLogprob;
 use crate::chat::quoted;
+use crate::generation::update::TokenLogprob;
 use crate::tokenizer::Tokenizer;
 
-/// `{"content":[…]}`: an entry a token.
+/// The member `logprobs`: `{"content":[…]}` with an entry for each token.
 #[must_use]
-pub(super) fn content(tokenizer: &Tokenizer, said: &[TokenLogprob]) -> String {
+pub(super) fn content(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> String {
     let mut out = String::from("{\"content\":[");
-    for (at, token) in said.iter().enumerate() {
+    for (at, token) in tokens.iter().enumerate() {
         out.push_str(if at > 0 { "," } else { "" });
-        named(&mut out, tokenizer, token.id, &token.logprob);
+        write_entry_start(&mut out, tokenizer, token.id, &token.logprob);
         out.push_str(",\"top_logprobs\":[");
         for (at, (id, logprob, _)) in token.top.iter().enumerate() {
             out.push_str(if at > 0 { "," } else { "" });
-            named(&mut out, tokenizer, *id, logprob);
+            write_entry_start(&mut out, tokenizer, *id, logprob);
             out.push('}');
         }
         out.push_str("]}");
@@ -23,8 +23,8 @@ pub(super) fn content(tokenizer: &Tokenizer, said: &[TokenLogprob]) -> String {
     out
 }
 
-/// The members that every entry has, without the brace that ends it.
-fn named(out: &mut String, tokenizer: &Tokenizer, id: u32, logprob: &str) {
+/// Writes the members that all entries have, without the closing brace.
+fn write_entry_start(out: &mut String, tokenizer: &Tokenizer, id: u32, logprob: &str) {
     let text = tokenizer.decode(&[id], false).unwrap_or_default();
     out.push_str("{\"token\":");
     out.push_str(&quoted(&text));

@@ -1,4 +1,4 @@
-//! Members of chat replies that tokentap makes itself. Members that the engine wrote are copied as text.
+//! Members of chat replies that tokentap serializes. Members from the engine are copied as JSON text.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub(super) struct Delta<'a> {
     pub(super) tool_calls: &'a [ToolCallMember<'a>],
 }
 
-/// A tool call, or the part of one that a chunk has.
+/// A tool call, or the part of a tool call in a chunk.
 #[derive(Debug, Serialize)]
 pub(super) struct ToolCallMember<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,14 +44,14 @@ pub(super) struct FunctionMember<'a> {
 }
 
 impl<'a> ToolCallMember<'a> {
-    /// A call with its name.
-    pub(super) fn named(id: &'a str, index: usize, name: &'a str, arguments: &'a str) -> Self {
+    /// A call, or the first part of one: with its id and name.
+    pub(super) fn with_name(id: &'a str, index: usize, name: &'a str, arguments: &'a str) -> Self {
         let function = FunctionMember { name: Some(name), arguments };
         Self { id: Some(id), index, kind: Some("function"), function }
     }
 
-    /// More arguments of a call that has begun.
-    pub(super) fn more(index: usize, arguments: &'a str) -> Self {
+    /// A later part of a call: only arguments.
+    pub(super) fn arguments(index: usize, arguments: &'a str) -> Self {
         Self { id: None, index, kind: None, function: FunctionMember { name: None, arguments } }
     }
 }

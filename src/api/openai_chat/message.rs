@@ -1,18 +1,18 @@
-//! Messages as OpenAI's clients write them.
+//! Decodes the messages of a chat request.
 
 use crate::chat::RequestError;
 use crate::chat::dumps;
-use crate::chat::message::{Call, Message};
+use crate::chat::message::{Message, MessageToolCall};
 use crate::json::Value;
 
-/// The role that SGLang takes only as it is written here.
+/// The only role that SGLang compares case-sensitively.
 const USER: &str = "user";
 
-/// The roles that SGLang takes.
+/// The roles that SGLang accepts.
 const ROLES: [&str; 7] = [USER, "system", "developer", "assistant", "tool", "function", "latest_reminder"];
 
-/// A role as SGLang reads it: the case of all but a user's does not count.
-fn known_role(role: String) -> Result<String, String> {
+/// The role in lower case; `user` must be in lower case already. The error is the unknown role.
+fn parse_role(role: String) -> Result<String, String> {
     let lower = role.to_ascii_lowercase();
     match ROLES.contains(&lower.as_str()) && (lower != USER || role == USER) {
         true => Ok(lower),
@@ -23,10 +23,10 @@ fn known_role(role: String) -> Result<String, String> {
 /// Why a message cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
-    /// It is not valid.
+    /// The message is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// A part of this kind, which only the engine can place: an image, a sound.
+    /// The content has a part of this type, which only the engine can render: an image or audio.
     #[error("a part of type {0:?}")]
     Unsupported(String),
 }
@@ -40,14 +40,14 @@ impl From<MessageError> for RequestError {
     }
 }
 
-/// Decodes a message; `at` is its place in the list, for the error.
+/// Decodes a message. `at` is its index in `messages`, for the error.
 ///
 /// # Errors
 /// [`MessageError`].
 pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> {
-    let wrong = |what: &str| MessageError::Invalid(format!("messages[{at}]{what}"));
-    let Value::Object(mut members) = value else { return Err(wrong(" must be an object")) };
-    // taken, not copied: a conversation may be long
+    let invalid = |problem: &str| MessageError::Invalid(format!("messages[{at}]{problem}"));
+    let Value::Object(mut members) = value else { return Err(invalid(" must be an object")) };
+    // moved, not copied: a conversation may be long
     let mut take = |name: &str| {
         let (_, value) = members.iter_mut().find(|(key, _)| key == name)?;
         Some(std::mem::take(value)).filter(|value| *value != Value::Null)
@@ -55,18 +55,18 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> 
     let mut text = |name: &str| match take(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(wrong(&format!(".{name} must be a string"))),
+        Some(_) => Err(invalid(&format!(".{name} must be a string"))),
     };
-    let role = text("role")?.ok_or_else(|| wrong(".role must be a string"))?;
-    let role = known_role(role).map_err(|role| wrong(&format!(".role {role:?} is none of {}", ROLES.join(", "))))?;
-    let (answers, name, reasoning) = (text("tool_call_id")?, text("name")?, text("reasoning_content")?);
-    // no field of SGLang's, which ignores a value of another type
+    let role = text("role")?.ok_or_else(|| invalid(".role must be a string"))?;
+    let role = parse_role(role).map_err(|role| invalid(&format!(".role {role:?} is none of {}", ROLES.join(", "))))?;
+    let (tool_call_id, name, reasoning) = (text("tool_call_id")?, text("name")?, text("reasoning_content")?);
+    // SGLang has no member `reasoning` and ignores it, so a value of another type is not an error
     let reasoning = reasoning.or_else(|| text("reasoning").ok().flatten());
     let mut texts = Vec::new();
     let content = take("content");
     let in_parts = matches!(content, Some(Value::Array(_)));
     match content {
-        None if role == USER => return Err(wrong(".content is required")),
+        None if role == USER => return Err(invalid(".content is required")),
         None => {}
         Some(Value::String(text)) => texts.push(text),
         Some(Value::Array(parts)) => {
@@ -75,24 +75,25 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> 
                     (Value::String(text), ..) => texts.push(text.clone()),
                     (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
                     (_, Some(kind), _) if kind != "text" => return Err(MessageError::Unsupported(kind.to_owned())),
-                    _ => return Err(wrong(".content has a part without a text")),
+                    _ => return Err(invalid(".content has a part without a text")),
                 }
             }
         }
-        Some(_) => return Err(wrong(".content must be a string or a list of parts")),
+        Some(_) => return Err(invalid(".content must be a string or a list of parts")),
     }
     let calls = match take("tool_calls") {
         None => Vec::new(),
         Some(Value::Array(calls)) => calls
             .iter()
-            .map(|call| call_of(call).ok_or_else(|| wrong(".tool_calls has a call without function.name")))
+            .map(|call| tool_call(call).ok_or_else(|| invalid(".tool_calls has a call without function.name")))
             .collect::<Result<_, _>>()?,
-        Some(_) => return Err(wrong(".tool_calls must be a list")),
+        Some(_) => return Err(invalid(".tool_calls must be a list")),
     };
-    Ok(Message { role, texts, in_parts, reasoning, calls, answers, name })
+    Ok(Message { role, texts, in_parts, reasoning, calls, tool_call_id, name })
 }
 
-fn call_of(value: &Value) -> Option<Call> {
+/// Decodes a tool call of an assistant; `None` without `function.name`.
+fn tool_call(value: &Value) -> Option<MessageToolCall> {
     let function = value.get("function")?;
     let arguments = match function.get("arguments") {
         None => String::new(),
@@ -100,5 +101,5 @@ fn call_of(value: &Value) -> Option<Call> {
         Some(value) => dumps(value),
     };
     let id = value.get("id").and_then(Value::as_str).map(str::to_owned);
-    Some(Call { id, name: function.get("name")?.as_str()?.to_owned(), arguments })
+    Some(MessageToolCall { id, name: function.get("name")?.as_str()?.to_owned(), arguments })
 }

@@ -1,44 +1,45 @@
-//! A chat that the engine's own endpoint serves, as far as it matters to who takes the ids from its reply.
+//! The fields of a chat request that are needed to record the reply of the engine's own endpoint.
 
 use http::HeaderMap;
 
-use super::sglext::Wanted;
-use crate::api::openai::{Members, RequestBody, is_present};
+use super::sglext::SglextOptions;
+use crate::api::openai::{MemberWriter, RequestBody, is_present};
 use crate::engine::probe::ChatFacts;
 use crate::json::Object;
 
-/// What was asked.
+/// The fields of a request that the engine's own endpoint serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PassthroughRequest {
-    /// What of the ids is the client's.
-    pub wanted: Wanted,
+pub struct PassthroughRequest {
+    /// The ids that the client asks for in `sglext`.
+    pub sglext: SglextOptions,
     /// `n`.
     pub n: usize,
-    /// What of it is about sampling, by the names of `sampling_params`: the text of a JSON object.
+    /// The sampling fields under their names in `sampling_params`, as a JSON object.
     pub sampling: Box<str>,
 }
 
 impl PassthroughRequest {
-    /// What a call asks, whose body has the members of `object`.
+    /// Reads a request. `object` has the spans of the members of its body.
     #[must_use]
     pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
         let body = RequestBody { bytes, object };
         Self {
-            wanted: Wanted::of(bytes, object, headers, engine),
+            sglext: SglextOptions::of(bytes, object, headers, engine),
             n: body.count("n").unwrap_or(1),
             sampling: sampling(&body),
         }
     }
 }
 
+/// The sampling fields of a body, as a JSON object.
 fn sampling(body: &RequestBody<'_>) -> Box<str> {
-    let said = |name: &str| body.raw(name).filter(|value| is_present(value));
+    let member = |name: &str| body.raw(name).filter(|value| is_present(value));
     let mut out = b"{".to_vec();
-    let mut members = Members::new(&mut out);
-    if let Some(most) = said("max_completion_tokens").or_else(|| said("max_tokens")) {
-        members.put("max_new_tokens", most);
+    let mut members = MemberWriter::new(&mut out);
+    if let Some(max_tokens) = member("max_completion_tokens").or_else(|| member("max_tokens")) {
+        members.put("max_new_tokens", max_tokens);
     }
-    body.own_sampling(&mut members);
+    body.write_client_sampling(&mut members);
     out.push(b'}');
     String::from_utf8_lossy(&out).into()
 }
@@ -48,7 +49,7 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::api::openai_chat::sglext::wanted::{FRAMED, INPUT, OUTPUT};
+    use crate::api::openai_chat::sglext::options::{FRAMED, INPUT, OUTPUT};
 
     fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> PassthroughRequest {
         let yes = HeaderValue::from_static("1");
@@ -57,34 +58,34 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_the_clients_where_it_or_the_engines_operator_asked_for_them() {
+    fn client_gets_ids_that_it_or_the_engine_configuration_requests() {
         let engine = ChatFacts::default();
-        let wanted = |body: &str, headers: &[&HeaderName], engine: &ChatFacts| {
-            let wanted = read(body, headers, engine).wanted;
-            (wanted.input, wanted.output)
+        let requested = |body: &str, headers: &[&HeaderName], engine: &ChatFacts| {
+            let sglext = read(body, headers, engine).sglext;
+            (sglext.input, sglext.output)
         };
-        assert_eq!(wanted("{}", &[], &engine), (false, false));
-        assert_eq!(wanted(r#"{"return_input_ids_in_sglext":true}"#, &[], &engine), (true, false));
-        assert_eq!(wanted(r#"{"return_output_ids_in_sglext":false}"#, &[&OUTPUT], &engine), (false, true));
+        assert_eq!(requested("{}", &[], &engine), (false, false));
+        assert_eq!(requested(r#"{"return_input_ids_in_sglext":true}"#, &[], &engine), (true, false));
+        assert_eq!(requested(r#"{"return_output_ids_in_sglext":false}"#, &[&OUTPUT], &engine), (false, true));
         let engine = ChatFacts { input_ids: true, ..engine };
-        assert_eq!(wanted("{}", &[], &engine), (true, false));
+        assert_eq!(requested("{}", &[], &engine), (true, false));
     }
 
     #[test]
-    fn the_engine_is_asked_for_all_ids_in_a_form_that_suits_the_client() {
+    fn all_ids_are_requested_in_a_separate_event_unless_the_client_reads_them_in_chunks() {
         let framed = |body: &str, headers: &[&HeaderName]| {
-            let mut asked = HeaderMap::new();
-            read(body, headers, &ChatFacts::default()).wanted.ask_for_all(&mut asked);
-            assert!(asked[INPUT] == "1" && asked[OUTPUT] == "1");
-            asked.contains_key(FRAMED)
+            let mut sent = HeaderMap::new();
+            read(body, headers, &ChatFacts::default()).sglext.request_all_ids(&mut sent);
+            assert!(sent[INPUT] == "1" && sent[OUTPUT] == "1");
+            sent.contains_key(FRAMED)
         };
-        assert!(framed("{}", &[]), "nobody else reads them");
-        assert!(!framed("{}", &[&OUTPUT]), "the client reads them among the chunks");
+        assert!(framed("{}", &[]), "the client does not read the ids");
+        assert!(!framed("{}", &[&OUTPUT]), "the client reads the ids in a chunk");
         assert!(framed("{}", &[&OUTPUT, &FRAMED]));
     }
 
     #[test]
-    fn sampling_has_the_names_of_sampling_params() {
+    fn sampling_fields_get_their_names_in_sampling_params() {
         let body = r#"{"n":2,"max_tokens":8,"temperature":1.50,"min_tokens":null,"seed":7,"user":"u"}"#;
         let read = read(body, &[], &ChatFacts::default());
         assert_eq!(&*read.sampling, r#"{"max_new_tokens":8,"temperature":1.50,"n":2,"sampling_seed":7}"#);

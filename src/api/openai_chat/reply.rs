@@ -1,67 +1,56 @@
-//! A chat reply: what was sampled, as a message.
+//! Encodes the body of a chat reply, and the members that a streamed reply has too.
 
 use std::sync::Arc;
 
 use super::logprobs;
 use super::members::{MessageMember, ToolCallMember};
 use super::request::ReplyExtras;
-use super::sglext::{self, Wanted};
-use crate::api::openai::{Usage, list, metadata, to_json};
-use crate::api::sample::Sample;
+use super::sglext::{self, SglextOptions};
+use crate::api::openai::{Usage, id_list, metadata, to_json};
 use crate::chat::quoted;
-use crate::chat::reading::{self, Ending, Stops, call_id};
-use crate::session::Reading;
-use crate::tokenizer::{Renderer, TokenizerError};
+use crate::chat::reply_reader::ReplyReader;
+use crate::generation::update::SequenceUpdate;
+use crate::tokenizer::TokenizerError;
 
-/// What the chunks and bodies of a reply are made with.
+/// The properties of a request that the encoding of its reply depends on.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplyContext {
-    /// Decodes.
-    pub renderer: Arc<Renderer>,
-    /// How texts are read.
-    pub reading: Reading,
-    /// Where they end.
-    pub stops: Stops,
-    /// `model`, as the client named it.
+    /// Parses the sampled tokens.
+    pub reader: ReplyReader,
+    /// `model` of the request.
     pub model: String,
-    /// Seconds since 1970.
+    /// `created`, in seconds since 1970.
     pub created: u64,
-    /// The prompt, where the client wants it back.
+    /// The ids of the prompt, if the client asks for them.
     pub prompt: Option<Arc<[u32]>>,
-    /// Logprobs are wanted.
+    /// Whether the client asks for logprobs.
     pub logprobs: bool,
-    /// Other members that the client wants.
-    pub wants: ReplyExtras,
-    /// Which ids `sglext` has.
-    pub sglext: Wanted,
-    /// How many samples.
+    /// Additional members that the client asks for.
+    pub extras: ReplyExtras,
+    /// The ids that the client asks for in `sglext`.
+    pub sglext: SglextOptions,
+    /// The number of choices.
     pub n: usize,
 }
 
 impl ReplyContext {
-    /// How a reply that ended so is read.
-    #[must_use]
-    pub(crate) fn ending(&self, finish: Option<&str>) -> Ending<'_> {
-        Ending { stopped: finish == Some("stop"), stops: &self.stops.strings, stop_ids: &self.stops.ids }
-    }
-
-    /// The body of a reply that does not stream.
+    /// Encodes the body of a reply that does not stream.
     ///
     /// # Errors
-    /// When the tokenizer fails on what was sampled.
-    pub(crate) fn whole(&self, samples: &[Sample<'_>]) -> Result<String, TokenizerError> {
+    /// [`TokenizerError`] when the sampled tokens cannot be decoded.
+    pub(crate) fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, TokenizerError> {
         let mut usage = Usage::default();
         let mut choices = String::new();
-        for (at, sample) in samples.iter().enumerate() {
-            usage.add(sample, self.n);
+        for (at, update) in updates.iter().enumerate() {
+            usage.add(update, self.n);
             choices.push_str(if at > 0 { "," } else { "" });
-            self.choice(&mut choices, sample)?;
+            self.choice(&mut choices, update)?;
         }
-        let first = samples.first();
-        let id = first.and_then(Sample::rid).unwrap_or_default();
+        let first = updates.first();
+        let id = first.and_then(SequenceUpdate::rid).unwrap_or_default();
         let (id, model, created) = (quoted(id), quoted(&self.model), self.created);
         let metadata = first.map(metadata).unwrap_or_default();
-        let sglext = self.sglext(samples.iter().map(|sample| &*sample.ids));
+        let sglext = self.sglext(updates.iter().map(|update| &*update.ids));
         Ok(format!(
             "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}{}{sglext}}}",
             usage.json(),
@@ -69,79 +58,76 @@ impl ReplyContext {
         ))
     }
 
-    /// `prompt_token_ids` where vLLM has them, beside the choices, behind a comma.
+    /// `prompt_token_ids` of the reply, where vLLM has it, with a leading comma. Empty if not requested.
     #[must_use]
     pub(crate) fn prompt_ids(&self) -> String {
-        let wanted = self.prompt.as_ref().filter(|_| self.wants.token_ids);
-        wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
+        let prompt = self.prompt.as_ref().filter(|_| self.extras.token_ids);
+        prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
     }
 
-    /// `sglext`, behind a comma, where it is wanted.
+    /// `sglext` with a leading comma. Empty if not requested.
     #[must_use]
     pub(crate) fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
         sglext::member(self.sglext, self.prompt.as_deref().unwrap_or_default(), responses)
     }
 
-    fn choice(&self, out: &mut String, sample: &Sample<'_>) -> Result<(), TokenizerError> {
-        let ending = self.ending(sample.finish.as_deref());
-        let message = reading::parsed(&self.renderer, &sample.ids, &self.reading, ending)?;
-        let ids: Vec<String> = message
-            .calls
-            .iter()
-            .enumerate()
-            .map(|(at, call)| call_id(call, at, sample.name(), &self.reading))
-            .collect();
+    /// Appends a choice.
+    fn choice(&self, out: &mut String, update: &SequenceUpdate<'_>) -> Result<(), TokenizerError> {
+        let finish = update.finish;
+        let message = self.reader.message(&update.ids, finish)?;
+        let ids: Vec<String> =
+            message.calls.iter().enumerate().map(|(at, call)| self.reader.call_id(call, at, update.name())).collect();
         let calls = message.calls.iter().zip(&ids).enumerate();
         let member = MessageMember {
             role: "assistant",
             content: &message.content,
             reasoning_content: message.reasoning.as_deref(),
             tool_calls: calls
-                .map(|(at, (call, id))| ToolCallMember::named(id, at, &call.name, &call.arguments))
+                .map(|(at, (call, id))| ToolCallMember::with_name(id, at, &call.name, &call.arguments))
                 .collect(),
         };
-        let called = !message.calls.is_empty() && ending.stopped;
-        let finish = if called { "tool_calls" } else { sample.finish.as_deref().unwrap_or("stop") };
-        let matched = sample.matched.as_deref().filter(|_| !called).unwrap_or("null");
+        let ends_with_calls = !message.calls.is_empty() && finish == Some("stop");
+        let finish = if ends_with_calls { "tool_calls" } else { finish.unwrap_or("stop") };
+        let matched = update.matched.filter(|_| !ends_with_calls).unwrap_or("null");
         let logprobs = match self.logprobs {
-            true => logprobs::content(self.renderer.tokenizer(), &sample.token_logprobs()),
+            true => logprobs::content(self.reader.renderer.tokenizer(), &update.token_logprobs()),
             false => "null".to_owned(),
         };
         out.push_str(&format!(
             "{{\"index\":{},\"message\":{},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}{}{}}}",
-            sample.index,
+            update.index,
             to_json(&member),
             quoted(finish),
-            self.prompt_of_choice(),
-            self.ids(sample),
-            self.meta_info(sample),
+            self.choice_prompt_ids(),
+            self.choice_ids(update),
+            self.meta_info(update),
         ));
         Ok(())
     }
 
-    /// The prompt's ids in a choice, behind a comma, where they are wanted there.
+    /// `prompt_token_ids` of a choice, with a leading comma. Empty if not requested.
     #[must_use]
-    pub(crate) fn prompt_of_choice(&self) -> String {
-        let wanted = self.prompt.as_ref().filter(|_| self.wants.prompt());
-        wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
+    pub(crate) fn choice_prompt_ids(&self) -> String {
+        let prompt = self.prompt.as_ref().filter(|_| self.extras.includes_prompt_ids());
+        prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
     }
 
-    /// The sampled ids, under SGLang's name and vLLM's, each behind a comma, where they are wanted.
+    /// The sampled ids of a choice under SGLang's name and vLLM's name, each with a leading comma. Empty if not requested.
     #[must_use]
-    pub(crate) fn ids(&self, sample: &Sample<'_>) -> String {
-        if !self.wants.token_ids {
+    pub(crate) fn choice_ids(&self, update: &SequenceUpdate<'_>) -> String {
+        if !self.extras.token_ids {
             return String::new();
         }
-        let ids = list(&sample.ids);
+        let ids = id_list(&update.ids);
         format!(",\"response_token_ids\":{ids},\"token_ids\":{ids}")
     }
 
-    /// `meta_info`, behind a comma, where it is wanted.
+    /// `meta_info` of a choice, with a leading comma. Empty if not requested.
     #[must_use]
-    pub(crate) fn meta_info(&self, sample: &Sample<'_>) -> String {
-        if !self.wants.meta_info && !self.wants.entropy {
+    pub(crate) fn meta_info(&self, update: &SequenceUpdate<'_>) -> String {
+        if !self.extras.meta_info && !self.extras.entropy {
             return String::new();
         }
-        format!(",\"meta_info\":{}", sample.meta_info().unwrap_or_else(|| "null".to_owned()))
+        format!(",\"meta_info\":{}", update.meta_info().unwrap_or_else(|| "null".to_owned()))
     }
 }

@@ -1,25 +1,27 @@
-//! `POST /v1/chat/completions` as clients write it, and what its fields become on /generate.
+//! Decodes the body of a chat request.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::message::message;
 use super::tool_choice::tool_choice;
-use crate::api::openai::{RequestBody, UNSUPPORTED, is_non_default, is_present, wrong};
-use crate::chat::reading::Stops;
+use crate::api::openai::{RequestBody, UNSUPPORTED, invalid, is_non_default, is_present};
+use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError};
 use crate::json::{Cursor, Object, Value};
 
-/// A chat request as far as tokentap reads it.
+/// The body of a chat request, and the fields that tokentap decodes.
 #[derive(Debug)]
 pub struct ChatRequest {
     /// The body, unchanged.
     pub bytes: Bytes,
-    /// Its members.
+    /// The spans of its members.
     pub object: Object,
-    /// `model`, as it is repeated to the client.
+    /// `model`. The reply repeats it.
     pub model: String,
-    /// `messages`, `tools`, and what decides over the prompt and the reading of the reply.
-    pub conversation: Conversation,
+    /// `messages`, `tools`, and the other fields that decide how the prompt is rendered and the reply is parsed.
+    pub conversation: Arc<Conversation>,
     /// `stream`.
     pub stream: bool,
     /// Options of a stream.
@@ -32,44 +34,44 @@ pub struct ChatRequest {
     pub stops: Stops,
     /// `n`.
     pub n: usize,
-    /// Other members that the client wants.
-    pub wants: ReplyExtras,
+    /// Additional members of the reply that the client asks for.
+    pub extras: ReplyExtras,
 }
 
 /// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// `stream_options.include_usage`: tokens are counted at the end.
-    pub usage: bool,
-    /// `stream_options.continuous_usage_stats`: and in every chunk.
-    pub running_usage: bool,
-    /// `stream_reasoning` is false: a thought is sent when it is complete.
-    pub whole_thoughts: bool,
+    /// `stream_options.include_usage`: the last chunk has `usage`.
+    pub include_usage: bool,
+    /// `stream_options.continuous_usage_stats`: each chunk has `usage`.
+    pub continuous_usage: bool,
+    /// `stream_reasoning` is false: each reasoning text is sent in one piece when it is complete.
+    pub join_reasoning: bool,
 }
 
-/// Members of a reply that a client asks for.
+/// Additional members of a reply that a client asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplyExtras {
-    /// The prompt's ids.
+    /// `return_prompt_token_ids`: the ids of the prompt.
     pub prompt_ids: bool,
-    /// The sampled ids, and with them the prompt's.
+    /// `return_token_ids`: the sampled ids and the ids of the prompt.
     pub token_ids: bool,
-    /// `meta_info`.
+    /// `return_meta_info`: `meta_info`.
     pub meta_info: bool,
-    /// `return_entropy` is true: `meta_info` with the members that tokentap adds.
+    /// `return_entropy`: `meta_info` with the members that tokentap adds.
     pub entropy: bool,
 }
 
 impl ReplyExtras {
-    /// Whether the choices have the prompt's ids.
+    /// Whether the choices include the ids of the prompt.
     #[must_use]
-    pub fn prompt(&self) -> bool {
+    pub fn includes_prompt_ids(&self) -> bool {
         self.prompt_ids || self.token_ids
     }
 }
 
 impl ChatRequest {
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -77,7 +79,7 @@ impl ChatRequest {
         let mut messages = None;
         let mut cursor = Cursor::new(&bytes);
         let object = Object::read(&mut cursor, |key, cursor| {
-            // the long part is read as it is passed
+            // the longest member is parsed in the same pass
             if key.is("messages") {
                 messages = Some(Value::read(cursor)?);
                 return Ok(());
@@ -85,30 +87,30 @@ impl ChatRequest {
             cursor.skip().map(drop)
         });
         let object = object.and_then(|object| cursor.end().map(|()| object));
-        let object = object.map_err(|error| wrong(format!("the body is {error}")))?;
+        let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
         let body = RequestBody { bytes: &bytes, object: &object };
         let Some(Value::Array(values)) = messages else {
-            return Err(wrong("messages must be a list"));
+            return Err(invalid("messages must be a list"));
         };
         if values.is_empty() {
-            return Err(wrong("Messages cannot be empty."));
+            return Err(invalid("Messages cannot be empty."));
         }
-        let read = |(at, value): (usize, Value)| message(value, at);
-        let messages = values.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        let decode = |(at, value): (usize, Value)| message(value, at);
+        let messages = values.into_iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
         let tools = match body.value("tools")? {
             None => None,
             Some(Value::Array(tools)) => Some(tools).filter(|tools| !tools.is_empty()),
-            Some(_) => return Err(wrong("tools must be a list")),
+            Some(_) => return Err(invalid("tools must be a list")),
         };
         for (older, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
             if body.raw(older).is_some_and(is_non_default) {
-                return Err(wrong(format!("{older} is not served: it is the older form of {newer}; send {newer}")));
+                return Err(invalid(format!("{older} is deprecated and not supported; send {newer}")));
             }
         }
         let tool_choice = tool_choice(body.value("tool_choice")?.as_ref(), tools.as_deref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
-        let wants = ReplyExtras {
+        let extras = ReplyExtras {
             prompt_ids: body.flag("return_prompt_token_ids", false)?,
             token_ids: body.flag("return_token_ids", false)?,
             meta_info: body.flag("return_meta_info", false)?,
@@ -116,7 +118,7 @@ impl ChatRequest {
         };
         Ok(Self {
             model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
-            conversation: Conversation {
+            conversation: Arc::new(Conversation {
                 tools,
                 tool_choice,
                 template_variables: template_variables(&body)?,
@@ -126,52 +128,52 @@ impl ChatRequest {
                 skips_special_tokens: body.flag("skip_special_tokens", true)?,
                 keeps_stop: body.flag("no_stop_trim", false)?,
                 messages,
-            },
+            }),
             stream: body.flag("stream", false)?,
             options: StreamOptions {
-                usage: option("include_usage"),
-                running_usage: option("continuous_usage_stats"),
-                whole_thoughts: !body.flag("stream_reasoning", true)?,
+                include_usage: option("include_usage"),
+                continuous_usage: option("continuous_usage_stats"),
+                join_reasoning: !body.flag("stream_reasoning", true)?,
             },
             logprobs: body.flag("logprobs", false)?,
             parallel_calls: body.flag("parallel_tool_calls", true)?,
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
             n: body.count("n")?,
-            wants,
+            extras,
             object,
             bytes,
         })
     }
 
-    /// Whether it can be served from tokens.
+    /// Checks that tokentap can serve all fields of the request.
     ///
     /// # Errors
-    /// [`RequestError::Unsupported`], with the field that only the engine's own endpoint honours.
+    /// [`RequestError::Unsupported`] with a field that only the engine's own endpoint supports.
     pub fn check_fields(&self) -> Result<(), RequestError> {
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
-        let foreign = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
-        foreign.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
+        let unsupported = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
+        unsupported.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
     }
 }
 
-/// `input_ids`.
+/// `input_ids`: the prompt, if the client has rendered the conversation itself.
 fn prompt_ids(body: &RequestBody<'_>) -> Result<Option<Vec<u32>>, RequestError> {
     let Some(ids) = body.raw("input_ids").filter(|ids| is_present(ids)) else { return Ok(None) };
     let ids = serde_json::from_slice(ids);
-    ids.map(Some).map_err(|error| wrong(format!("input_ids must be a list of ids: {error}")))
+    ids.map(Some).map_err(|error| invalid(format!("input_ids must be a list of ids: {error}")))
 }
 
-/// `chat_template_kwargs`, and `reasoning_effort` as SGLang hands it to templates.
+/// The variables of the template: `chat_template_kwargs`, and the variables that SGLang derives from `reasoning_effort`.
 fn template_variables(body: &RequestBody<'_>) -> Result<Vec<(String, Value)>, RequestError> {
     let mut extra = match body.value("chat_template_kwargs")? {
         None => Vec::new(),
         Some(Value::Object(members)) => members,
-        Some(_) => return Err(wrong("chat_template_kwargs must be an object")),
+        Some(_) => return Err(invalid("chat_template_kwargs must be an object")),
     };
-    const OURS: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
-    let is_ours = |name: &str| OURS.contains(&name) || name.ends_with("_token");
-    if let Some((name, _)) = extra.iter().find(|(name, _)| is_ours(name)) {
-        return Err(wrong(format!("chat_template_kwargs.{name} is not the client's to set")));
+    const RESERVED: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
+    let is_reserved = |name: &str| RESERVED.contains(&name) || name.ends_with("_token");
+    if let Some((name, _)) = extra.iter().find(|(name, _)| is_reserved(name)) {
+        return Err(invalid(format!("chat_template_kwargs.{name} is not allowed, because the name is reserved")));
     }
     let has = |extra: &[(String, Value)], name: &str| extra.iter().any(|(known, _)| known == name);
     if let Some(effort) = body.value("reasoning_effort")? {

@@ -1,52 +1,53 @@
-//! `sglext`: the token ids of a chat, if a client asks for them. Reads it from replies of SGLang's own endpoint, and writes it for chats that tokentap serves.
+//! `sglext`: the token ids of a chat, if a client asks for them. Parses it in replies of SGLang's own endpoint, and writes it in replies of
+//! tokentap.
 
-mod listener;
-pub(super) mod wanted;
+mod filter;
+pub(super) mod options;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::json::{Cursor, Edit, Malformed, Object, Splice, Text, Value};
 
-use crate::api::openai::list as ids;
+use crate::api::openai::id_list;
 
-pub(crate) use listener::Listener;
-pub(crate) use wanted::Wanted;
+pub(crate) use filter::SglextFilter;
+pub(crate) use options::SglextOptions;
 
 /// The ids and labels that the engine reported for a reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct EngineIds {
     /// `id`.
     pub rid: Option<Box<str>>,
-    /// The prompt's ids.
+    /// The ids of the prompt.
     pub prompt: Option<Vec<u32>>,
     /// The sampled ids of each choice.
     pub responses: Option<Vec<Vec<u32>>>,
-    /// By choice: `finish_reason.type`, as the native endpoint has it.
+    /// By choice: `finish_reason.type`, as /generate reports it.
     pub finishes: BTreeMap<usize, Box<str>>,
     /// `weight_version`.
     pub label: Option<Box<str>>,
-    /// `weight_versions` of the first choice: label, first token, behind the last.
+    /// `weight_versions` of the first choice: the label, the first token, and the token after the last.
     pub spans: Vec<(Box<str>, u32, u32)>,
 }
 
-/// What the client gets of a text.
+/// The part of an event or a reply that is forwarded to the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Remainder {
-    /// All of it, as it is.
+    /// All of it, unchanged.
     Same,
-    /// This.
+    /// This text, without the ids that the client does not get.
     Changed(Vec<u8>),
-    /// Nothing: the text has only ids.
+    /// Nothing, because the text has only ids that the client does not get.
     Nothing,
 }
 
-/// `sglext` with the ids of a reply that are wanted, behind a comma; empty where none are.
+/// `sglext` with the ids that the client asks for, with a leading comma. Empty if the client asks for no ids.
 #[must_use]
-pub(crate) fn member<'a>(wanted: Wanted, prompt: &[u32], responses: impl Iterator<Item = &'a [u32]>) -> String {
-    let input = wanted.input.then(|| format!("\"input_ids\":{}", ids(prompt)));
-    let output = wanted.output.then(|| {
-        let lists: Vec<String> = responses.map(ids).collect();
+pub(crate) fn member<'a>(options: SglextOptions, prompt: &[u32], responses: impl Iterator<Item = &'a [u32]>) -> String {
+    let input = options.input.then(|| format!("\"input_ids\":{}", id_list(prompt)));
+    let output = options.output.then(|| {
+        let lists: Vec<String> = responses.map(id_list).collect();
         format!("\"output_ids\":[{}]", lists.join(","))
     });
     let members: Vec<String> = input.into_iter().chain(output).collect();
@@ -54,11 +55,17 @@ pub(crate) fn member<'a>(wanted: Wanted, prompt: &[u32], responses: impl Iterato
 }
 
 impl EngineIds {
-    /// Reads an object of a reply: the whole of it or an event, in `text` at `data`. Ids that are not `wanted` go.
+    /// Parses a whole reply, or an event of a stream. Its JSON object is at `data` in `text`. Returns the text without the ids that
+    /// `options` exclude.
     ///
     /// # Errors
-    /// When it is not what SGLang writes.
-    pub(crate) fn read(&mut self, text: &[u8], data: Range<usize>, wanted: Wanted) -> Result<Remainder, Malformed> {
+    /// [`Malformed`] when the object does not have SGLang's format.
+    pub(crate) fn read(
+        &mut self,
+        text: &[u8],
+        data: Range<usize>,
+        options: SglextOptions,
+    ) -> Result<Remainder, Malformed> {
         let mut cursor = Cursor::at(&text[..data.end], data.start);
         let object = members(&mut cursor)?;
         cursor.end()?;
@@ -66,35 +73,35 @@ impl EngineIds {
             self.rid = object.get(text, "id").and_then(string);
         }
         if let Some(choices) = object.value_span(text, "choices") {
-            self.choices(text, choices)?;
+            self.read_choices(text, choices)?;
         }
         if let Some(metadata) = object.get(text, "metadata") {
-            self.metadata(&Value::parse(metadata)?);
+            self.read_metadata(&Value::parse(metadata)?);
         }
         let Some(at) = object.value_span(text, "sglext").filter(|at| text[at.start] == b'{') else {
             return Ok(Remainder::Same);
         };
-        let said = members(&mut Cursor::at(&text[..at.end], at.start))?;
-        let ids = |name: &str| said.value_span(text, name).filter(|at| text[at.start] == b'[');
-        // a list that has other values than ids was not asked for, either
+        let sglext = members(&mut Cursor::at(&text[..at.end], at.start))?;
+        let ids = |name: &str| sglext.value_span(text, name).filter(|at| text[at.start] == b'[');
+        // a list with a value that is not an id counts as missing, and is removed like a list of ids
         if let Some(at) = ids("input_ids") {
             self.prompt = list(text, at);
         }
         if let Some(at) = ids("output_ids") {
             self.responses = list(text, at);
         }
-        let gone = |key: &Text<'_>| wanted.is_without(key);
-        let left = said.members.iter().filter(|member| !gone(&said.key(text, member))).count();
+        let is_removed = |key: &Text<'_>| options.excludes(key);
+        let remaining = sglext.members.iter().filter(|member| !is_removed(&sglext.key(text, member))).count();
         let mut splice = Splice::default();
-        if left == said.members.len() {
+        if remaining == sglext.members.len() {
             return Ok(Remainder::Same);
-        } else if left > 0 {
-            let mut edit = Edit::new(text, &said);
-            edit.remove(gone);
+        } else if remaining > 0 {
+            let mut edit = Edit::new(text, &sglext);
+            edit.remove(is_removed);
             edit.finish(&mut splice);
         } else {
-            let is = |name: &str, nothing: &[u8]| object.get(text, name).is_none_or(|value| value == nothing);
-            if is("choices", b"[]") && is("usage", b"null") {
+            let is_empty = |name: &str, empty: &[u8]| object.get(text, name).is_none_or(|value| value == empty);
+            if is_empty("choices", b"[]") && is_empty("usage", b"null") {
                 return Ok(Remainder::Nothing);
             }
             let mut edit = Edit::new(text, &object);
@@ -104,8 +111,8 @@ impl EngineIds {
         Ok(Remainder::Changed(splice.apply(text)))
     }
 
-    /// Takes note of how choices ended.
-    fn choices(&mut self, text: &[u8], at: Range<usize>) -> Result<(), Malformed> {
+    /// Records the finish reasons of the choices.
+    fn read_choices(&mut self, text: &[u8], at: Range<usize>) -> Result<(), Malformed> {
         let mut cursor = Cursor::at(&text[..at.end], at.start);
         cursor.expect(b'[')?;
         while !cursor.take(b']') {
@@ -120,28 +127,31 @@ impl EngineIds {
         Ok(())
     }
 
-    fn metadata(&mut self, metadata: &Value) {
+    /// Records the weight versions.
+    fn read_metadata(&mut self, metadata: &Value) {
         let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(Box::from);
-        let place = |value: &Value, name: &str| match value.get(name) {
-            Some(Value::Number(number)) => number.parse().ok(),
+        let number = |value: &Value, name: &str| match value.get(name) {
+            Some(Value::Number(text)) => text.parse().ok(),
             _ => None,
         };
-        let span = |span: &Value| Some((text(span, "version")?, place(span, "start")?, place(span, "end")?));
+        let span = |span: &Value| Some((text(span, "version")?, number(span, "start")?, number(span, "end")?));
         self.label = text(metadata, "weight_version");
         let spans = metadata.get("weight_versions").and_then(Value::as_array).unwrap_or_default();
         self.spans = spans.iter().map(span).collect::<Option<_>>().unwrap_or_default();
     }
 }
 
+/// Parses an object without its values.
 fn members(cursor: &mut Cursor<'_>) -> Result<Object, Malformed> {
     Object::read(cursor, |_, cursor| cursor.skip().map(drop))
 }
 
-/// The text of a string.
+/// The text of a JSON string; `None` for another value.
 fn string(value: &[u8]) -> Option<Box<str>> {
     Value::parse(value).ok()?.as_str().map(Box::from)
 }
 
+/// Parses a JSON list; `None` if it has other elements.
 fn list<T: serde::de::DeserializeOwned>(text: &[u8], at: Range<usize>) -> Option<T> {
     serde_json::from_slice(&text[at]).ok()
 }
@@ -150,15 +160,15 @@ fn list<T: serde::de::DeserializeOwned>(text: &[u8], at: Range<usize>) -> Option
 mod tests {
     use super::*;
 
-    const NONE: Wanted = Wanted { input: false, output: false, framed: false };
+    const NONE: SglextOptions = SglextOptions { input: false, output: false, framed: false };
 
-    fn read(text: &str, wanted: Wanted) -> (Result<Remainder, Malformed>, EngineIds) {
+    fn read(text: &str, options: SglextOptions) -> (Result<Remainder, Malformed>, EngineIds) {
         let mut engine_ids = EngineIds::default();
-        (engine_ids.read(text.as_bytes(), 0..text.len(), wanted), engine_ids)
+        (engine_ids.read(text.as_bytes(), 0..text.len(), options), engine_ids)
     }
 
-    fn left(text: &str, wanted: Wanted) -> String {
-        match read(text, wanted).0.unwrap() {
+    fn forwarded(text: &str, options: SglextOptions) -> String {
+        match read(text, options).0.unwrap() {
             Remainder::Same => text.to_owned(),
             Remainder::Changed(bytes) => String::from_utf8(bytes).unwrap(),
             Remainder::Nothing => "nothing".to_owned(),
@@ -166,12 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_told_is_taken() {
+    fn ids_finish_reasons_and_weight_versions_are_parsed() {
         let text = r#"{"id":"r\u0031","choices":[{"index":1,"finish_reason":"tool_calls"},{"index":0,"finish_reason":"length"},
             {"index":2,"finish_reason":null}],"metadata":{"weight_version":"b","weight_versions":[{"version":"a","start":0,"end":1},
             {"version":"b","start":1,"end":2}]},"sglext":{"input_ids":[1,2],"output_ids":[[3,4],[5],[]]}}"#;
-        let (left, engine_ids) = read(text, NONE);
-        assert!(matches!(left, Ok(Remainder::Changed(_))));
+        let (remainder, engine_ids) = read(text, NONE);
+        assert!(matches!(remainder, Ok(Remainder::Changed(_))));
         let expected = EngineIds {
             rid: Some("r1".into()),
             prompt: Some(vec![1, 2]),
@@ -184,39 +194,39 @@ mod tests {
     }
 
     #[test]
-    fn members_that_were_not_asked_for_are_removed() {
+    fn ids_that_the_client_did_not_request_are_removed() {
         let both = r#"{"choices":[1],"sglext":{"input_ids":[1],"output_ids":[[2]]}}"#;
         let both = both.replace("[1],\"sglext", "[{}],\"sglext");
-        let input = Wanted { input: true, ..NONE };
-        assert_eq!(left(&both, NONE), r#"{"choices":[{}]}"#);
-        assert_eq!(left(&both, input), r#"{"choices":[{}],"sglext":{"input_ids":[1]}}"#);
-        assert_eq!(left(&both, Wanted { input: true, output: true, ..NONE }), both);
+        let input = SglextOptions { input: true, ..NONE };
+        assert_eq!(forwarded(&both, NONE), r#"{"choices":[{}]}"#);
+        assert_eq!(forwarded(&both, input), r#"{"choices":[{}],"sglext":{"input_ids":[1]}}"#);
+        assert_eq!(forwarded(&both, SglextOptions { input: true, output: true, ..NONE }), both);
         let more = r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x","output_ids":[[2]]}}"#;
-        assert_eq!(left(more, NONE), r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x"}}"#);
+        assert_eq!(forwarded(more, NONE), r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x"}}"#);
         let bare = r#"{"id":"r","choices":[],"usage":null,"sglext":{"output_ids":[[2]]}}"#;
-        assert_eq!(left(bare, NONE), "nothing");
-        assert_eq!(left(bare, input), "nothing");
+        assert_eq!(forwarded(bare, NONE), "nothing");
+        assert_eq!(forwarded(bare, input), "nothing");
         let usage = r#"{"choices":[],"sglext":{"output_ids":[[2]]},"usage":{"total_tokens":1}}"#;
-        assert_eq!(left(usage, NONE), r#"{"choices":[],"usage":{"total_tokens":1}}"#);
+        assert_eq!(forwarded(usage, NONE), r#"{"choices":[],"usage":{"total_tokens":1}}"#);
         for same in [r#"{"sglext":null}"#, r#"{"sglext":{}}"#, r#"{"sglext":{"other":1}}"#, "{}"] {
-            assert_eq!(left(same, NONE), same);
+            assert_eq!(forwarded(same, NONE), same);
         }
     }
 
     #[test]
-    fn unreadable_text_is_an_error() {
+    fn malformed_reply_is_an_error() {
         for text in ["", "[]", "{", r#"{"choices":[1]}"#, r#"{"choices":{}}"#] {
             assert!(read(text, NONE).0.is_err(), "{text}");
         }
     }
 
     #[test]
-    fn lists_that_are_none_of_ids_go_and_tell_nothing() {
+    fn invalid_id_lists_are_removed_and_ignored() {
         for ids in [r#""input_ids":[-1]"#, r#""output_ids":[1]"#, r#""output_ids":[[4294967296]]"#] {
             let text = format!(r#"{{"choices":[{{}}],"sglext":{{{ids}}}}}"#);
             let (_, engine_ids) = read(&text, NONE);
             assert_eq!((engine_ids.prompt, engine_ids.responses), (None, None));
-            assert_eq!(left(&text, NONE), r#"{"choices":[{}]}"#);
+            assert_eq!(forwarded(&text, NONE), r#"{"choices":[{}]}"#);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Encodes a chat that streams: chunks from the events of a native stream.
+//! Encodes the chunks of a streamed chat from the events of a /generate stream.
 
 mod choice;
 
@@ -6,28 +6,27 @@ use super::logprobs;
 use super::members::{Delta, ToolCallMember};
 use super::reply::ReplyContext;
 use super::request::StreamOptions;
-use crate::api::openai::problem::{write_done, write_event};
+use crate::api::openai::error::{write_done, write_event};
 use crate::api::openai::{Usage, metadata, to_json};
-use crate::api::sample::Sample;
 use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::quoted;
-use crate::chat::reading::call_id;
 use crate::error::BoxError;
+use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
 use choice::Choice;
 
-/// Encodes the chunks of a reply.
+/// Encodes a chat reply, whole or streamed.
 #[derive(Debug)]
 pub(crate) struct ChatEncoder {
     context: ReplyContext,
     options: StreamOptions,
     choices: Vec<Choice>,
     usage: Usage,
-    /// Choices that have ended, in the order of their ends: how, and by what.
+    /// The choices that have ended, in the order of their ends: index, `finish_reason` and `matched_stop`.
     ended: Vec<(usize, String, String)>,
-    /// One of them ended by an error.
+    /// A choice, or the stream, ended with an error.
     failed: bool,
-    /// The id that chunks bear which are of no choice.
+    /// The `id` of chunks without a choice.
     id: String,
     metadata: String,
 }
@@ -48,35 +47,37 @@ impl ChatEncoder {
         }
     }
 
-    /// What the client has asked for of the new tokens.
-    fn chunk_extras(&self, sample: &Sample<'_>) -> ChunkExtras {
-        let ReplyContext { renderer, logprobs: wanted, .. } = &self.context;
-        let mut beside = ChunkExtras::default();
-        if *wanted && !sample.ids.is_empty() {
-            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.token_logprobs()));
+    /// The members of a chunk that the client asks for and that describe the new tokens.
+    fn chunk_extras(&self, update: &SequenceUpdate<'_>) -> ChunkExtras {
+        let ReplyContext { reader, logprobs: has_logprobs, .. } = &self.context;
+        let mut extras = ChunkExtras::default();
+        if *has_logprobs && !update.ids.is_empty() {
+            extras.logprobs = Some(logprobs::content(reader.renderer.tokenizer(), &update.token_logprobs()));
         }
-        if !sample.ids.is_empty() {
-            beside.extras = self.context.ids(sample);
+        if !update.ids.is_empty() {
+            extras.choice = self.context.choice_ids(update);
         }
-        beside.extras.push_str(&self.context.meta_info(sample));
-        if self.options.running_usage {
-            let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
-            beside.top = format!(",\"usage\":{}", usage.json());
+        extras.choice.push_str(&self.context.meta_info(update));
+        if self.options.continuous_usage {
+            let usage = Usage { prompt: update.prompt_tokens(), completion: update.tokens as u64, ..Usage::default() };
+            extras.chunk = format!(",\"usage\":{}", usage.json());
         }
-        beside
+        extras
     }
 
-    fn end(&mut self, at: usize, sample: &Sample<'_>, finish: &str) {
-        self.usage.add(sample, self.context.n);
-        self.metadata = metadata(sample);
-        self.failed |= sample.failed;
+    /// Records the end of a choice. Its last chunk is written when the stream ends.
+    fn end(&mut self, at: usize, update: &SequenceUpdate<'_>, finish: &str) {
+        self.usage.add(update, self.context.n);
+        self.metadata = metadata(update);
+        self.failed |= update.failed;
         let choice = &mut self.choices[at];
         choice.ended = true;
         let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
-        let matched = sample.matched.clone().unwrap_or_else(|| "null".to_owned());
+        let matched = update.matched.unwrap_or("null").to_owned();
         self.ended.push((at, finish.to_owned(), matched));
     }
 
+    /// The start of a chunk, up to the value of `choices`.
     fn head(&self, id: &str) -> String {
         format!(
             "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\"choices\":",
@@ -86,51 +87,52 @@ impl ChatEncoder {
         )
     }
 
-    fn chunk(&self, at: usize, delta: &str, beside: &ChunkExtras, out: &mut String) {
-        let ChunkExtras { logprobs, extras, top } = beside;
+    /// Appends a chunk of a choice that has not ended.
+    fn chunk(&self, at: usize, delta: &str, extras: &ChunkExtras, out: &mut String) {
+        let ChunkExtras { logprobs, choice, chunk } = extras;
         out.push_str(&self.head(&self.choices[at].id));
         out.push_str(&format!(
-            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{top}}}\n\n",
+            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{choice}}}]{chunk}}}\n\n",
             logprobs.as_deref().unwrap_or("null")
         ));
     }
 }
 
 impl ReplyEncoder for ChatEncoder {
-    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError> {
-        Ok(self.context.whole(samples)?)
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError> {
+        Ok(self.context.whole(updates)?)
     }
 
-    fn known(&self, index: usize) -> usize {
+    fn encoded_tokens(&self, index: usize) -> usize {
         self.choices.get(index).map_or(0, |choice| choice.tokens)
     }
 
-    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
-        let at = sample.index;
+    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+        let at = update.index;
         if at >= self.context.n {
             // the client did not ask for it
             return Ok(());
         }
-        if let Some(rid) = sample.rid() {
+        if let Some(rid) = update.rid() {
             rid.clone_into(&mut self.id);
         }
-        // choices begin in their order, whichever has the first event: OpenAI's SDK keeps them by their place
-        for begun in self.choices.len()..=at {
+        // choices start in the order of their indexes, whichever has the first event, because OpenAI's SDK stores them by position
+        for new in self.choices.len()..=at {
             self.choices.push(Choice::new(&self.context, &self.id));
-            let extras = self.context.prompt_of_choice();
-            let top = if begun == 0 { self.context.prompt_ids() } else { String::new() };
+            let choice = self.context.choice_prompt_ids();
+            let chunk = if new == 0 { self.context.prompt_ids() } else { String::new() };
             let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
-            self.chunk(begun, &to_json(&delta), &ChunkExtras { extras, top, ..ChunkExtras::default() }, out);
+            self.chunk(new, &to_json(&delta), &ChunkExtras { choice, chunk, ..ChunkExtras::default() }, out);
         }
         if self.choices[at].ended {
             return Ok(());
         }
         self.id.clone_into(&mut self.choices[at].id);
-        let mut events = self.choices[at].read(&self.context, sample)?;
-        if self.options.whole_thoughts {
-            events = self.choices[at].hold(events, sample.finish.is_some());
+        let mut events = self.choices[at].read(&self.context, update)?;
+        if self.options.join_reasoning {
+            events = self.choices[at].join_reasoning(events, update.finish.is_some());
         }
-        let mut beside = self.chunk_extras(sample);
+        let mut extras = self.chunk_extras(update);
         let mut deltas = Vec::new();
         for event in events {
             match event {
@@ -143,24 +145,24 @@ impl ReplyEncoder for ChatEncoder {
                 Event::Call(call) => {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
-                    let id = call_id(&call, number, sample.name(), &self.context.reading);
-                    let name = ToolCallMember::named(&id, number, &call.name, "");
+                    let id = self.context.reader.call_id(&call, number, update.name());
+                    let name = ToolCallMember::with_name(&id, number, &call.name, "");
                     deltas.push(to_json(&Delta { tool_calls: &[name], ..Delta::default() }));
-                    let arguments = ToolCallMember::more(number, &call.arguments);
+                    let arguments = ToolCallMember::arguments(number, &call.arguments);
                     deltas.push(to_json(&Delta { tool_calls: &[arguments], ..Delta::default() }));
                 }
             }
         }
-        if deltas.is_empty() && beside.is_needed() {
+        if deltas.is_empty() && extras.needs_chunk() {
             deltas.push(to_json(&Delta::default()));
         }
         for delta in deltas {
-            self.chunk(at, &delta, &beside, out);
-            // members about the tokens go with the first of their chunks
-            beside = ChunkExtras { top: beside.top, ..ChunkExtras::default() };
+            self.chunk(at, &delta, &extras, out);
+            // the members that describe the tokens belong to the first chunk of an event
+            extras = ChunkExtras { chunk: extras.chunk, ..ChunkExtras::default() };
         }
-        if let Some(finish) = &sample.finish {
-            self.end(at, sample, finish);
+        if let Some(finish) = update.finish {
+            self.end(at, update, finish);
         }
         Ok(())
     }
@@ -178,13 +180,13 @@ impl ReplyEncoder for ChatEncoder {
                 quoted(&finish)
             ));
         }
-        // as in the engine, a reply that failed has none
-        if self.context.sglext.any() && !self.failed {
+        // as in SGLang, a failed reply has no `sglext`
+        if self.context.sglext.requests_ids() && !self.failed {
             let frame = if self.context.sglext.framed { "event: sglext_ids\n" } else { "" };
             let sglext = self.context.sglext(self.choices.iter().map(|choice| &*choice.ids));
             out.push_str(&format!("{frame}{}[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
         }
-        if self.options.usage {
+        if self.options.include_usage {
             let head = self.head(&self.id);
             out.push_str(&format!("{head}[],\"usage\":{}{}}}\n\n", self.usage.json(), self.metadata));
         }
@@ -192,19 +194,19 @@ impl ReplyEncoder for ChatEncoder {
     }
 }
 
-/// Members of a chunk beside its delta.
+/// Members of a chunk in addition to `delta`.
 #[derive(Debug, Default)]
 struct ChunkExtras {
     logprobs: Option<String>,
-    /// More members of the choice, each behind a comma.
-    extras: String,
-    /// More members of the chunk, each behind a comma.
-    top: String,
+    /// Additional members of the choice, each with a leading comma.
+    choice: String,
+    /// Additional members of the chunk, each with a leading comma.
+    chunk: String,
 }
 
 impl ChunkExtras {
-    /// Whether the client would miss it if there were no chunk for it.
-    fn is_needed(&self) -> bool {
-        self.logprobs.is_some() || !self.extras.is_empty()
+    /// Whether a chunk must be sent for these members alone.
+    fn needs_chunk(&self) -> bool {
+        self.logprobs.is_some() || !self.choice.is_empty()
     }
 }

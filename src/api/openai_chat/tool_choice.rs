@@ -1,13 +1,13 @@
-//! `tool_choice` as OpenAI's clients write it.
+//! Decodes `tool_choice`.
 
 use crate::chat::RequestError;
 use crate::chat::tool_choice::{ToolChoice, name};
 use crate::json::Value;
 
-/// Reads `tool_choice`; every tool has a name.
+/// Decodes `tool_choice`, after checking that each tool has a name.
 ///
 /// # Errors
-/// When it is no choice, or there is nothing to choose from.
+/// [`RequestError::Invalid`] when a tool has no name, the choice is unknown, or the chosen tool is not in `tools`.
 pub(super) fn tool_choice(value: Option<&Value>, tools: Option<&[Value]>) -> Result<ToolChoice, RequestError> {
     let tools = tools.unwrap_or_default();
     if let Some(at) = tools.iter().position(|tool| name(tool).is_none()) {

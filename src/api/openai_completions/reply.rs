@@ -1,13 +1,13 @@
-//! The reply to a completion: the engine's own text.
+//! Encodes the reply to a completion. Its text is the engine's text.
 
 use super::request::CompletionRequest;
-use crate::api::openai::problem::{write_done, write_event};
-use crate::api::openai::{Usage, list, metadata};
-use crate::api::sample::{Sample, TokenLogprob};
+use crate::api::openai::error::{write_done, write_event};
+use crate::api::openai::{Usage, id_list, metadata};
 use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::{dumps, quoted};
 use crate::engine::probe::Streaming;
 use crate::error::BoxError;
+use crate::generation::update::{SequenceUpdate, TokenLogprob};
 use crate::json::Value;
 
 /// Encodes the reply to a completion, whole or streamed.
@@ -19,38 +19,38 @@ pub(crate) struct CompletionEncoder {
     token_ids: bool,
     echo: Vec<String>,
     n: usize,
-    /// How many sequences were asked for.
-    most: usize,
-    /// The streaming mode that the engine names.
+    /// The number of requested sequences.
+    sequences: usize,
+    /// The streaming mode that the engine reports.
     streaming: Option<Streaming>,
     include_usage: bool,
-    running_usage: bool,
+    continuous_usage: bool,
     choices: Vec<Choice>,
     usage: Usage,
     id: String,
     metadata: String,
 }
 
-/// The part of a sample that was sent.
+/// The part of a sequence that was sent to the client.
 #[derive(Debug, Default)]
 struct Choice {
     tokens: usize,
     text: String,
-    /// An event has shown that events hold new text alone.
+    /// An event has shown that events hold only new text.
     is_incremental: bool,
-    begun: bool,
+    has_started: bool,
 }
 
 impl Choice {
-    /// The new text of an event, which holds all text or only the new text. Ids that repeat show the first; where ids are new ones
-    /// alone, only the text tells the modes apart (SGLang 0.5.6 with `--stream-output` repeats text but not ids).
+    /// Returns the new text of an event. The event has the whole text or only the new text. If its ids repeat, it has the whole text. If
+    /// its ids are only the new ones, the text itself must show the mode: SGLang 0.5.6 with `--stream-output` repeats text but not ids.
     fn new_text<'a>(&mut self, text: &'a str, ids_repeat: bool, streaming: Option<Streaming>) -> &'a str {
         let known = self.text.len();
         let continues = || text.len() > known && text.starts_with(&self.text);
         let repeats = match streaming {
             _ if ids_repeat => true,
             Some(Streaming::Incremental) => false,
-            // a stop string may be cut off the end of what came before
+            // the engine may have cut a stop string off the end of the earlier text
             Some(Streaming::IncrementalIds) if self.text.starts_with(text) => true,
             _ => known > 0 && !self.is_incremental && continues(),
         };
@@ -72,10 +72,10 @@ impl CompletionEncoder {
             token_ids: request.token_ids,
             echo: request.echo.clone(),
             n: request.n,
-            most: request.prompts * request.n,
+            sequences: request.prompt_count * request.n,
             streaming,
             include_usage: request.include_usage,
-            running_usage: request.running_usage,
+            continuous_usage: request.continuous_usage,
             choices: Vec::new(),
             usage: Usage::default(),
             id: String::new(),
@@ -83,6 +83,7 @@ impl CompletionEncoder {
         }
     }
 
+    /// The start of a reply or a chunk, up to `choices`.
     fn head(&self, id: &str) -> String {
         format!(
             "{{\"id\":{},\"object\":\"text_completion\",\"created\":{},\"model\":{},",
@@ -92,81 +93,82 @@ impl CompletionEncoder {
         )
     }
 
-    /// The prompt of a sample, where it is repeated.
+    /// The prompt of a sequence if the reply repeats it, or an empty text.
     fn prompt(&self, index: usize) -> &str {
         self.echo.get(index / self.n).map_or("", String::as_str)
     }
 
-    fn choice(&self, sample: &Sample<'_>, text: &str, first: bool) -> String {
-        let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&sample.token_logprobs(), count > 0));
+    /// A choice, as JSON text.
+    fn choice(&self, update: &SequenceUpdate<'_>, text: &str, first: bool) -> String {
+        let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&update.token_logprobs(), count > 0));
         let mut ids = String::new();
         if self.token_ids {
-            ids = format!(",\"token_ids\":{}", list(&sample.ids));
-            if let Some(prompt) = sample.prompt_ids().filter(|_| first) {
+            ids = format!(",\"token_ids\":{}", id_list(&update.ids));
+            if let Some(prompt) = update.prompt_ids().filter(|_| first) {
                 ids.push_str(&format!(",\"prompt_token_ids\":{prompt}"));
             }
         }
         format!(
             "{{\"index\":{},\"text\":{},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{}{ids}}}",
-            sample.index,
+            update.index,
             quoted(text),
-            sample.finish.as_deref().map_or("null".to_owned(), quoted),
-            sample.matched.as_deref().unwrap_or("null"),
+            update.finish.map_or("null".to_owned(), quoted),
+            update.matched.unwrap_or("null"),
         )
     }
 }
 
 impl ReplyEncoder for CompletionEncoder {
-    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError> {
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError> {
         let mut usage = Usage::default();
-        let choices: Vec<String> = samples
+        let choices: Vec<String> = updates
             .iter()
-            .map(|sample| {
-                usage.add(sample, self.n);
-                let text = format!("{}{}", self.prompt(sample.index), sample.text());
-                self.choice(sample, &text, true)
+            .map(|update| {
+                usage.add(update, self.n);
+                let text = format!("{}{}", self.prompt(update.index), update.text());
+                self.choice(update, &text, true)
             })
             .collect();
-        let first = samples.first();
+        let first = updates.first();
         Ok(format!(
             "{}\"choices\":[{}],\"usage\":{}{}}}",
-            self.head(first.and_then(Sample::rid).unwrap_or_default()),
+            self.head(first.and_then(SequenceUpdate::rid).unwrap_or_default()),
             choices.join(","),
             usage.json(),
             first.map(metadata).unwrap_or_default()
         ))
     }
 
-    fn known(&self, index: usize) -> usize {
+    fn encoded_tokens(&self, index: usize) -> usize {
         self.choices.get(index).map_or(0, |choice| choice.tokens)
     }
 
-    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
-        let at = sample.index;
-        if at >= self.most {
+    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+        let at = update.index;
+        if at >= self.sequences {
             // the client did not ask for it
             return Ok(());
         }
         if self.choices.len() <= at {
             self.choices.resize_with(at + 1, Choice::default);
         }
-        let text = sample.text();
+        let text = update.text();
         let choice = &mut self.choices[at];
-        let new = choice.new_text(&text, sample.repeats, self.streaming);
-        choice.tokens = sample.tokens;
-        let first = !std::mem::replace(&mut choice.begun, true);
+        let new = choice.new_text(&text, update.repeats, self.streaming);
+        choice.tokens = update.tokens;
+        let first = !std::mem::replace(&mut choice.has_started, true);
         let text = if first { format!("{}{new}", self.prompt(at)) } else { new.to_owned() };
-        if let Some(rid) = sample.rid() {
+        if let Some(rid) = update.rid() {
             rid.clone_into(&mut self.id);
         }
-        let choice = self.choice(sample, &text, first);
-        let mut usage = Usage { prompt: sample.prompt_tokens(), ..Usage::default() };
-        usage.completion = sample.tokens as u64;
-        let usage = if self.running_usage { usage.json() } else { "null".to_owned() };
+        let choice = self.choice(update, &text, first);
+        let mut usage = Usage { prompt: update.prompt_tokens(), ..Usage::default() };
+        usage.completion = update.tokens as u64;
+        let usage = if self.continuous_usage { usage.json() } else { "null".to_owned() };
         out.push_str(&format!("data: {}\"choices\":[{choice}],\"usage\":{usage}}}\n\n", self.head(&self.id)));
-        if sample.finish.is_some() {
-            self.usage.add(sample, self.n);
-            self.metadata = metadata(sample);
+        if update.finish.is_some() {
+            self.usage.add(update, self.n);
+            self.metadata = metadata(update);
         }
         Ok(())
     }
@@ -188,14 +190,14 @@ impl ReplyEncoder for CompletionEncoder {
     }
 }
 
-/// `logprobs` of a completion: lists, with an entry a token.
-fn logprobs(said: &[TokenLogprob], top: bool) -> String {
-    let texts = |said: &TokenLogprob| quoted(said.text.as_deref().unwrap_or_default());
+/// `logprobs` of a completion: lists with an entry for each token. With `top`, one of them has the likeliest tokens.
+fn logprobs(tokens: &[TokenLogprob], top: bool) -> String {
+    let text = |token: &TokenLogprob| quoted(token.text.as_deref().unwrap_or_default());
     let joined = |list: Vec<String>| list.join(",");
-    let likeliest = |said: &TokenLogprob| {
-        // tokens with the same text are one member, as in a dict
+    let likeliest = |token: &TokenLogprob| {
+        // tokens with the same text become one member, as in a Python dict
         let mut members: Vec<(String, Value)> = Vec::new();
-        for (_, logprob, text) in &said.top {
+        for (_, logprob, text) in &token.top {
             let text = text.clone().unwrap_or_default();
             let value = if logprob == "null" { Value::Null } else { Value::Number(logprob.as_str().into()) };
             match members.iter_mut().find(|(known, _)| *known == text) {
@@ -207,10 +209,10 @@ fn logprobs(said: &[TokenLogprob], top: bool) -> String {
     };
     format!(
         "{{\"text_offset\":[{}],\"token_logprobs\":[{}],\"tokens\":[{}],\"top_logprobs\":[{}]}}",
-        joined(said.iter().map(|_| "-1".to_owned()).collect()),
-        joined(said.iter().map(|said| said.logprob.clone()).collect()),
-        joined(said.iter().map(texts).collect()),
-        if top { joined(said.iter().map(likeliest).collect()) } else { String::new() },
+        joined(tokens.iter().map(|_| "-1".to_owned()).collect()),
+        joined(tokens.iter().map(|token| token.logprob.clone()).collect()),
+        joined(tokens.iter().map(text).collect()),
+        if top { joined(tokens.iter().map(likeliest).collect()) } else { String::new() },
     )
 }
 
@@ -224,18 +226,26 @@ mod tests {
     }
 
     #[test]
-    fn new_text_is_found_in_each_kind_of_stream() {
+    fn new_text_is_found_in_each_streaming_mode() {
         use Streaming::{Cumulative, Incremental, IncrementalIds};
         let (all, new) = (["The", "The sea", "The sea is"], ["The", " sea", " is"]);
         for streaming in [None, Some(Cumulative), Some(Incremental), Some(IncrementalIds)] {
-            assert_eq!(text_of(streaming, true, &all), "The sea is", "{streaming:?}: ids repeat");
-            assert_eq!(text_of(streaming, false, &new), "The sea is", "{streaming:?}: ids and text are new");
+            assert_eq!(text_of(streaming, true, &all), "The sea is", "{streaming:?}: events repeat ids and text");
+            assert_eq!(
+                text_of(streaming, false, &new),
+                "The sea is",
+                "{streaming:?}: events have only new ids and text"
+            );
         }
         for streaming in [None, Some(Cumulative), Some(IncrementalIds)] {
-            assert_eq!(text_of(streaming, false, &all), "The sea is", "{streaming:?}: text repeats, ids do not");
+            assert_eq!(
+                text_of(streaming, false, &all),
+                "The sea is",
+                "{streaming:?}: events repeat the text but not the ids"
+            );
         }
         assert_eq!(text_of(Some(Incremental), false, &["ha", "ha", "haha"]), "hahahaha");
         assert_eq!(text_of(None, false, &["ha", "ha", " no"]), "haha no");
-        assert_eq!(text_of(Some(IncrementalIds), false, &["a st", "a "]), "a st", "a stop string is cut off");
+        assert_eq!(text_of(Some(IncrementalIds), false, &["a st", "a "]), "a st", "the engine cut off a stop string");
     }
 }

@@ -1,51 +1,53 @@
-//! `POST /v1/completions` as clients write it, and as the body of /generate. The engine's own tokenizer reads the prompt and writes the
-//! text, so that this needs none.
+//! Decodes the body of a completion request and builds its /generate request. It needs no tokenizer, because the engine encodes the prompt
+//! and decodes the sampled tokens.
 
 use bytes::Bytes;
 
 use crate::api::openai::{
-    Members, RequestBody, UNSUPPORTED, adapter, constraint, is_non_default, is_present, unreadable, wrong,
+    MemberWriter, RequestBody, UNSUPPORTED, invalid, is_non_default, is_present, lora_adapter, output_constraint,
+    unreadable,
 };
 use crate::chat::RequestError;
 use crate::engine::request::{GenerateRequest, SessionNames};
 use crate::json::{Object, Value};
 use crate::tokenizer::SamplingDefaults;
 
-/// A completion request as far as tokentap reads it.
+/// The body of a completion request, and the fields that tokentap decodes.
 #[derive(Debug)]
 pub struct CompletionRequest {
     bytes: Bytes,
+    /// The spans of the members of the body.
     object: Object,
-    /// `model`, as it is repeated to the client.
+    /// `model`. The reply repeats it.
     pub model: String,
     /// `stream`.
     pub stream: bool,
     /// `stream_options.include_usage`.
     pub include_usage: bool,
     /// `stream_options.continuous_usage_stats`.
-    pub running_usage: bool,
-    /// `logprobs`: how many of the likeliest tokens the reply has.
+    pub continuous_usage: bool,
+    /// `logprobs`: the number of likeliest tokens for each position of the reply.
     pub logprobs: Option<u32>,
     /// `return_token_ids`.
     pub token_ids: bool,
-    /// What each text begins with: the prompt, where it is to be repeated.
+    /// `echo`: the prompts, with which the texts of the reply begin. Empty if not requested.
     pub echo: Vec<String>,
     /// `n`.
     pub n: usize,
-    /// How many prompts.
-    pub prompts: usize,
+    /// The number of prompts.
+    pub prompt_count: usize,
 }
 
 impl CompletionRequest {
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     /// [`RequestError`].
     pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
-        let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
+        let object = Object::parse(&bytes).map_err(|error| invalid(format!("the body is {error}")))?;
         let body = RequestBody { bytes: &bytes, object: &object };
-        let foreign = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_non_default));
-        if let Some(name) = foreign {
+        let unsupported = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_non_default));
+        if let Some(name) = unsupported {
             return Err(RequestError::Unsupported(format!("the field {name:?}")));
         }
         let options = body.value("stream_options")?.unwrap_or_default();
@@ -53,8 +55,8 @@ impl CompletionRequest {
         let logprobs = match body.value("logprobs")? {
             None | Some(Value::Bool(false)) => None,
             Some(Value::Bool(true)) => Some(1),
-            Some(Value::Number(count)) => Some(count.parse().map_err(|_| wrong("logprobs must be a count"))?),
-            Some(_) => return Err(wrong("logprobs must be a count")),
+            Some(Value::Number(count)) => Some(count.parse().map_err(|_| invalid("logprobs must be a count"))?),
+            Some(_) => return Err(invalid("logprobs must be a count")),
         };
         let echo = match (body.flag("echo", false)?, logprobs) {
             (false, _) => Vec::new(),
@@ -65,10 +67,10 @@ impl CompletionRequest {
             model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
             stream: body.flag("stream", false)?,
             include_usage: option("include_usage"),
-            running_usage: option("continuous_usage_stats"),
+            continuous_usage: option("continuous_usage_stats"),
             token_ids: body.flag("return_token_ids", false)?,
             n: body.count("n")?,
-            prompts: prompts(&body)?,
+            prompt_count: prompt_count(&body)?,
             logprobs,
             echo,
             object,
@@ -76,18 +78,18 @@ impl CompletionRequest {
         })
     }
 
-    /// The members that may name its session.
+    /// The members of the body that may name its session.
     #[must_use]
     pub fn session_names(&self) -> SessionNames {
         SessionNames::of(&self.bytes, &self.object)
     }
 
-    /// The request for /generate of an engine that serves its model under this name, and whose streams may lose ids that logprobs say.
-    /// `hold` makes bytes of its body that are counted for as long as they are held.
+    /// Builds the /generate request. `loses_ids` is true if the engine's streams lose ids when events are merged, so that only logprobs
+    /// list all of them. `hold` counts the body against the memory budget until the body is dropped.
     ///
     /// # Errors
     /// [`RequestError`].
-    pub fn native(
+    pub fn generate_request(
         &self,
         served_model: &str,
         loses_ids: bool,
@@ -95,29 +97,29 @@ impl CompletionRequest {
     ) -> Result<GenerateRequest, RequestError> {
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let prompt =
-            body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
+            body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| invalid("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
         let name = match inner.unwrap_or(prompt).first() {
-            Some(b']') => return Err(wrong("Prompt cannot be empty")),
-            Some(b'"') if prompt == b"\"\"" => return Err(wrong("Prompt cannot be empty")),
+            Some(b']') => return Err(invalid("Prompt cannot be empty")),
+            Some(b'"') if prompt == b"\"\"" => return Err(invalid("Prompt cannot be empty")),
             Some(b'"') => "text",
             Some(b'0'..=b'9' | b'[') if inner.is_some() => "input_ids",
             _ => {
-                return Err(wrong(
+                return Err(invalid(
                     "prompt must be a string, a list of strings, a list of ids, or a list of such lists",
                 ));
             }
         };
         let mut out = Vec::with_capacity(self.bytes.len() + 256);
         out.push(b'{');
-        Members::new(&mut out).put(name, prompt);
+        MemberWriter::new(&mut out).put(name, prompt);
         out.extend_from_slice(b",\"sampling_params\":{");
-        let mut sampling = Members::new(&mut out);
-        sampling.put("max_new_tokens", body.raw("max_tokens").filter(|most| is_present(most)).unwrap_or(b"16"));
+        let mut sampling = MemberWriter::new(&mut out);
+        sampling.put("max_new_tokens", body.raw("max_tokens").filter(|value| is_present(value)).unwrap_or(b"16"));
         if body.raw("skip_special_tokens") == Some(b"false") {
             sampling.put("skip_special_tokens", b"false");
         }
-        match constraint(&body)? {
+        match output_constraint(&body)? {
             Some((name, value)) => sampling.put(name, value.as_bytes()),
             None => body
                 .raw("json_schema")
@@ -125,10 +127,10 @@ impl CompletionRequest {
                 .iter()
                 .for_each(|schema| sampling.put("json_schema", schema)),
         }
-        body.sampling(&mut sampling, &SamplingDefaults::default());
+        body.write_sampling(&mut sampling, &SamplingDefaults::default());
         out.push(b'}');
-        let mut members = Members::more(&mut out);
-        body.top(&mut members, adapter(&self.model, served_model));
+        let mut members = MemberWriter::after_members(&mut out);
+        body.write_top_level(&mut members, lora_adapter(&self.model, served_model));
         if self.stream {
             members.put("stream", b"true");
         }
@@ -147,15 +149,18 @@ impl CompletionRequest {
     }
 }
 
-/// How many prompts there are.
-fn prompts(body: &RequestBody<'_>) -> Result<usize, RequestError> {
+/// The number of prompts.
+fn prompt_count(body: &RequestBody<'_>) -> Result<usize, RequestError> {
     Ok(match body.value("prompt")? {
         Some(Value::Array(prompts)) if !matches!(prompts.first(), Some(Value::Number(_))) => prompts.len(),
         _ => 1,
     })
 }
 
-/// The prompts, which are texts: ids have none here.
+/// The texts of the prompts.
+///
+/// # Errors
+/// [`RequestError::Unsupported`] if a prompt is a list of ids, whose text only the engine can decode.
 fn echo(body: &RequestBody<'_>) -> Result<Vec<String>, RequestError> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let texts = match body.value("prompt")? {

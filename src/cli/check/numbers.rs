@@ -1,4 +1,4 @@
-//! What the engine's numbers are: vocabulary, streams, exact entropies, the temperature of logprobs.
+//! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
@@ -40,7 +40,7 @@ pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Repo
     }
 }
 
-/// Whether entropies are exact, and if not, why.
+/// Reports whether entropies are exact, and the reason if they are not.
 pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
     use Verdict::{Ok, Warn};
     match &found.plugin {
@@ -57,7 +57,7 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
                 _ if !found.has_plugins() => "sglang-jax has no place for a plugin".to_owned(),
                 _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
                 _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
-                // only for the words: what an engine can do is found by asking it
+                // the version affects only this message; capabilities are detected by probing
                 Some(version) if version.starts_with("0.5.6") => format!("SGLang {version} has no place for a plugin"),
                 _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
             };

@@ -1,4 +1,4 @@
-//! How requests get from tokentap to the engines: a router in between, aborts, and the tokenizer.
+//! Reports on the requests of tokentap to the upstream: the router and its engines, aborts, and the tokenize route.
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
@@ -7,7 +7,7 @@ use crate::engine::probe::Capabilities;
 use crate::engine::tokenize::tokenize;
 use crate::generation::rid;
 
-/// What the upstream is, and where its engines are.
+/// Reports the product and version of the upstream, and the URLs of its engines.
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
     let current = engines.current();
@@ -53,7 +53,7 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     }
 }
 
-/// Whether the engines take the abort of a request that none of them runs.
+/// Reports whether the engines accept an abort. The request id is random, so no request is aborted.
 pub(super) async fn aborts(engines: &Engines, report: &mut Report) {
     let outcomes = engines.abort(&rid::fresh(), None).await;
     if outcomes.iter().all(AbortOutcome::is_unsupported) {
@@ -70,7 +70,7 @@ pub(super) async fn aborts(engines: &Engines, report: &mut Report) {
     }
 }
 
-/// Where the ids of text prompts come from, without which a turn is not trained.
+/// Reports which route returns the token ids of text prompts. A turn without them is not trained.
 pub(super) async fn prompts(found: &Capabilities, engines: &Engines, report: &mut Report) {
     if found.skip_tokenizer_init {
         return;

@@ -1,4 +1,4 @@
-//! Sessions from a running tokentap, by its control port.
+//! Exports sessions from a running tokentap, through its control port.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
@@ -7,31 +7,31 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::connection::Port;
-use super::{Chunks, ExportSource, Outcome};
+use super::connection::ControlPort;
+use super::{Chunks, ExportSource, ExportSummary};
 use crate::config::{ExportArgs, Secret};
 use crate::engine::client::innermost;
 use crate::export::Format;
 
-/// What to do where the answer is not that of a control port.
+/// The hint for a reply that is not from a control port.
 const NOT_CONTROL: &str =
     "; this is not the control port of a tokentap: set --control to it (--control-listen of serve, 30002 by default)";
 
-/// Sessions of one page.
-const PAGE: usize = 1000;
+/// The number of sessions in a page of the list.
+const PAGE_SIZE: usize = 1000;
 
-/// The control port.
+/// A client of the control port of a running tokentap.
 ///
-/// It does not share connections with the client in `engine::client`, which speaks as tokentap to SGLang, with SGLang's keys.
+/// It does not use `engine::client`, whose requests to SGLang have the keys of SGLang.
 #[derive(Debug)]
 pub(super) struct Sidecar {
-    port: Port,
+    port: ControlPort,
     token: Option<Secret>,
 }
 
-/// The body of an export.
+/// The body of the reply to an export request.
 #[derive(Debug)]
-pub(super) struct Reply(Incoming);
+pub(super) struct ExportBody(Incoming);
 
 #[derive(Deserialize)]
 struct Page {
@@ -45,7 +45,8 @@ struct SessionEntry {
     session: String,
 }
 
-impl Reply {
+impl ExportBody {
+    /// Returns the next bytes; `None` at the end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
         while let Some(frame) = self.0.frame().await {
             let frame = frame.map_err(|error| format!("the export broke off: {}", innermost(&error)))?;
@@ -59,30 +60,32 @@ impl Reply {
 
 impl Sidecar {
     pub(super) fn try_new(args: &ExportArgs) -> Result<Self, String> {
-        Ok(Self { port: Port::try_new(args)?, token: args.control_token.clone() })
+        Ok(Self { port: ControlPort::try_new(args)?, token: args.control_token.clone() })
     }
 
-    /// Asks for the export; its body is still to come.
+    /// Requests the export. The body of the reply is read later.
     pub(super) async fn open(&self, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
         let sessions = if args.session.is_empty() { self.sessions().await? } else { args.session.clone() };
         let count = sessions.len();
-        let body = asked(args, sessions, format).to_string();
+        let body = request_body(args, sessions, format).to_string();
         let request = Request::post("/v1/samples").header(header::CONTENT_TYPE, "application/json");
         let reply = self.send(request, body).await?;
-        let outcome = outcome(count, reply.headers());
+        let summary = summary(count, reply.headers());
         let length = reply.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        Ok(ExportSource { length, chunks: Chunks::Sent(Reply(reply.into_body())), outcome })
+        Ok(ExportSource { length, chunks: Chunks::Remote(ExportBody(reply.into_body())), summary })
     }
 
-    /// All sessions, page by page.
+    /// Returns the names of all sessions. Requests the list page by page.
     async fn sessions(&self) -> Result<Vec<String>, String> {
         let mut names = Vec::new();
         let mut after: Option<String> = None;
         loop {
-            let after_it = after.as_deref().map(|after| format!("&after={}", escaped(after))).unwrap_or_default();
-            let target = format!("/v1/sessions?limit={PAGE}{after_it}");
+            let after_it =
+                after.as_deref().map(|after| format!("&after={}", percent_encoded(after))).unwrap_or_default();
+            let target = format!("/v1/sessions?limit={PAGE_SIZE}{after_it}");
             let reply = self.send(Request::get(target), String::new()).await?;
-            let bytes = reply.into_body().collect().await.map_err(|error| self.port.broken(&error))?.to_bytes();
+            let bytes =
+                reply.into_body().collect().await.map_err(|error| self.port.connection_error(&error))?.to_bytes();
             let page: Page = serde_json::from_slice(&bytes)
                 .map_err(|error| format!("{}: /v1/sessions: {error}{NOT_CONTROL}", self.port.url()))?;
             names.extend(page.sessions.into_iter().map(|entry| entry.session));
@@ -108,21 +111,22 @@ impl Sidecar {
         if status.is_success() {
             return Ok(reply);
         }
-        // a body that cannot be read has less information than the status
+        // if the body cannot be read, the status is reported without a message
         let body = reply.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        // another server, or the data port, which forwards the path to the engine
-        let elsewhere = if explained(&body).is_empty() { NOT_CONTROL } else { "" };
-        Err(format!("{} answered {}{}{elsewhere}", self.port.url(), status.as_u16(), explained(&body)))
+        // without an error message the reply is from another server, or from the data port, which forwards the path to the engine
+        let hint = if error_message(&body).is_empty() { NOT_CONTROL } else { "" };
+        Err(format!("{} answered {}{}{hint}", self.port.url(), status.as_u16(), error_message(&body)))
     }
 }
 
-/// A value, percent-encoded for a query.
-fn escaped(text: &str) -> String {
+/// Percent-encodes a value for a query.
+fn percent_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
+/// The body of the export request.
+fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
     let mut body = json!({
         "sessions": sessions,
         "format": format.name(),
@@ -135,7 +139,7 @@ fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
             body[name] = length.into();
         }
     }
-    // a tokentap that does not know the member refuses it
+    // set only if needed, because an older tokentap refuses unknown members
     if let Some(version) = args.version {
         body["version"] = version.into();
     }
@@ -145,20 +149,20 @@ fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
     body
 }
 
-/// The summary of the rows in the headers of a sidecar's reply: `tokentap-rows`, and `tokentap-refused`, an object of counts by reason.
-fn outcome(sessions: usize, headers: &HeaderMap) -> Outcome {
+/// Parses the summary from the headers of a reply: `tokentap-rows`, and `tokentap-refused`, a JSON object of counts by reason.
+fn summary(sessions: usize, headers: &HeaderMap) -> ExportSummary {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    Outcome {
+    ExportSummary {
         sessions,
         rows: text("tokentap-rows").and_then(|rows| rows.parse().ok()),
         refused: text("tokentap-refused").and_then(|refused| serde_json::from_str(refused).ok()).unwrap_or_default(),
     }
 }
 
-/// The words of `{"error":{"code","message"}}`, or nothing.
-fn explained(body: &[u8]) -> String {
-    let said = serde_json::from_slice::<Value>(body).unwrap_or_default();
-    said["error"]["message"].as_str().map(|message| format!(": {}", message.replace('\n', " "))).unwrap_or_default()
+/// Returns `: ` and the message of `{"error":{"code","message"}}`; an empty string without a message.
+fn error_message(body: &[u8]) -> String {
+    let reply = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    reply["error"]["message"].as_str().map(|message| format!(": {}", message.replace('\n', " "))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -166,24 +170,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcome_is_read_from_the_reply_headers() {
+    fn summary_is_parsed_from_the_reply_headers() {
         let mut headers = HeaderMap::new();
-        assert_eq!(outcome(2, &headers).to_string(), "2 sessions");
+        assert_eq!(summary(2, &headers).to_string(), "2 sessions");
         headers.insert("tokentap-rows", "7".parse().unwrap());
         headers.insert("tokentap-refused", r#"{"aborted":2}"#.parse().unwrap());
-        assert_eq!(outcome(2, &headers).to_string(), "7 rows of 2 sessions, refused: 2 aborted");
+        assert_eq!(summary(2, &headers).to_string(), "7 rows of 2 sessions, refused: 2 aborted");
         headers.insert("tokentap-refused", "2".parse().unwrap());
-        assert_eq!(outcome(2, &headers).to_string(), "7 rows of 2 sessions");
+        assert_eq!(summary(2, &headers).to_string(), "7 rows of 2 sessions");
     }
 
     #[test]
     fn query_values_are_percent_encoded() {
-        assert_eq!(escaped("a+b~2 &\u{e4}"), "a%2Bb~2%20%26%C3%A4");
+        assert_eq!(percent_encoded("a+b~2 &\u{e4}"), "a%2Bb~2%20%26%C3%A4");
     }
 
     #[test]
-    fn errors_are_one_line() {
-        assert_eq!(explained(br#"{"error":{"code":"evicted","message":"it\nis gone"}}"#), ": it is gone");
-        assert_eq!((explained(b"<html>"), explained(br#"{"error":"x"}"#)), (String::new(), String::new()));
+    fn error_message_is_one_line() {
+        assert_eq!(error_message(br#"{"error":{"code":"evicted","message":"it\nis gone"}}"#), ": it is gone");
+        assert_eq!((error_message(b"<html>"), error_message(br#"{"error":"x"}"#)), (String::new(), String::new()));
     }
 }

@@ -1,17 +1,18 @@
-//! Where an export goes: a file that is whole or not there.
+//! The output file of an export, which is created or replaced only when the export is complete.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// A file in the making. Dropped before [`Target::finish`] it leaves nothing behind.
+/// An output file that is being written. If it is dropped before [`Target::finish`], the temporary file is removed.
 #[derive(Debug)]
 pub(super) struct Target {
     out: Out,
-    /// The temporary file, until it has its name.
+    /// The path of the temporary file, until it is renamed; `None` for standard output or a device.
     temporary: Option<PathBuf>,
     path: PathBuf,
+    /// The number of bytes written.
     written: u64,
 }
 
@@ -21,13 +22,13 @@ enum Out {
     Standard(BufWriter<StdoutLock<'static>>),
 }
 
-/// The name of a target in a sentence.
+/// The name of the output in messages.
 pub(super) fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard output".to_owned() } else { path.display().to_string() }
 }
 
 impl Target {
-    /// `-` is standard output. A file is written beside its place, where renaming it is one step.
+    /// Creates the output; `-` is standard output. A file is written to a temporary file in the same folder, so that the rename is atomic.
     pub(super) fn create(path: &Path) -> Result<Self, String> {
         let target = |out, temporary| Self { out, temporary, path: path.to_owned(), written: 0 };
         if path == Path::new("-") {
@@ -36,7 +37,7 @@ impl Target {
         let failed = |error: io::Error| format!("--out {}: {error}", path.display());
         match std::fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(format!("--out {}: is a folder", path.display())),
-            // a device or a pipe is written to; a file in its place would be something else
+            // a device or a pipe is written directly, because a rename would replace it with a file
             Ok(found) if !found.is_file() => {
                 let device = OpenOptions::new().write(true).open(path).map_err(failed)?;
                 return Ok(target(Out::File(device), None));
@@ -52,7 +53,7 @@ impl Target {
         Ok(target(Out::File(file), Some(temporary)))
     }
 
-    /// Whether something is to be tidied up when the export ends early.
+    /// Whether there is a temporary file, which must be removed if the export fails.
     pub(super) fn is_temporary(&self) -> bool {
         self.temporary.is_some()
     }
@@ -66,7 +67,7 @@ impl Target {
         done.map_err(|error| self.failed(&error))
     }
 
-    /// Gives the file its name; returns its bytes.
+    /// Renames the temporary file. Returns the number of bytes written.
     pub(super) fn finish(mut self) -> Result<u64, String> {
         let done = match (&mut self.out, &self.temporary) {
             // sync to disk before the file replaces an existing one
@@ -87,7 +88,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // the export has failed with an error; a file that cannot be removed does not have the requested name
+            // the export has already returned an error, so a failed removal is ignored
             let _ = std::fs::remove_file(temporary);
         }
     }
@@ -110,7 +111,7 @@ mod tests {
         std::fs::write(&path, "before").unwrap();
         let mut target = Target::create(&path).unwrap();
         target.write(b"half").unwrap();
-        assert!(target.is_temporary() && files(dir.path()).len() == 2, "it is beside its place");
+        assert!(target.is_temporary() && files(dir.path()).len() == 2, "the temporary file is in the same folder");
         drop(target);
         assert_eq!(files(dir.path()), ["rows.parquet"]);
         assert_eq!(std::fs::read(&path).unwrap(), b"before");
@@ -123,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_missing_paths_are_refused_and_devices_are_written() {
+    fn folder_or_missing_path_is_refused_and_device_is_written() {
         let dir = tempdir().unwrap();
         assert!(Target::create(dir.path()).unwrap_err().ends_with("is a folder"));
         let line = Target::create(&dir.path().join("missing/rows")).unwrap_err();
         assert!(line.starts_with("--out ") && line.contains("No such file"), "{line}");
         let mut device = Target::create(Path::new("/dev/null")).unwrap();
         device.write(b"x").unwrap();
-        assert!(!device.is_temporary(), "a device stays what it is");
+        assert!(!device.is_temporary(), "a device is written directly");
         assert_eq!(device.finish(), Ok(1));
     }
 }

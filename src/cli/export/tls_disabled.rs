@@ -1,4 +1,4 @@
-//! The CA type of a tokentap without the feature `tls`, which has no value; the settings refuse `https://`.
+//! The TLS client of a build without the feature `tls`. No value exists, and the settings refuse `https://`.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use tokio::net::TcpStream;
 
 use super::connection::Stream;
 
-/// Has no value.
+/// A type without values.
 #[derive(Debug)]
-pub(super) enum Trust {}
+pub(super) enum TlsClient {}
 
-impl Trust {
+impl TlsClient {
     pub(super) fn try_new(_: &Path) -> Result<Self, String> {
         Err("--control-ca needs the feature tls".to_owned())
     }
 
-    pub(super) async fn greet(&self, _: &str, _: TcpStream) -> Result<Box<dyn Stream>, String> {
+    pub(super) async fn handshake(&self, _: &str, _: TcpStream) -> Result<Box<dyn Stream>, String> {
         match *self {}
     }
 }

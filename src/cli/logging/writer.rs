@@ -8,13 +8,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The time in which lines are gathered before they are written.
+/// The time for which lines are collected before they are written together.
 const DELAY: Duration = Duration::from_millis(10);
 
-/// The maximum bytes of lines that wait.
+/// The maximum bytes of buffered lines.
 const CAPACITY: usize = 1 << 20;
 
-/// The time that [`LogWriter::close`] waits for the last lines.
+/// The maximum time that [`LogWriter::close`] waits for the last lines.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A buffer of lines that a thread writes. Clones share it.
@@ -25,9 +25,9 @@ pub(super) struct LogWriter(Arc<Shared>);
 struct Shared {
     // locked while a line is copied
     lines: Mutex<Lines>,
-    /// There are lines, or the writer is closed.
+    /// Notified when the buffer has lines, or when the writer is closed.
     filled: Condvar,
-    /// All lines are written after the writer was closed.
+    /// Notified when all lines are written after the writer was closed.
     written: Condvar,
 }
 
@@ -41,7 +41,7 @@ struct Lines {
 }
 
 impl LogWriter {
-    /// Starts the thread that writes to `output`. It calls `on_dropped` with the number of dropped lines once it can write again.
+    /// Starts the thread that writes to `output`. The thread calls `on_dropped` with the number of dropped lines once it can write again.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -71,7 +71,7 @@ impl Write for LogWriter {
     /// Adds a line. Never blocks on the output.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut lines = self.0.lock();
-        // a longer line than the capacity is written if it is the only one
+        // a line that is longer than the capacity is buffered if the buffer is empty
         if !lines.text.is_empty() && lines.text.len() + line.len() > CAPACITY {
             lines.dropped += 1;
             return Ok(line.len());
@@ -101,16 +101,16 @@ impl Shared {
         loop {
             let is_idle = |lines: &mut Lines| lines.text.is_empty() && !lines.is_closed;
             lines = self.filled.wait_while(lines, is_idle).unwrap_or_else(PoisonError::into_inner);
-            // gathers the lines of the next milliseconds
-            let gathered = self.filled.wait_timeout_while(lines, DELAY, |lines| !lines.is_closed);
-            (lines, _) = gathered.unwrap_or_else(PoisonError::into_inner);
+            // collects the lines of the next milliseconds
+            let collected = self.filled.wait_timeout_while(lines, DELAY, |lines| !lines.is_closed);
+            (lines, _) = collected.unwrap_or_else(PoisonError::into_inner);
             if lines.text.is_empty() {
                 break;
             }
             let dropped = std::mem::take(&mut lines.dropped);
             std::mem::swap(&mut lines.text, &mut text);
             drop(lines);
-            // there is no place to report that standard error fails
+            // an error of standard error cannot be reported
             let _ = output.write_all(&text);
             text.clear();
             if dropped > 0 {
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// An output that passes on each write. A write waits for a permit.
+    /// An output that sends each write to a channel. A write waits for a permit.
     struct Output {
         writes: Sender<Vec<u8>>,
         permits: Receiver<()>,
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// A writer, its writes, and the permits for them. The number of dropped lines is sent as a write, too.
+    /// Returns a writer, the channel of its writes, and the sender of permits. The number of dropped lines is sent as a write, too.
     fn start() -> (LogWriter, Receiver<Vec<u8>>, Sender<()>) {
         let (writes, written) = channel();
         let (permit, permits) = channel();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_written_in_order_and_together() {
+    fn lines_are_written_in_order_with_few_writes() {
         let (mut log, written, permit) = start();
         drop(permit);
         for line in 0..1000 {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn line_is_written_without_a_further_line() {
+    fn line_is_written_without_waiting_for_another() {
         let (mut log, written, permit) = start();
         permit.send(()).unwrap();
         log.write_all(b"line\n").unwrap();

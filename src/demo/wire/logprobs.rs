@@ -2,29 +2,29 @@
 
 use base64_simd::STANDARD;
 
-use super::number::{Spelling, integer, string};
+use super::number::{JsonLibrary, integer, string};
 
-/// A token id and its logprob (nats); `None` for a token without one, such as the first token of a prompt.
+/// A token and its logprob.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogprobRow {
-    /// Nats; `null` on the wire when `None`.
+    /// The logprob, natural logarithm. `None` for a token without one, such as the first token of a prompt; encoded as `null`.
     pub logprob: Option<f32>,
-    /// Token id.
+    /// The token id.
     pub id: u32,
 }
 
-/// Rows of equal width, one group a position, positions without any in front.
+/// Groups of rows, one group of equal size for each position. The first positions may have no group.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogprobTable<'a> {
-    /// Positions at the start that are `null`.
+    /// The number of positions at the start without a group; encoded as `null`.
     pub null_prefix: usize,
-    /// Rows a position.
+    /// The number of rows in a group.
     pub width: usize,
-    /// `width` rows for each position after the prefix.
+    /// The groups of the positions after the prefix, `width` rows each.
     pub rows: &'a [LogprobRow],
 }
 
-/// How top logprobs are written; flat forms are 0.5.23's.
+/// The encoding of top logprobs. Only SGLang 0.5.23 has the flat forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// A list of rows for each position.
@@ -32,44 +32,44 @@ pub enum Form {
     Nested,
     /// One list of values and one of ids.
     Flat,
-    /// The same as base64 of float32 and int32, little-endian.
+    /// The same lists as little-endian float32 and int32 in base64.
     FlatBase64,
 }
 
 /// Logprobs of the prompt or of the output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SideLogprobs<'a> {
-    /// One row a token.
+    /// One row for each token.
     pub tokens: &'a [LogprobRow],
-    /// The most probable tokens, when asked for.
+    /// The most probable tokens, if requested.
     pub top: Option<LogprobTable<'a>>,
-    /// How `top` is written.
+    /// The encoding of `top`.
     pub form: Form,
-    /// The ids of `token_ids_logprob`, when asked for.
+    /// The logprobs of the ids in `token_ids_logprob`, if requested.
     pub ids: Option<LogprobTable<'a>>,
 }
 
-/// Both sides of a reply with `return_logprob`.
+/// The logprobs of the prompt and the output, for a request with `return_logprob`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Logprobs<'a> {
     /// The prompt.
     pub input: SideLogprobs<'a>,
-    /// The output, or the part of it that is new.
+    /// The output, or its new part in an incremental stream.
     pub output: SideLogprobs<'a>,
-    /// Output tokens so far, also in incremental streams.
+    /// The number of all output tokens so far, also in incremental streams.
     pub output_length: usize,
     /// The text of every id, for `return_text_in_logprobs`.
     pub texts: Option<&'a [String]>,
 }
 
-/// Writes the parts of one reply.
+/// Writes the JSON of one reply.
 #[derive(Debug)]
-pub(super) struct Writer<'o> {
+pub(super) struct JsonWriter<'o> {
     pub(super) out: &'o mut Vec<u8>,
-    pub(super) spelling: Spelling,
+    pub(super) library: JsonLibrary,
 }
 
-impl Writer<'_> {
+impl JsonWriter<'_> {
     pub(super) fn raw(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }
@@ -79,14 +79,14 @@ impl Writer<'_> {
     }
 
     pub(super) fn float(&mut self, value: f64) {
-        self.spelling.float(self.out, value);
+        self.library.float(self.out, value);
     }
 
     pub(super) fn string(&mut self, text: &str) {
         string(self.out, text);
     }
 
-    /// `[` items `]`, with `write` called for each.
+    /// Writes a list. Calls `write` for each item.
     pub(super) fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Self, T)) {
         self.raw("[");
         for (at, item) in items.into_iter().enumerate() {
@@ -98,7 +98,7 @@ impl Writer<'_> {
         self.raw("]");
     }
 
-    /// All logprob members, each with a comma after it.
+    /// Writes all logprob members, each with a comma after it.
     pub(super) fn logprobs(&mut self, logprobs: &Logprobs<'_>, with_length: bool) {
         let Logprobs { input, output, texts, .. } = logprobs;
         self.raw("\"input_token_logprobs\":");

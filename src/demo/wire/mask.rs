@@ -1,20 +1,20 @@
-//! The sampling masks, for `return_sampling_mask`.
+//! Encodes the sampling masks, for `return_sampling_mask`.
 
-use super::logprobs::Writer;
+use super::logprobs::JsonWriter;
 
-/// The tokens that one token was sampled from.
+/// The sampling mask of a token: the support from which the token was sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mask {
-    /// The ids of all of them.
+    /// The ids of the support.
     pub ids: Vec<u32>,
-    /// The renormalised logprobs of all of them, or of the sampled one only.
+    /// The renormalised logprobs of the support, or only that of the sampled token.
     pub logprobs: Vec<f32>,
-    /// Whether the logprobs are those of all of them.
+    /// Whether `logprobs` are those of the whole support.
     pub whole: bool,
 }
 
-/// Writes the three members. `length` is the number of tokens that have a mask so far.
-pub(super) fn write(writer: &mut Writer<'_>, masks: &[Mask], length: usize) {
+/// Writes the three members of sampling masks. `length` is the number of all tokens so far.
+pub(super) fn write(writer: &mut JsonWriter<'_>, masks: &[Mask], length: usize) {
     writer.raw("\"output_token_sampling_mask\":");
     writer.list(masks, |writer, mask| writer.list(&mask.ids, |writer, id| writer.integer(*id as usize)));
     writer.raw(",\"output_token_sampling_logprobs\":");

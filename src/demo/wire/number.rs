@@ -1,18 +1,18 @@
-//! The text of numbers and strings.
+//! Encodes numbers and strings as JSON.
 
 use super::super::options::Dialect;
 
-/// The two JSON writers that SGLang uses. They print strings alike and small numbers differently.
+/// The JSON libraries that SGLang uses. They encode strings equally and small numbers differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spelling {
+pub(super) enum JsonLibrary {
     /// orjson: `0.00001`, `1e-6`.
     Orjson,
     /// Python's `json`: `1e-05`, `1e-06`.
     Stdlib,
 }
 
-impl Spelling {
-    /// 0.5.6 writes whole replies with Python's `json` and events with orjson.
+impl JsonLibrary {
+    /// The library for a reply, or for an event of a stream. SGLang 0.5.6 encodes replies with Python's `json`, and events with orjson.
     pub(super) fn of(dialect: Dialect, event: bool) -> Self {
         match dialect {
             Dialect::Sglang056 if !event => Self::Stdlib,
@@ -20,7 +20,7 @@ impl Spelling {
         }
     }
 
-    /// The shortest text that parses to `value`; `null` if it is not finite.
+    /// Appends the shortest text that parses to `value`; `null` if it is not finite.
     pub(super) fn float(self, out: &mut Vec<u8>, value: f64) {
         if !value.is_finite() {
             return out.extend_from_slice(b"null");
@@ -34,7 +34,7 @@ impl Spelling {
     }
 }
 
-/// Python writes an exponent below 1e-4 (orjson below 1e-5), with at least two digits.
+/// Encodes a float as Python does: with an exponent below 1e-4 (orjson: below 1e-5), which has at least two digits.
 fn stdlib(out: &mut Vec<u8>, value: f64, digits: &str) {
     if let Some((mantissa, exponent)) = digits.split_once('e') {
         let mantissa = mantissa.strip_suffix(".0").unwrap_or(mantissa);
@@ -68,7 +68,7 @@ pub(super) fn integer(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// A JSON string: quotes, backslashes and control characters escaped, the rest as UTF-8.
+/// Appends a JSON string. Quotes, backslashes and control characters are escaped; other characters are UTF-8.
 pub(super) fn string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("a string is JSON and a Vec takes all of it");
 }
@@ -77,14 +77,14 @@ pub(super) fn string(out: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    fn spelled(spelling: Spelling, value: f64) -> String {
+    fn encoded(library: JsonLibrary, value: f64) -> String {
         let mut out = Vec::new();
-        spelling.float(&mut out, value);
+        library.float(&mut out, value);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn floats_are_spelled_as_orjson_spells_them() {
+    fn floats_have_the_same_text_as_from_orjson() {
         let orjson = [
             (f64::from(-1.848_282_5_f32), "-1.8482824563980103"),
             (f64::from(f32::MIN), "-3.4028234663852886e+38"),
@@ -98,12 +98,12 @@ mod tests {
             (f64::NEG_INFINITY, "null"),
         ];
         for (value, expected) in orjson {
-            assert_eq!(spelled(Spelling::Orjson, value), expected);
+            assert_eq!(encoded(JsonLibrary::Orjson, value), expected);
         }
     }
 
     #[test]
-    fn floats_are_spelled_as_python_spells_them() {
+    fn floats_have_the_same_text_as_from_python() {
         let python = [
             (f64::from(f32::MIN), "-3.4028234663852886e+38"),
             (-7.271793037944008e-6, "-7.271793037944008e-06"),
@@ -119,12 +119,12 @@ mod tests {
             (0.0, "0.0"),
         ];
         for (value, expected) in python {
-            assert_eq!(spelled(Spelling::Stdlib, value), expected);
+            assert_eq!(encoded(JsonLibrary::Stdlib, value), expected);
         }
     }
 
     #[test]
-    fn integers_of_every_length() {
+    fn integers_of_any_length_are_encoded() {
         for value in [0, 7, 10, 151_936, u64::MAX] {
             let mut out = Vec::new();
             integer(&mut out, value);

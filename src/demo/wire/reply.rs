@@ -1,22 +1,22 @@
-//! A reply as plain data.
+//! The content of a reply.
 
 use super::logprobs::Logprobs;
 use super::mask::Mask;
 
-/// Why a sequence ended.
+/// The finish reason of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
-    /// An end of turn or a stop token came.
+    /// An end-of-turn or a stop token was sampled.
     StopToken(u32),
-    /// A stop string came.
+    /// A stop string occurred in the text.
     StopString(String),
-    /// `max_new_tokens`, as clamped to the context, tokens.
+    /// The maximum length was reached: `max_new_tokens`, clamped to the context, in tokens.
     Length(usize),
-    /// Somebody asked for it.
+    /// The sequence was aborted.
     Abort,
 }
 
-/// Output tokens `start..end` came from the weights labelled `version`.
+/// The output tokens `start..end`, which the weights with the label `version` sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are SGLang's")]
 pub struct Span {
@@ -25,7 +25,7 @@ pub struct Span {
     pub end: usize,
 }
 
-/// When things happened to one sequence: seconds since the epoch, or seconds.
+/// The times of a sequence, in seconds since the epoch; `queue_time` is a duration in seconds.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the names are SGLang's")]
 pub struct Timing {
@@ -35,54 +35,54 @@ pub struct Timing {
     pub prefill_finished_time: f64,
     pub queue_time: f64,
     pub request_finished_ts: f64,
-    /// When its first byte went out.
+    /// The time at which the first byte of the reply was sent.
     pub response_sent_to_client_ts: f64,
 }
 
-/// One reply object, or one event of a stream.
+/// A reply object, or an event of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Reply<'a> {
-    /// The text, or what is new of it.
+    /// The text, or its new part in an incremental stream.
     pub text: &'a str,
-    /// The ids, or the new ones.
+    /// The output ids, or the new ones in an incremental stream.
     pub output_ids: &'a [u32],
-    /// Everything else.
+    /// The `meta_info` member.
     pub meta: Meta<'a>,
-    /// For `return_prompt_token_ids`.
+    /// The prompt ids, for `return_prompt_token_ids`.
     pub prompt_token_ids: Option<&'a [u32]>,
-    /// Which item of a streamed batch this is.
+    /// The index of the item in a streamed batch.
     pub index: Option<usize>,
 }
 
-/// `meta_info`.
+/// The content of `meta_info`.
 #[derive(Debug, Clone, Copy)]
 pub struct Meta<'a> {
     /// The request id.
     pub id: &'a str,
-    /// `None` in all events but the last.
+    /// The finish reason; `None` in all events except the last.
     pub finish: Option<&'a Finish>,
-    /// Tokens.
+    /// The length of the prompt, in tokens.
     pub prompt_tokens: usize,
-    /// Tokens so far, also in incremental streams.
+    /// The number of output tokens so far, also in incremental streams.
     pub completion_tokens: usize,
-    /// Prompt tokens whose state was at hand.
+    /// The number of prompt tokens in the prefix cache.
     pub cached_tokens: usize,
     /// The label of the weights.
     pub weight_version: &'a str,
-    /// Written at the finish by 0.5.23.
+    /// The spans of weight versions, which 0.5.23 encodes when the sequence has finished.
     pub weight_versions: &'a [Span],
     /// How often the sequence was put back into the queue.
     pub retractions: usize,
-    /// For `return_logprob`.
+    /// The logprobs, for `return_logprob`.
     pub logprobs: Option<Logprobs<'a>>,
-    /// For `return_sampling_mask`.
+    /// The sampling masks, for `return_sampling_mask`.
     pub masks: Option<&'a [Mask]>,
-    /// How many tokens have a mask so far.
+    /// The number of output tokens so far, each of which has a mask.
     pub masks_length: usize,
-    /// The plugin's numbers.
+    /// The entropies of the plugin, in nats.
     pub exact: Option<&'a [Option<f32>]>,
-    /// When things happened.
+    /// The times.
     pub timing: Timing,
-    /// Nothing of this sequence was sent before.
+    /// This is the first event of the sequence, or its only reply.
     pub first: bool,
 }

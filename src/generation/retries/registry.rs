@@ -287,7 +287,7 @@ mod tests {
     use crate::generation::events::{Events, Generation};
     use crate::generation::request::Digest;
     use crate::serve::body::Body;
-    use crate::serve::data::generate::native;
+    use crate::serve::data::generate;
 
     const IDLE: Duration = Duration::from_secs(300);
     const PIECE: usize = 64 * 1024;
@@ -359,7 +359,7 @@ mod tests {
     async fn body(mut reader: Reader) -> Body {
         let head = reader.head().await;
         assert_eq!(head.status, StatusCode::OK);
-        native(Generation { head, events: Events::Shared(reader) }).into_body()
+        generate::reply(Generation { head, events: Events::Shared(reader) }).into_body()
     }
 
     async fn all(reader: Reader) -> Bytes {

@@ -1,11 +1,11 @@
-//! JSON as Python reads and writes it.
+//! `loads` and `dumps` agree with Python's `json`.
 
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::super::loads::loads;
 
-fn rewritten(text: &str) -> Option<String> {
+fn loads_then_dumps(text: &str) -> Option<String> {
     loads(text).ok().map(|value| value.dumps())
 }
 
@@ -25,9 +25,9 @@ fn loads_then_dumps_matches_python() {
         ("\"x\"", "\"x\""),
     ];
     for (text, python) in table {
-        assert_eq!(rewritten(text).as_deref(), Some(python), "{text}");
+        assert_eq!(loads_then_dumps(text).as_deref(), Some(python), "{text}");
     }
-    let refused = [
+    let rejected = [
         "",
         "{",
         "[1,]",
@@ -53,18 +53,18 @@ fn loads_then_dumps_matches_python() {
         "[\"a]",
         "[\"\\\"]",
     ];
-    for text in refused {
-        assert_eq!(rewritten(text), None, "{text:?}");
+    for text in rejected {
+        assert_eq!(loads_then_dumps(text), None, "{text:?}");
     }
 }
 
 #[test]
-fn nesting_is_bounded() {
+fn nesting_deeper_than_max_depth_is_rejected() {
     let deep =
         |levels: usize| format!("{}{}", "[{\"a\":".repeat(levels / 2), "}]".repeat(levels / 2)).replace(":}", ":1}");
-    assert!(rewritten(&deep(128)).is_some());
-    assert_eq!(rewritten(&deep(130)), None);
-    assert_eq!(rewritten(&"[".repeat(1_000_000)), None);
+    assert!(loads_then_dumps(&deep(128)).is_some());
+    assert_eq!(loads_then_dumps(&deep(130)), None);
+    assert_eq!(loads_then_dumps(&"[".repeat(1_000_000)), None);
 }
 
 fn value() -> impl Strategy<Value = Value> {
@@ -85,23 +85,23 @@ fn value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn rewritten_json_keeps_its_value(value in value()) {
-        let ours = rewritten(&value.to_string());
+    fn loads_then_dumps_keeps_the_value(value in value()) {
+        let ours = loads_then_dumps(&value.to_string());
         prop_assert!(ours.as_ref().is_some_and(|text| text.is_ascii()));
         prop_assert_eq!(serde_json::from_str::<Value>(&ours.unwrap_or_default()).ok(), Some(value));
     }
 
     #[test]
-    fn only_python_extensions_exceed_serde_json(value in value(), at in any::<prop::sample::Index>(), c in "[\\[\\]{}\",:0.e\\\\u-]|NaN|\n") {
+    fn only_python_extensions_are_accepted_beyond_serde_json(value in value(), at in any::<prop::sample::Index>(), c in "[\\[\\]{}\",:0.e\\\\u-]|NaN|\n") {
         let mut text = value.to_string();
         let at = (0..=at.index(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         text.replace_range(at..at, &c);
-        let (ours, theirs) = (rewritten(&text), serde_json::from_str::<Value>(&text));
-        let reason = text.contains("NaN") || text.contains("\\u") || text.contains('e') || text.contains('E');
+        let (ours, theirs) = (loads_then_dumps(&text), serde_json::from_str::<Value>(&text));
+        let has_extension = text.contains("NaN") || text.contains("\\u") || text.contains('e') || text.contains('E');
         match (ours, theirs) {
             (Some(ours), Ok(theirs)) => prop_assert_eq!(serde_json::from_str::<Value>(&ours).ok(), Some(theirs)),
-            (Some(ours), Err(_)) => prop_assert!(reason || ours.len() > 300, "{}", text),
-            (None, Ok(_)) => prop_assert!(false, "refused {}", text),
+            (Some(ours), Err(_)) => prop_assert!(has_extension || ours.len() > 300, "{}", text),
+            (None, Ok(_)) => prop_assert!(false, "rejected {}", text),
             (None, Err(_)) => {}
         }
     }

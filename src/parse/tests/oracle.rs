@@ -1,12 +1,12 @@
-//! A reader of whole texts for the four formats, naive and written from their outcomes alone.
+//! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads` and `dumps` with the parser.
 
 use std::ops::Range;
 
 use super::super::loads::loads;
-use super::super::value::{Dict, PythonValue, escaped};
+use super::super::value::{Dict, PythonValue, escape};
 use super::*;
 
-/// What Python's `str.isspace` is true of.
+/// Whether Python's `str.isspace` is true for a character.
 fn is_space(c: char) -> bool {
     "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}".contains(c)
         || ('\u{2000}'..='\u{200a}').contains(&c)
@@ -33,39 +33,39 @@ pub(super) fn message(grammar: &Grammar, text: &str) -> Message {
             }
         }
     }
-    // step 1: closed spans go, and where they stood is kept
+    // step 1: remove closed spans, and record their positions in the remaining text
     let (mut plain, mut cuts, mut rest) = (String::new(), Vec::new(), text);
-    while let Some((before, span, behind)) = between(rest, &think.start, &think.end) {
+    while let Some((before, span, after)) = between(rest, &think.start, &think.end) {
         plain.push_str(before);
         cuts.push(plain.len());
         spans.push(span);
-        rest = behind;
+        rest = after;
     }
     let mut tail = rest.find(&think.start).map(|at| plain.len() + at);
     plain.push_str(rest);
-    // step 2: blocks
+    // step 2: find the blocks
     let blocks = grammar.format.map_or(Vec::new(), |format| blocks(format, &plain));
-    // an open span within a block is a part of it
+    // an open span inside a block is part of the block
     if blocks.iter().any(|(range, _)| tail.is_some_and(|tail| range.contains(&tail))) {
         tail = None;
     }
     let end = tail.unwrap_or(plain.len());
-    let after = tail.map(|tail| plain[tail + think.start.len()..].to_owned());
-    spans.extend(after.as_deref());
-    let taken: Vec<&Range<usize>> =
+    let open_span = tail.map(|tail| plain[tail + think.start.len()..].to_owned());
+    spans.extend(open_span.as_deref());
+    let removed: Vec<&Range<usize>> =
         blocks.iter().filter(|(range, calls)| range.start < end && !calls.is_empty()).map(|(range, _)| range).collect();
-    let left: Vec<(usize, char)> =
-        plain[..end].char_indices().filter(|(at, _)| !taken.iter().any(|range| range.contains(at))).collect();
-    let mut content: String = left.iter().map(|(_, c)| c).collect();
-    let first = left.iter().find(|(_, c)| !is_space(*c)).map_or(end, |(at, _)| *at);
+    let remaining: Vec<(usize, char)> =
+        plain[..end].char_indices().filter(|(at, _)| !removed.iter().any(|range| range.contains(at))).collect();
+    let mut content: String = remaining.iter().map(|(_, c)| c).collect();
+    let first = remaining.iter().find(|(_, c)| !is_space(*c)).map_or(end, |(at, _)| *at);
     if opened
         || tail == Some(first)
         || cuts.iter().any(|cut| *cut <= first)
-        || taken.iter().any(|range| range.start < first)
+        || removed.iter().any(|range| range.start < first)
     {
         content = content.trim_start_matches(is_space).to_owned();
     }
-    if opened || tail.is_some() || !cuts.is_empty() || !taken.is_empty() {
+    if opened || tail.is_some() || !cuts.is_empty() || !removed.is_empty() {
         content = content.trim_end_matches(is_space).to_owned();
     }
     let calls = blocks.into_iter().flat_map(|(_, calls)| calls).collect();
@@ -73,18 +73,18 @@ pub(super) fn message(grammar: &Grammar, text: &str) -> Message {
 }
 
 fn joined(spans: &[&str]) -> Option<String> {
-    let shown: Vec<&str> = spans.iter().map(|span| strip(span)).filter(|span| !span.is_empty()).collect();
-    (!shown.is_empty()).then(|| shown.join("\n"))
+    let visible: Vec<&str> = spans.iter().map(|span| strip(span)).filter(|span| !span.is_empty()).collect();
+    (!visible.is_empty()).then(|| visible.join("\n"))
 }
 
-/// The text before, between and after the first `start` and the first `end` that follows it.
+/// The text before the first `start`, the text from there to the next `end`, and the text after that `end`.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let (before, rest) = text.split_once(start)?;
-    let (inner, behind) = rest.split_once(end)?;
-    Some((before, inner, behind))
+    let (inner, after) = rest.split_once(end)?;
+    Some((before, inner, after))
 }
 
-/// Where blocks are and which calls they contain; one that does not end goes up to the end, without calls.
+/// The ranges of the blocks, and their calls. A block without an end marker extends to the end of the text and has no calls.
 fn blocks(format: Format, plain: &str) -> Vec<(Range<usize>, Vec<ToolCall>)> {
     let (start, end) = match format {
         Format::KimiK2 => ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -92,17 +92,17 @@ fn blocks(format: Format, plain: &str) -> Vec<(Range<usize>, Vec<ToolCall>)> {
     };
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(open) = plain[at..].find(start).map(|open| at + open) {
-        let Some((_, body, behind)) = between(&plain[open..], start, end) else {
+        let Some((_, body, after)) = between(&plain[open..], start, end) else {
             found.push((open..plain.len(), Vec::new()));
             break;
         };
-        at = plain.len() - behind.len();
+        at = plain.len() - after.len();
         let calls = match format {
             Format::Hermes => vec![hermes(strip(body))],
             Format::QwenXml => vec![qwen_xml(strip(body))],
             Format::Glm => vec![glm(strip(body))],
             Format::KimiK2 => kimi_k2(body),
-            _ => panic!("{format} is not one of the four"),
+            _ => panic!("{format} has no reference parser"),
         };
         found.push((open..at, calls));
     }
@@ -135,20 +135,20 @@ fn qwen_xml(body: &str) -> ToolCall {
         return error("unknown_tool", body);
     }
     let (mut pairs, mut rest) = (Vec::new(), inner);
-    while let Some((key, value, behind)) = tagged(rest, "<parameter=", "</parameter>") {
+    while let Some((key, value, after)) = tagged(rest, "<parameter=", "</parameter>") {
         pairs.push((strip(key), strip(value)));
-        rest = behind;
+        rest = after;
     }
     pairs.retain(|(key, _)| !key.is_empty());
     call(strip(name), &arguments(&pairs))
 }
 
-/// The first place where an opening with one or more characters up to `>`, anything, and the closing match.
+/// The first element that begins with `open`, a non-empty name and `>`, and ends with `close`: its name, its text, and the text after it.
 fn tagged<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str, &'a str)> {
     text.match_indices(open).find_map(|(at, _)| {
         let (name, rest) = text[at + open.len()..].split_once('>')?;
-        let (inner, behind) = rest.split_once(close)?;
-        (!name.is_empty()).then_some((name, inner, behind))
+        let (inner, after) = rest.split_once(close)?;
+        (!name.is_empty()).then_some((name, inner, after))
     })
 }
 
@@ -161,12 +161,12 @@ fn glm(body: &str) -> ToolCall {
     'pairs: while let Some(at) = rest.find("<arg_key>") {
         rest = &rest[at + "<arg_key>".len()..];
         for (at, end) in rest.match_indices("</arg_key>") {
-            let behind = rest[at + end.len()..].trim_start_matches(is_space);
-            if behind.starts_with("<arg_value>")
-                && let Some((_, value, behind)) = between(behind, "<arg_value>", "</arg_value>")
+            let after = rest[at + end.len()..].trim_start_matches(is_space);
+            if after.starts_with("<arg_value>")
+                && let Some((_, value, after)) = between(after, "<arg_value>", "</arg_value>")
             {
                 pairs.push((strip(&rest[..at]), strip(value)));
-                rest = behind;
+                rest = after;
                 continue 'pairs;
             }
         }
@@ -177,7 +177,7 @@ fn glm(body: &str) -> ToolCall {
 fn arguments(pairs: &[(&str, &str)]) -> String {
     let mut dict = Dict::default();
     for (key, value) in pairs {
-        dict.set(escaped(key), loads(value).unwrap_or_else(|_| PythonValue::text(value)));
+        dict.set(escape(key), loads(value).unwrap_or_else(|_| PythonValue::text(value)));
     }
     PythonValue::Dict(dict).dumps()
 }
@@ -186,12 +186,12 @@ fn kimi_k2(section: &str) -> Vec<ToolCall> {
     let (mut calls, mut rest) = (Vec::new(), section);
     while let Some(at) = rest.find("<|tool_call_begin|>") {
         rest = &rest[at + "<|tool_call_begin|>".len()..];
-        let Some((id, behind)) = rest.split_once("<|tool_call_argument_begin|>") else { continue };
+        let Some((id, after)) = rest.split_once("<|tool_call_argument_begin|>") else { continue };
         let id = strip(id);
         if id.is_empty() || id.contains(|c| c == '<' || is_space(c)) {
             continue;
         }
-        let Some((raw, behind)) = behind.split_once("<|tool_call_end|>") else { continue };
+        let Some((raw, after)) = after.split_once("<|tool_call_end|>") else { continue };
         let raw = strip(raw);
         let read = match loads(raw) {
             Ok(value @ PythonValue::Dict(_)) => call(&name(id), &value.dumps()),
@@ -199,7 +199,7 @@ fn kimi_k2(section: &str) -> Vec<ToolCall> {
             Err(_) => error(&name(id), raw),
         };
         calls.push(ToolCall { id: Some(id.to_owned()), ..read });
-        rest = behind;
+        rest = after;
     }
     calls
 }

@@ -1,17 +1,17 @@
-//! However a text is cut, it is the same message; and the message is what a naive reader finds.
+//! The message does not depend on where the text is cut, and equals that of the reference parser.
 
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
 
-/// Parts of texts that any format may have.
+/// Parts of texts in any format.
 const COMMON: &[&str] = &[
     "<think>", "</think>", "<thi", "nk>", "</", "<", "a", " ", "\n", "\u{1f}", "\u{3000}", "ü", "😀", "so ", "0", "{",
     "}", "[", "]", "\"", "\\", ":", ",", "{}", "null", "1e5", "NaN",
 ];
 
-/// Parts of texts in one format: markers and calls, whole and broken.
+/// Parts of texts in one format: whole and cut markers and calls.
 fn parts(format: Format) -> &'static [&'static str] {
     match format {
         Format::Hermes => &[
@@ -126,11 +126,11 @@ fn any_grammar(formats: &'static [Format]) -> impl Strategy<Value = (Grammar, Fo
     })
 }
 
-fn written(formats: &'static [Format], length: usize) -> impl Strategy<Value = (Grammar, String)> {
+fn grammar_and_text(formats: &'static [Format], length: usize) -> impl Strategy<Value = (Grammar, String)> {
     any_grammar(formats).prop_flat_map(move |(grammar, format)| (Just(grammar), text(format, length)))
 }
 
-/// `text`, cut at these of its character boundaries.
+/// The pieces of `text`, cut at these character boundaries.
 fn cut<'a>(text: &'a str, at: &[prop::sample::Index]) -> Vec<&'a str> {
     let boundaries: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
     let mut cuts: Vec<usize> = at.iter().map(|at| *at.get(&boundaries)).chain([0, text.len()]).collect();
@@ -138,56 +138,56 @@ fn cut<'a>(text: &'a str, at: &[prop::sample::Index]) -> Vec<&'a str> {
     cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
 }
 
-const FOUR: &[Format] = &[Format::Hermes, Format::QwenXml, Format::Glm, Format::KimiK2];
+const STRANDS_FORMATS: &[Format] = &[Format::Hermes, Format::QwenXml, Format::Glm, Format::KimiK2];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn four_formats_are_read_as_the_naive_reader_does((grammar, text) in written(FOUR, 14)) {
+    fn message_equals_that_of_the_reference_parser((grammar, text) in grammar_and_text(STRANDS_FORMATS, 14)) {
         prop_assert_eq!(grammar.parse(&text), oracle::message(&grammar, &text));
     }
 
     #[test]
-    fn every_cut_gives_the_same_message((grammar, text) in written(&Format::ALL, 6)) {
+    fn message_does_not_depend_on_one_cut((grammar, text) in grammar_and_text(&Format::ALL, 6)) {
         let whole = grammar.parse(&text);
-        prop_assert_eq!(&streamed(&grammar, characters(&text)), &whole);
+        prop_assert_eq!(&parse_pieces(&grammar, characters(&text)), &whole);
         for (at, _) in text.char_indices() {
-            prop_assert_eq!(&streamed(&grammar, [&text[..at], &text[at..]]), &whole, "cut at {}", at);
+            prop_assert_eq!(&parse_pieces(&grammar, [&text[..at], &text[at..]]), &whole, "cut at {}", at);
         }
     }
 
     #[test]
-    fn cuts_of_long_texts_give_the_same_message(
-        (grammar, text) in written(&Format::ALL, 60),
+    fn message_of_a_long_text_does_not_depend_on_its_cuts(
+        (grammar, text) in grammar_and_text(&Format::ALL, 60),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
         let whole = grammar.parse(&text);
-        prop_assert_eq!(&streamed(&grammar, characters(&text)), &whole);
-        prop_assert_eq!(&streamed(&grammar, cut(&text, &at)), &whole);
+        prop_assert_eq!(&parse_pieces(&grammar, characters(&text)), &whole);
+        prop_assert_eq!(&parse_pieces(&grammar, cut(&text, &at)), &whole);
     }
 
     #[test]
     fn no_text_panics((grammar, _) in any_grammar(&Format::ALL), text in prop_oneof![any::<String>(), "\\PC*"], prefix in 0..12usize) {
         let format = grammar.format.unwrap_or(Format::Hermes);
         let text = format!("{}{text}", parts(format).get(prefix).unwrap_or(&""));
-        prop_assert_eq!(streamed(&grammar, characters(&text)), grammar.parse(&text));
+        prop_assert_eq!(parse_pieces(&grammar, characters(&text)), grammar.parse(&text));
     }
 
     #[test]
-    fn arguments_that_were_read_are_an_object((grammar, text) in written(&Format::ALL, 14)) {
+    fn arguments_of_valid_calls_are_an_object((grammar, text) in grammar_and_text(&Format::ALL, 14)) {
         for call in grammar.parse(&text).calls {
             prop_assert!(!call.name.is_empty());
-            let strict = call.error || call.arguments.contains("NaN");
+            let is_exempt = call.error || call.arguments.contains("NaN");
             let object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
-            prop_assert!(strict || object, "{:?}", call);
+            prop_assert!(is_exempt || object, "{:?}", call);
         }
     }
 }
 
-/// All texts of these characters up to a length, each in all of its splits.
+/// Parses all texts of `LENGTH` of these characters, each cut in all ways.
 #[test]
-fn all_splits_of_all_small_texts() {
+fn message_of_a_short_text_does_not_depend_on_its_cuts() {
     const LENGTH: usize = 6;
     let grammar = Grammar { think: Some(Think { start: "<a".into(), end: "a>".into() }), ..grammar(Format::Llama3) };
     let letters = ["<", "a", ">", " ", "{", "}"];
@@ -200,7 +200,7 @@ fn all_splits_of_all_small_texts() {
             ends.push(LENGTH);
             let mut start = 0;
             let pieces: Vec<&str> = ends.iter().map(|end| &text[std::mem::replace(&mut start, *end)..*end]).collect();
-            assert_eq!(streamed(&grammar, pieces.iter().copied()), whole, "{pieces:?}");
+            assert_eq!(parse_pieces(&grammar, pieces.iter().copied()), whole, "{pieces:?}");
         }
     }
 }

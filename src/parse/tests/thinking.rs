@@ -1,7 +1,8 @@
-//! Which text is reasoning and which is not.
+//! Which text is reasoning, and which is content or a call.
 
 use super::*;
 
+/// A call in the format `hermes`.
 const F: &str = "<tool_call>{\"name\": \"f\"}</tool_call>";
 
 fn message(reasoning: &str, content: &str, calls: usize) -> Message {
@@ -13,7 +14,7 @@ fn message(reasoning: &str, content: &str, calls: usize) -> Message {
 }
 
 #[test]
-fn spans_of_the_model() {
+fn spans_of_the_model_are_reasoning() {
     let table = [
         ("answer".to_owned(), message("", "answer", 0)),
         ("<think>\nhm\n</think>\n\nanswer\n".to_owned(), message("hm", "answer", 0)),
@@ -21,9 +22,9 @@ fn spans_of_the_model() {
         ("a <think>b</think> c<think>\td\n\ne </think>f".to_owned(), message("b\nd\n\ne", "a  cf", 0)),
         ("<think>a</think><think> </think><think>b</think>".to_owned(), message("a\nb", "", 0)),
         ("<think>a<think>b</think>c</think>d".to_owned(), message("a<think>b", "c</think>d", 0)),
-        // a lone end is text
+        // a think end outside a span is text
         (" a</think>b ".to_owned(), message("", " a</think>b ", 0)),
-        // drafts within a span are none, also where the span is within a call
+        // calls inside a closed span are reasoning; a span inside a call is removed from the call
         (format!("<think>{F}</think>{F}"), message(F, "", 1)),
         (format!("<think>{}</think>", &F[..19]), message(&F[..19], "", 0)),
         ("<tool_call>{\"name\": <think>\"g\"</think>\"f\"}</tool_call>".to_owned(), message("\"g\"", "", 1)),
@@ -31,7 +32,7 @@ fn spans_of_the_model() {
         ("<tool_<think>a</think>x ".to_owned(), message("a", "<tool_x", 0)),
         ("\n<tool_<think>a</think>x ".to_owned(), message("a", "\n<tool_x", 0)),
         (format!("\n<think>a</think>{F}b"), message("a", "b", 1)),
-        // left open: reasoning, and the calls in it are calls
+        // without a think end: the text is reasoning, and calls in it are emitted
         ("a <think>b\n".to_owned(), message("b", "a", 0)),
         (format!("a <think>b {F} c"), message(&format!("b {F} c"), "a", 1)),
         (format!("{F}<think>b {F}"), message(&format!("b {F}"), "", 2)),
@@ -39,7 +40,7 @@ fn spans_of_the_model() {
         (format!("<think>a {}", &F[..19]), message(&format!("a {}", &F[..19]), "", 0)),
         ("<think>".to_owned(), message("", "", 0)),
         ("a <thin".to_owned(), message("", "a <thin", 0)),
-        // left open within a call, it is a part of that
+        // without a think end inside a call: the think start is text of the call
         ("<tool_call>{\"name\": \"f\", \"x\": \"<think>\"}</tool_call> so".to_owned(), message("", "so", 1)),
         ("a <tool_call>b <think>c ".to_owned(), message("", "a <tool_call>b <think>c ", 0)),
     ];
@@ -49,18 +50,18 @@ fn spans_of_the_model() {
 }
 
 #[test]
-fn a_span_of_the_prompt() {
+fn span_of_the_prompt_is_reasoning_without_calls() {
     let table = [
         ("hm</think>\n\nanswer\n".to_owned(), message("hm", "answer", 0)),
         ("hm\n</think>".to_owned(), message("hm", "", 0)),
         ("</think>answer".to_owned(), message("", "answer", 0)),
         (format!("{F}</think>{F}"), message(F, "", 1)),
         (format!("hm</think>a<think>b</think>c{F}"), message("hm\nb", "ac", 1)),
-        // it does not end: no calls, whatever it holds
+        // without a think end: all reasoning, no calls
         (format!("hm {F}"), message(&format!("hm {F}"), "", 0)),
         ("hm </thi".to_owned(), message("hm </thi", "", 0)),
         ("<thi".to_owned(), message("<thi", "", 0)),
-        // the model opens it once more
+        // the model repeats the think start
         (" \n<think>\nhm</think>answer".to_owned(), message("hm", "answer", 0)),
         ("a <think>hm</think>answer".to_owned(), message("a <think>hm", "answer", 0)),
         (format!("<think>{F}"), message(F, "", 0)),
@@ -72,18 +73,18 @@ fn a_span_of_the_prompt() {
 }
 
 #[test]
-fn each_part_of_a_grammar_may_be_missing() {
+fn missing_parts_of_a_grammar_are_not_parsed() {
     let text = format!(" <think>a</think> {F} ");
-    let thinking = Grammar { format: None, ..grammar(Format::Hermes) };
-    assert_message(&thinking, &text, &message("a", F, 0));
-    let calling = Grammar { think: None, ..grammar(Format::Hermes) };
-    assert_message(&calling, &text, &message("", " <think>a</think>", 1));
+    let only_thinking = Grammar { format: None, ..grammar(Format::Hermes) };
+    assert_message(&only_thinking, &text, &message("a", F, 0));
+    let only_calls = Grammar { think: None, ..grammar(Format::Hermes) };
+    assert_message(&only_calls, &text, &message("", " <think>a</think>", 1));
     let neither = Grammar { opened: true, ..Grammar::default() };
     assert_message(&neither, &text, &message("", &text, 0));
 }
 
 #[test]
-fn markers_may_be_others() {
+fn custom_think_markers_are_parsed() {
     let think = Think { start: "[THINK]".to_owned(), end: "[/THINK]".to_owned() };
     let grammar = Grammar { think: Some(think), ..grammar(Format::Mistral) };
     assert_message(&grammar, "[THINK]a[/THINK]b[TOOL_CALLS]f[ARGS]{}", &message("a", "b", 1));
@@ -93,7 +94,7 @@ fn markers_may_be_others() {
 }
 
 #[test]
-fn an_answer_behind_a_span_is_still_the_whole_answer() {
+fn calls_without_a_marker_are_parsed_after_a_span() {
     for (format, text) in [(Format::Llama3, r#"{"name": "f", "parameters": {}}"#), (Format::Pythonic, "[f()]")] {
         assert_message(&grammar(format), &format!("<think>a</think>\n{text}"), &message("a", "", 1));
         assert_message(&grammar(format), &format!("<think>{text}"), &message(text, "", 0));

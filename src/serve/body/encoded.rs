@@ -10,29 +10,11 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
+use crate::api::EventEncoder;
 use crate::error::BoxError;
 use crate::generation::ReplyStats;
-use crate::generation::event::{EventKind, GenerationEvent};
+use crate::generation::event::EventKind;
 use crate::generation::events::Events;
-
-/// Encodes events in the format of one API.
-pub trait Encoder: Send + std::fmt::Debug {
-    /// Appends an encoded event to `out`.
-    ///
-    /// # Errors
-    /// When the event cannot be encoded. The stream then fails.
-    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError>;
-
-    /// Returns the encoded event if it exists already, so that an event that fills a frame alone is not copied.
-    fn encoded(&self, _event: &GenerationEvent) -> Option<Bytes> {
-        None
-    }
-
-    /// Whether the encoding of an unparsed event has the event's length.
-    fn keeps_length(&self) -> bool {
-        false
-    }
-}
 
 /// Bytes of a frame. Events that are ready are joined up to this size.
 const FRAME: usize = 64 * 1024;
@@ -59,7 +41,7 @@ pub struct EncodedBody {
 enum EncodedSource {
     /// A complete reply that does not stream.
     Whole(Bytes),
-    Events(Box<dyn Encoder>),
+    Events(Box<dyn EventEncoder>),
     Ended,
 }
 
@@ -75,7 +57,7 @@ impl EncodedBody {
 
     /// Creates the body of a stream. It sends a comment whenever nothing was sent for `keepalive`.
     #[must_use]
-    pub fn stream(events: Events, encoder: Box<dyn Encoder>, keepalive: Option<Duration>) -> Self {
+    pub fn stream(events: Events, encoder: Box<dyn EventEncoder>, keepalive: Option<Duration>) -> Self {
         Self::new(events, EncodedSource::Events(encoder), keepalive)
     }
 

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use crate::api::{Api, ApiGeneration, ApiRequest, RequestSession};
 use crate::chat::RequestError;
-use crate::chat::remembered::Remembered;
+use crate::chat::forwarded::ForwardedChat;
 use crate::engine::client::{Failure, UploadError};
 use crate::engine::request::SessionNames;
 use crate::engine::routes::{self, Route};
@@ -48,10 +48,10 @@ pub(crate) fn reads(
     if api.is_served() {
         return true;
     }
-    let records = api.reads_passthrough() && state.config.sessions.record;
+    let records = api.records_passthrough() && state.config.sessions.record;
     let length = request.body().size_hint().exact();
     let may_be_held = length.is_some_and(|length| length <= state.config.limits.max_request_bytes);
-    let identity = || Identity::of(&state.config, session, request.uri(), request.headers(), None);
+    let identity = || Identity::of(&state.config, session, request.uri().query(), request.headers(), None);
     // an invalid name is refused too, in the error format of the API
     records && may_be_held && identity().map_or(true, |identity| identity.explicit)
 }
@@ -70,7 +70,7 @@ pub(crate) async fn serve(
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
             let request = Request::from_parts(head, body);
-            let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, remembered: None };
+            let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, forwarded_chat: None };
             answer(state, call, record).await
         }
         Err(error) => Err(error),
@@ -94,7 +94,7 @@ pub(super) struct ApiCall {
     /// The session of the call, set once the body is decoded.
     pub(super) identity: Option<Identity>,
     /// The chat to record with the turn if the engine's own endpoint serves it.
-    pub(super) remembered: Option<Remembered>,
+    pub(super) forwarded_chat: Option<ForwardedChat>,
 }
 
 async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
@@ -180,7 +180,7 @@ fn generation(
     let is_named = call.session_name().is_some();
     let generation = decoded.generation(RequestSession { is_named, existing: session });
     if is_named && matches!(generation, Err(RequestError::Unsupported(_))) {
-        call.remembered = decoded.remembered(session.map(|session| &**session));
+        call.forwarded_chat = decoded.forwarded_chat(session.map(|session| &**session));
     }
     generation
 }
@@ -197,7 +197,7 @@ impl ApiCall {
     /// Finds the session of the call. `names` are those in the body, which has the same members as a native request.
     pub(super) fn identify(&self, state: &ProxyState, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
         let head = &self.request;
-        Identity::of(&state.config, self.session.as_ref(), head.uri(), head.headers(), names)
+        Identity::of(&state.config, self.session.as_ref(), head.uri().query(), head.headers(), names)
     }
 
     /// The name of the session that the client gave; `None` before the body is decoded.

@@ -32,7 +32,7 @@ pub(crate) async fn forward(
 ) -> Result<Response<Body>, Error> {
     let generates = route.kind == Kind::Generating && request.method() == Method::POST;
     let uncaptured = if generates {
-        let identity = Identity::of(&state.config, session.as_ref(), request.uri(), request.headers(), None)?;
+        let identity = Identity::of(&state.config, session.as_ref(), request.uri().query(), request.headers(), None)?;
         identity.report_ignored(state);
         Some(UncapturedGeneration::new(state, route, &identity))
     } else {

@@ -1,4 +1,4 @@
-//! POST and PUT /generate, whose tokens are captured.
+//! Serves POST and PUT /generate, and runs the generations of all APIs.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 
-use crate::engine::request::{GenerateRequest, PerItem};
+use crate::api::native::{self, NativeEncoder};
+use crate::engine::request::GenerateRequest;
 use crate::engine::upstream::send;
 use crate::engine::{headers, routes};
-use crate::error::{BoxError, Error};
-use crate::generation::event::{EventAccess, GenerationEvent};
+use crate::error::Error;
+use crate::generation::event::EventAccess;
 use crate::generation::events::Generation;
-use crate::generation::request::Digest;
-use crate::generation::request::{GenerationRequest, RequestHead, Retry};
+use crate::generation::request::{Digest, GenerationRequest, RequestHead, Retry};
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::access_log::AccessRecord;
-use crate::serve::body::{Body, EncodedBody, Encoder, Upload};
+use crate::serve::body::{Body, EncodedBody, Upload};
 use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers};
 use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
@@ -43,7 +43,18 @@ pub(crate) struct DecodedGeneration {
     pub reads: EventAccess,
 }
 
-/// Serves a generation. `session` is the session in the path.
+/// A call of `/generate` whose body has been read.
+#[derive(Debug)]
+pub(crate) struct GenerateCall {
+    /// The method, path and headers of the client.
+    pub head: RequestHead,
+    /// The body.
+    pub body: Bytes,
+    /// The session in the path.
+    pub session: Option<Arc<str>>,
+}
+
+/// Serves a generation over HTTP. `session` is the session in the path.
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
@@ -57,29 +68,40 @@ pub(crate) async fn generate(
     let limits = &state.config.limits;
     let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(state.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
-    Ok(native(answer(state, Request::from_parts(head, body), session, record).await?))
+    let head = RequestHead { target: target(&head.uri), method: head.method, headers: head.headers };
+    Ok(reply(answer(state, GenerateCall { head, body, session }, record).await?))
 }
 
-/// Serves a generation whose request body has been read.
+/// Builds the HTTP reply of the native API.
+#[must_use]
+pub(crate) fn reply(generation: Generation) -> Response<Body> {
+    let Generation { head, mut events } = generation;
+    let body = match events.take_whole() {
+        Some(event) => EncodedBody::whole(event.native().clone(), events),
+        None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
+    };
+    Response::from_parts(head, Body::encoded(body))
+}
+
+/// Serves a call of `/generate`.
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
 pub(crate) async fn answer(
     state: &Arc<ProxyState>,
-    request: Request<Bytes>,
-    session: Option<Arc<str>>,
+    call: GenerateCall,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
-    let (head, body) = request.into_parts();
+    let GenerateCall { head, body, session } = call;
     let read = || {
         let request = parse(state, &body)?;
         let names = request.as_ref().map(|request: &GenerateRequest| &request.sessions);
-        let identity = Identity::of(&state.config, session.as_ref(), &head.uri, &head.headers, names)?;
+        let query = head.target.split_once('?').map(|(_, query)| query);
+        let identity = Identity::of(&state.config, session.as_ref(), query, &head.headers, names)?;
         let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));
         Ok::<_, Error>((request, identity, digest))
     };
     let (request, identity, digest) = on_body(BodyLength::Request(body.len()), read).await?;
-    let head = RequestHead { target: target(&head.uri), method: head.method, headers: head.headers };
     if let Some(request) = request {
         drop(body);
         let decoded = DecodedGeneration { request, identity, digest, chat: None, reads: EventAccess::Bytes };
@@ -118,7 +140,7 @@ pub(crate) async fn run(
     identity.report_ignored(state);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
-    let is_marked = is_retry(&head.headers) || header_rid.is_some() || has_rid(&request);
+    let is_marked = is_retry(&head.headers) || header_rid.is_some() || native::has_rid(&request);
     let is_last = is_last(&head.headers);
     let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
     // the reply is parsed, so it must not be compressed
@@ -130,36 +152,6 @@ pub(crate) async fn run(
     let session = identity.session;
     let request = GenerationRequest { head, request, session, chat, is_last, authorization, header_rid, reads, retry };
     state.generator.run(request, record.rid()).await
-}
-
-/// Builds the reply of the native API.
-#[must_use]
-pub(crate) fn native(generation: Generation) -> Response<Body> {
-    let Generation { head, mut events } = generation;
-    let body = match events.take_whole() {
-        Some(event) => EncodedBody::whole(event.native().clone(), events),
-        None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
-    };
-    Response::from_parts(head, Body::encoded(body))
-}
-
-/// Encodes events in the engine's own format.
-#[derive(Debug, Clone, Copy)]
-struct NativeEncoder;
-
-impl Encoder for NativeEncoder {
-    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
-        out.extend_from_slice(event.native());
-        Ok(())
-    }
-
-    fn encoded(&self, event: &GenerationEvent) -> Option<Bytes> {
-        Some(event.native().clone())
-    }
-
-    fn keeps_length(&self) -> bool {
-        true
-    }
 }
 
 /// Whether the client marks this call as the last one of its session.
@@ -175,23 +167,8 @@ fn is_retry(headers: &HeaderMap) -> bool {
     count.is_some_and(|count| count > 0)
 }
 
-/// Whether the client gave a request id. Two equal calls with the same id are retries of one call.
-fn has_rid(request: &GenerateRequest) -> bool {
-    match &request.rid {
-        PerItem::One(_) => true,
-        PerItem::Many(rids) => rids.iter().any(Option::is_some),
-        PerItem::Absent | PerItem::Unreadable => false,
-    }
-}
-
-/// Parses a body; `None` if it is not a JSON object, which the engine will refuse.
+/// Decodes a body, and counts a refusal.
 fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<GenerateRequest>, Error> {
-    match GenerateRequest::parse(body.clone()) {
-        Ok(request) => Ok(Some(request)),
-        Err(error) if error.too_deep && !state.config.entropy.no_guard => {
-            state.metrics.refused.with_label_values(&["nesting"]).inc();
-            Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))
-        }
-        Err(_) => Ok(None),
-    }
+    native::decode(body, !state.config.entropy.no_guard)
+        .inspect_err(|_| state.metrics.refused.with_label_values(&["nesting"]).inc())
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use tokio::task::yield_now;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
@@ -19,13 +19,17 @@ use crate::engine::routes;
 use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation};
+use crate::generation::request::RequestHead;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::control::v1::Problem;
-use crate::serve::data::generate;
+use crate::serve::data::generate::{self, GenerateCall};
 use crate::serve::identity;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::request_info::Port;
 use crate::session::is_name;
+
+/// The maximum bytes of an error reply that are read to find its message.
+const LARGEST_ERROR: u64 = 1 << 20;
 
 /// The service.
 #[derive(Debug)]
@@ -64,22 +68,27 @@ impl Generate for GenerateService {
             let message = identity::InvalidName::new(&session, "the field session").to_string();
             return Err(status::problem(&Problem::bad(message)));
         }
-        let mut request = http::Request::new(self.state.budget.hold(json));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
-        *request.headers_mut() = self.headers(metadata);
+        let head = RequestHead {
+            method: Method::POST,
+            target: routes::GENERATE.endpoint.to_owned(),
+            headers: self.headers(metadata),
+        };
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let generation = generate::answer(&self.state, request, session, &record).await;
+        let call = GenerateCall { head, body: self.state.budget.hold(json), session };
+        let generation = generate::answer(&self.state, call, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
-        if generation.head.status != StatusCode::OK {
-            return Err(status::from_reply(generate::native(generation).map(|body| body.with_record(record))).await);
-        }
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);
         for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::DATE] {
             head.headers.remove(name);
         }
-        let reply = RecordedEvents { events, record };
+        let mut reply = RecordedEvents { events, record };
+        if head.status != StatusCode::OK {
+            // without a readable body, the status of the reply is enough
+            let body = reply.events.gather(LARGEST_ERROR, self.state.budget.reply()).await.unwrap_or_default();
+            reply.events.acknowledge();
+            return Err(status::engine_error(head.status, &body));
+        }
         let limit = self.state.config.limits.max_reply_bytes;
         let replies = if is_stream {
             ObjectStream::new(reply, limit).into_replies()

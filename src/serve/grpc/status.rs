@@ -1,13 +1,12 @@
 //! Converts errors and HTTP statuses to gRPC statuses.
 
 use http::{HeaderMap, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 use crate::error::BoxError;
 use crate::error::Error;
-use crate::serve::body::{self, Body};
+use crate::serve::body;
 use crate::serve::control::v1::Problem;
 use crate::serve::denied::Denied;
 
@@ -25,9 +24,6 @@ const LARGEST_BODY: usize = 3 << 10;
 
 /// The maximum bytes of an encoded message. Each byte that is not ASCII takes three.
 const LONGEST_MESSAGE: usize = 3 << 10;
-
-/// The maximum bytes of a reply that are read to find its message.
-const READ: usize = 1 << 20;
 
 fn code(status: StatusCode) -> Code {
     match status.as_u16() {
@@ -136,14 +132,11 @@ fn http_status(code: Code) -> StatusCode {
     StatusCode::from_u16(status).expect("all statuses are between 200 and 599")
 }
 
-/// Converts an error reply of the engine.
-pub(super) async fn from_reply(reply: Response<Body>) -> Status {
-    let (head, body) = reply.into_parts();
-    // without a readable body, the status of the reply is enough
-    let body = Limited::new(body, READ).collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    with_trailers(head.status, &message(&body), |trailers| {
+/// Converts an error reply of the engine. `body` is empty if it could not be read.
+pub(super) fn engine_error(status: StatusCode, body: &[u8]) -> Status {
+    with_trailers(status, &message(body), |trailers| {
         if !body.is_empty() && body.len() <= LARGEST_BODY {
-            trailers.insert_bin(BODY, MetadataValue::from_bytes(&body));
+            trailers.insert_bin(BODY, MetadataValue::from_bytes(body));
         }
     })
 }
@@ -173,21 +166,17 @@ mod tests {
         assert_eq!([504, 408, 422].map(of), [Code::DeadlineExceeded, Code::DeadlineExceeded, Code::FailedPrecondition]);
     }
 
-    #[tokio::test]
-    async fn status_has_the_body_of_the_reply_up_to_the_size_limit() {
-        let reply = |text: String| {
-            let mut reply = Response::new(Body::full(text));
-            *reply.status_mut() = StatusCode::BAD_REQUEST;
-            reply
-        };
+    #[test]
+    fn status_has_the_body_of_the_reply_up_to_the_size_limit() {
+        let error = |text: &str| engine_error(StatusCode::BAD_REQUEST, text.as_bytes());
         let text = r#"{"error":{"message":"no such é"}}"#;
-        let status = from_reply(reply(text.to_owned())).await;
+        let status = error(text);
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "no such é"));
         assert_eq!(status.metadata().get(HTTP_STATUS).unwrap(), "400");
         assert_eq!(status.metadata().get_bin(BODY).unwrap().to_bytes().unwrap(), text);
-        let long = from_reply(reply("x".repeat(5000))).await;
+        let long = error(&"x".repeat(5000));
         assert_eq!(long.message().len(), LONGEST_MESSAGE);
-        let wide = from_reply(reply("漢".repeat(5000))).await;
+        let wide = error(&"漢".repeat(5000));
         assert_eq!(wide.message().chars().count(), LONGEST_MESSAGE / 9);
         assert!(long.metadata().get_bin(BODY).is_none());
     }

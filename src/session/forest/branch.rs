@@ -23,15 +23,15 @@ enum Divergence {
 
 impl Forest {
     /// The change that begins a branch. Messages show it better than tokens do, except for a response, which only tokens show exactly.
-    pub(super) fn branches(&self, parent: Option<u32>, rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
-        match (departure, self.divergence(parent, rest)) {
+    pub(super) fn branches(&self, parent: Option<u32>, rest: &[u32], history_change: Option<Cause>) -> Option<Cause> {
+        match (history_change, self.divergence(parent, rest)) {
             (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Divergence::Ends) => {
                 Some(Cause::RolledBack)
             }
             (Some(Cause::HistoryEdited | Cause::Forks) | None, Divergence::InResponse { but_stop }) => {
                 Some(if but_stop { Cause::StopReplaced } else { Cause::ResponseEdited })
             }
-            (Some(departure), _) => Some(departure),
+            (Some(history_change), _) => Some(history_change),
             (None, Divergence::InPrompt { shared, turn }) => {
                 let stem = turn.and_then(|turn| self.stem(parent, turn)).or(self.stems(parent).first())?;
                 let latest = &self.turns[*stem.turns.last()? as usize].response;

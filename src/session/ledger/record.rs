@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::log::fake;
-    use crate::session::{Cause, Chat, Digest, EntropyMethod, Fault, Fingerprint, Reading, Span};
+    use crate::session::{Cause, Chat, Digest, EntropyMethod, Fault, Fingerprint, ParseOptions, Span};
 
     fn bytes(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     fn chat(index: u32, number: u64) -> Option<Box<Chat>> {
-        let reading = Reading {
+        let reading = ParseOptions {
             format: number.is_multiple_of(3).then(|| "hermes".into()),
             separate: number.is_multiple_of(2),
             opened: number.is_multiple_of(5),
@@ -378,7 +378,7 @@ mod tests {
                     messages: index,
                     ..Fingerprint::default()
                 }),
-                departure: None,
+                history_change: None,
             })
         })
     }

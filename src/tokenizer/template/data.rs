@@ -1,4 +1,4 @@
-//! The values of a conversation in a template: dicts and lists that are printed as Python prints them.
+//! Template values of a conversation: dicts and lists that print as in Python.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,32 +11,32 @@ use super::python;
 use crate::json;
 
 /// Converts a JSON value.
-pub(super) fn value(value: &json::Value) -> Value {
+pub(super) fn from_json(value: &json::Value) -> Value {
     match value {
         json::Value::Null => Value::from(()),
         json::Value::Bool(value) => Value::from(*value),
         json::Value::Number(text) => number(text),
         json::Value::String(text) => Value::from(text.as_str()),
-        json::Value::Array(items) => list(items),
+        json::Value::Array(items) => from_json_list(items),
         json::Value::Object(members) => {
             let keys = members.iter().map(|(key, _)| Value::from(key.as_str())).collect();
-            let values = members.iter().map(|(key, member)| (key.as_str().into(), self::value(member))).collect();
+            let values = members.iter().map(|(key, member)| (key.as_str().into(), from_json(member))).collect();
             Value::from_object(Dict { keys, values })
         }
     }
 }
 
 /// Converts a list of JSON values.
-pub(super) fn list(items: &[json::Value]) -> Value {
-    list_of(items.iter().map(value).collect())
+pub(super) fn from_json_list(items: &[json::Value]) -> Value {
+    list(items.iter().map(from_json).collect())
 }
 
-/// A list.
-pub(super) fn list_of(items: Vec<Value>) -> Value {
+/// A list of values.
+pub(super) fn list(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
 
-/// A number in the narrowest type that fits. Integers beyond 128 bits become doubles.
+/// Converts a number to the narrowest type that fits. Integers beyond 128 bits become doubles.
 fn number(text: &str) -> Value {
     let integer = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<i128>().map(Value::from));
     integer.unwrap_or_else(|_| {
@@ -73,7 +73,7 @@ impl Object for List {
 
 #[derive(Debug)]
 struct Dict {
-    /// The members in their order.
+    /// The keys in their order.
     keys: Vec<Value>,
     values: HashMap<Box<str>, Value>,
 }
@@ -92,32 +92,32 @@ impl Object for Dict {
     }
 }
 
-/// An iterable of Python that is not a list: it has no indices and cannot be JSON.
+/// A Python iterable that is not a list. It cannot be indexed or written as JSON.
 #[derive(Debug)]
-pub(super) struct Iterated {
+pub(super) struct PythonIterable {
     items: Vec<Value>,
-    /// A view of a dict, which is false if it is empty. Otherwise a generator, which is always true.
+    /// Whether it is a view of a dict, which is false if empty. Otherwise it is a generator, which is always true.
     is_view: bool,
 }
 
-impl Iterated {
-    /// The result of a filter that is a generator in Python.
+impl PythonIterable {
+    /// The result of a filter that returns a generator in Python.
     pub(super) fn generator(items: Vec<Value>) -> Value {
         Value::from_object(Self { items, is_view: false })
     }
 
-    /// The result of `keys`, `values` or `items`.
+    /// The result of `keys`, `values` or `items` of a dict.
     pub(super) fn view(items: Vec<Value>) -> Value {
         Value::from_object(Self { items, is_view: true })
     }
 
-    /// Whether a value is such an iterable.
+    /// Whether a value is a [`PythonIterable`].
     pub(super) fn is(value: &Value) -> bool {
         value.downcast_object_ref::<Self>().is_some()
     }
 }
 
-impl Object for Iterated {
+impl Object for PythonIterable {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Iterable
     }

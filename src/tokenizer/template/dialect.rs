@@ -1,4 +1,4 @@
-//! The differences between minijinja and Jinja as Hugging Face configures it.
+//! Configures minijinja to render like Jinja in transformers.
 
 use std::fmt::Write;
 
@@ -6,18 +6,18 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 
 use super::RenderError;
-use super::data::Iterated;
+use super::data::PythonIterable;
 use super::{filters, methods, python};
 
-/// The prefix of a refusal's message, which distinguishes it from a failure.
+/// The prefix of the message of `raise_exception`, which distinguishes it from other errors.
 const REFUSAL: &str = "raise_exception: ";
 
-/// An environment in which templates of models render as in transformers.
+/// An environment in which chat templates render as in transformers.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(methods::call);
+    environment.set_unknown_method_callback(methods::call_method);
     environment.set_formatter(format);
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, format!("{REFUSAL}{}", python::str(message))))
@@ -25,18 +25,18 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     environment.add_function("dict", dict);
     filters::replace(&mut environment);
-    // in Python a string and a dict are iterable, and None is not
+    // in Python, strings and dicts are iterable, and None is not
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::String | ValueKind::Map)
-            && !Iterated::is(value)
+            && !PythonIterable::is(value)
     });
     environment
         .add_test("iterable", |value: &Value| !matches!(value.kind(), ValueKind::None) && value.try_iter().is_ok());
     environment
 }
 
-/// `dict` of a mapping or of pairs, and of keyword arguments.
-fn dict(from: Option<Value>, named: Kwargs) -> Result<Value, Error> {
+/// Python's `dict(…)`: from a mapping or pairs, and from keyword arguments.
+fn dict(from: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let mut members: Vec<(Value, Value)> = Vec::new();
     if let Some(from) = from.filter(|from| !from.is_undefined()) {
         for item in from.try_iter()? {
@@ -46,20 +46,21 @@ fn dict(from: Option<Value>, named: Kwargs) -> Result<Value, Error> {
             });
         }
     }
-    for name in named.args() {
-        members.push((Value::from(name), named.get(name)?));
+    for name in kwargs.args() {
+        members.push((Value::from(name), kwargs.get(name)?));
     }
     Ok(members.into_iter().collect())
 }
 
-/// Why rendering failed.
-pub(super) fn told(error: &Error) -> RenderError {
+/// The error of a failed rendering.
+pub(super) fn render_error(error: &Error) -> RenderError {
     match error.detail().and_then(|detail| detail.strip_prefix(REFUSAL)) {
         Some(message) => RenderError::Refused(message.to_owned()),
         None => RenderError::Failed(error.to_string()),
     }
 }
 
+/// Writes the value of an expression as Python's `str` does.
 fn format(out: &mut Output<'_>, _: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     let written = match value.as_str() {
         Some(text) => out.write_str(text),
@@ -68,10 +69,11 @@ fn format(out: &mut Output<'_>, _: &State<'_, '_>, value: &Value) -> Result<(), 
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "the text could not be written"))
 }
 
-/// The time as Python's `datetime.now().strftime` writes it, in UTC; `SOURCE_DATE_EPOCH`, seconds since 1970, replaces the clock.
+/// The current time as Python's `datetime.now().strftime` writes it, in UTC. The environment variable `SOURCE_DATE_EPOCH`, in seconds since
+/// 1970, replaces the clock.
 fn strftime_now(format: &str) -> Result<String, Error> {
-    let pinned = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
-    let now = match pinned {
+    let fixed = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
+    let now = match fixed {
         Some(seconds) => chrono::DateTime::from_timestamp(seconds, 0),
         None => Some(chrono::Utc::now()),
     };

@@ -1,19 +1,19 @@
-//! Filters of Jinja, where minijinja's differ in arguments or results.
+//! Jinja filters whose arguments or results differ in minijinja.
 
 use std::borrow::Cow;
 
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::data::Iterated;
+use super::data::PythonIterable;
 use super::{dump, methods, python, source};
 
-/// The name of a test, where a filter was given one.
+/// The name of a test, an optional argument of some filters.
 type Test<'a> = Option<Cow<'a, str>>;
 
-/// Puts them in the place of minijinja's.
+/// Replaces the filters of minijinja.
 pub(super) fn replace(environment: &mut Environment<'_>) {
-    environment.add_filter(source::ITERATED, iterated);
+    environment.add_filter(source::ITERATED_FILTER, require_iterable);
     environment.add_filter("tojson", dump::tojson);
     environment.add_filter("string", |value: &Value| python::str(value));
     environment.add_filter("upper", |value: &Value| python::str(value).to_uppercase());
@@ -28,15 +28,16 @@ pub(super) fn replace(environment: &mut Environment<'_>) {
     for name in ["escape", "e", "forceescape"] {
         environment.add_filter(name, |value: &Value| escape(&python::str(value)));
     }
-    environment.add_filter("list", |state: &State<'_, '_>, value: Value| filters::list(state, iterated(value)?));
+    environment
+        .add_filter("list", |state: &State<'_, '_>, value: Value| filters::list(state, require_iterable(value)?));
     environment.add_filter("map", |state: &State<'_, '_>, value: Value, rest: Rest<Value>| {
-        filters::map(state, value, rest).map(Iterated::generator)
+        filters::map(state, value, rest).map(PythonIterable::generator)
     });
     environment.add_filter("select", |state: &State<'_, '_>, value: Value, test: Test<'_>, rest: Rest<Value>| {
-        filters::select(state, value, test, rest).map(Iterated::generator)
+        filters::select(state, value, test, rest).map(PythonIterable::generator)
     });
     environment.add_filter("reject", |state: &State<'_, '_>, value: Value, test: Test<'_>, rest: Rest<Value>| {
-        filters::reject(state, value, test, rest).map(Iterated::generator)
+        filters::reject(state, value, test, rest).map(PythonIterable::generator)
     });
     environment.add_filter("selectattr", selectattr);
     environment.add_filter("rejectattr", rejectattr);
@@ -49,7 +50,7 @@ fn selectattr(
     test: Test<'_>,
     rest: Rest<Value>,
 ) -> Result<Value, Error> {
-    filters::selectattr(state, value, name, test, rest).map(Iterated::generator)
+    filters::selectattr(state, value, name, test, rest).map(PythonIterable::generator)
 }
 
 fn rejectattr(
@@ -59,44 +60,46 @@ fn rejectattr(
     test: Test<'_>,
     rest: Rest<Value>,
 ) -> Result<Value, Error> {
-    filters::rejectattr(state, value, name, test, rest).map(Iterated::generator)
+    filters::rejectattr(state, value, name, test, rest).map(PythonIterable::generator)
 }
 
-/// What can be gone through; minijinja takes none for nothing. (So does Python, in what gives generators.)
-fn iterated(value: Value) -> Result<Value, Error> {
+/// Returns the value, or an error for none, which Python does not iterate over. minijinja treats none as empty. Filters that return
+/// generators, such as `map`, accept none in Python too.
+fn require_iterable(value: Value) -> Result<Value, Error> {
     if value.is_none() {
         return Err(Error::new(ErrorKind::InvalidOperation, "none cannot be gone through"));
     }
     Ok(value)
 }
 
-/// `indent(width=4, first=False, blank=False)`: every line but the first, and empty ones, unless asked. The width may be a text.
+/// `indent(width=4, first=False, blank=False)`: indents all lines, but the first line only with `first`, and empty lines only with `blank`.
+/// The width is a number of spaces, or a string that is inserted.
 fn indent(
     value: &Value,
     width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
-    named: Kwargs,
+    kwargs: Kwargs,
 ) -> Result<String, Error> {
-    let width: Option<Value> = width.or(named.get("width")?);
-    let (first, blank) = (first.or(named.get("first")?), blank.or(named.get("blank")?));
-    named.assert_all_used()?;
+    let width: Option<Value> = width.or(kwargs.get("width")?);
+    let (first, blank) = (first.or(kwargs.get("first")?), blank.or(kwargs.get("blank")?));
+    kwargs.assert_all_used()?;
     let width = width.unwrap_or(Value::from(4));
-    let indention = match width.as_str() {
+    let indentation = match width.as_str() {
         Some(text) => text.to_owned(),
-        None => " ".repeat(width.as_usize().unwrap_or_default().min(MAX_INDENTION)),
+        None => " ".repeat(width.as_usize().unwrap_or_default().min(MAX_INDENT_WIDTH)),
     };
     let mut out = String::new();
     if first.unwrap_or(false) {
-        out.push_str(&indention);
+        out.push_str(&indentation);
     }
-    // the newline lets a text that ends with one keep it
+    // with the added newline, `splitlines` does not drop a newline at the end of the text
     let text = python::str(value) + "\n";
-    for (at, line) in python::lines(&text, false).into_iter().enumerate() {
+    for (at, line) in python::splitlines(&text, false).into_iter().enumerate() {
         if at > 0 {
             out.push('\n');
             if blank.unwrap_or(false) || !line.is_empty() {
-                out.push_str(&indention);
+                out.push_str(&indentation);
             }
         }
         out.push_str(line);
@@ -104,21 +107,21 @@ fn indent(
     Ok(out)
 }
 
-/// More spaces no template indents by.
-const MAX_INDENTION: usize = 1000;
+/// The maximum width in spaces. No template indents by more.
+const MAX_INDENT_WIDTH: usize = 1000;
 
 /// `join(d='', attribute=None)`.
-fn join(value: Value, between: Option<Value>, named: Kwargs) -> Result<String, Error> {
-    let between = between.or(named.get("d")?).map_or(String::new(), |between| python::str(&between));
-    let attribute: Option<Value> = named.get("attribute")?;
-    named.assert_all_used()?;
+fn join(value: Value, separator: Option<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let separator = separator.or(kwargs.get("d")?).map_or(String::new(), |separator| python::str(&separator));
+    let attribute: Option<Value> = kwargs.get("attribute")?;
+    kwargs.assert_all_used()?;
     if value.is_undefined() {
         return Ok(String::new());
     }
     let mut out = String::new();
-    for (at, item) in iterated(value)?.try_iter()?.enumerate() {
+    for (at, item) in require_iterable(value)?.try_iter()?.enumerate() {
         if at > 0 {
-            out.push_str(&between);
+            out.push_str(&separator);
         }
         let item = match &attribute {
             Some(attribute) => item.get_item(attribute)?,
@@ -129,10 +132,10 @@ fn join(value: Value, between: Option<Value>, named: Kwargs) -> Result<String, E
     Ok(out)
 }
 
-/// `int(default=0)`; other bases than ten are not known.
-fn int(state: &State<'_, '_>, value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, Error> {
-    let default = default.or(named.get("default")?).unwrap_or(Value::from(0));
-    named.assert_all_used()?;
+/// `int(default=0)`. Bases other than ten are not supported.
+fn int(state: &State<'_, '_>, value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0));
+    kwargs.assert_all_used()?;
     let trimmed = value.as_str().map(|text| Value::from(text.trim()));
     Ok(if value.is_none() {
         default
@@ -142,9 +145,9 @@ fn int(state: &State<'_, '_>, value: &Value, default: Option<Value>, named: Kwar
 }
 
 /// `float(default=0.0)`.
-fn float(state: &State<'_, '_>, value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, Error> {
-    let default = default.or(named.get("default")?).unwrap_or(Value::from(0.0));
-    named.assert_all_used()?;
+fn float(state: &State<'_, '_>, value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0.0));
+    kwargs.assert_all_used()?;
     let trimmed = value.as_str().map(|text| Value::from(text.trim()));
     Ok(if value.is_none() {
         default
@@ -153,7 +156,7 @@ fn float(state: &State<'_, '_>, value: &Value, default: Option<Value>, named: Kw
     })
 }
 
-/// HTML's escapes, as markupsafe writes them.
+/// Escapes HTML as markupsafe does.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -7,7 +7,7 @@ use minijinja::value::ValueKind;
 
 use crate::json::python;
 
-/// `str(value)`.
+/// Python's `str(value)`.
 pub(super) fn str(value: &Value) -> String {
     let mut out = String::new();
     match value.kind() {
@@ -17,13 +17,13 @@ pub(super) fn str(value: &Value) -> String {
     out
 }
 
-/// `repr(value)`.
+/// Appends Python's `repr(value)`.
 fn repr(out: &mut String, value: &Value) {
     match value.kind() {
-        ValueKind::String => quoted(out, value.as_str().unwrap_or_default()),
+        ValueKind::String => repr_of_string(out, value.as_str().unwrap_or_default()),
         ValueKind::Number => number(out, value, ["nan", "inf", "-inf"]),
-        ValueKind::Seq | ValueKind::Iterable => listed(out, value, ('[', ']'), |out, item| repr(out, &item)),
-        ValueKind::Map => listed(out, value, ('{', '}'), |out, key| {
+        ValueKind::Seq | ValueKind::Iterable => push_items(out, value, ('[', ']'), |out, item| repr(out, &item)),
+        ValueKind::Map => push_items(out, value, ('{', '}'), |out, key| {
             repr(out, &key);
             out.push_str(": ");
             repr(out, &value.get_item(&key).unwrap_or_default());
@@ -32,7 +32,8 @@ fn repr(out: &mut String, value: &Value) {
     }
 }
 
-fn listed(out: &mut String, value: &Value, (open, close): (char, char), mut each: impl FnMut(&mut String, Value)) {
+/// Appends the items of a value between brackets, separated by commas.
+fn push_items(out: &mut String, value: &Value, (open, close): (char, char), mut each: impl FnMut(&mut String, Value)) {
     out.push(open);
     for (at, item) in value.try_iter().into_iter().flatten().enumerate() {
         if at > 0 {
@@ -43,20 +44,20 @@ fn listed(out: &mut String, value: &Value, (open, close): (char, char), mut each
     out.push(close);
 }
 
-/// A string in quotes; Python prefers single ones.
-fn quoted(out: &mut String, text: &str) {
+/// Appends `repr` of a string. Quotes are double if the text has single quotes and no double quotes; otherwise they are single.
+fn repr_of_string(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
     for c in text.chars() {
         let code = u32::from(c);
-        // a string takes everything
+        // writing to a `String` never fails
         match c {
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c == quote => out.extend(['\\', c]),
-            c if is_shown(c) => out.push(c),
+            c if is_printable(c) => out.push(c),
             _ if code < 0x100 => drop(write!(out, "\\x{code:02x}")),
             _ if code < 0x1_0000 => drop(write!(out, "\\u{code:04x}")),
             _ => drop(write!(out, "\\U{code:08x}")),
@@ -65,9 +66,9 @@ fn quoted(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// Whether `repr` writes a character as it is: what is neither control, format nor private use, nor a space but the plain one.
-/// Characters that Unicode has not assigned are shown, which Python's tables would not.
-fn is_shown(c: char) -> bool {
+/// Whether `repr` writes a character unescaped. It escapes control, format and private-use characters, and white space other than U+0020.
+/// Unlike in Python, unassigned characters count as printable.
+fn is_printable(c: char) -> bool {
     let format = matches!(u32::from(c),
         0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2 | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e
         | 0x2060..=0x2064 | 0x2066..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0x1_10bd | 0x1_10cd | 0x1_3430..=0x1_343f
@@ -76,7 +77,7 @@ fn is_shown(c: char) -> bool {
     c == ' ' || !(c.is_control() || c.is_whitespace() || format || private)
 }
 
-/// A number, and how it is called where it is none: not a number, infinite or negatively infinite.
+/// Appends a number. The array holds the texts of NaN, infinity and negative infinity.
 pub(super) fn number(out: &mut String, value: &Value, [nan, infinite, negative]: [&str; 3]) {
     match f64::try_from(value.clone()) {
         _ if value.is_integer() => out.push_str(&value.to_string()),
@@ -87,15 +88,15 @@ pub(super) fn number(out: &mut String, value: &Value, [nan, infinite, negative]:
     }
 }
 
-/// `str.splitlines`, without the line ends or with them.
-pub(super) fn lines(text: &str, ends: bool) -> Vec<&str> {
+/// Python's `str.splitlines(keepends)`.
+pub(super) fn splitlines(text: &str, keep_ends: bool) -> Vec<&str> {
     let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some((at, end)) = rest.char_indices().find(|(_, c)| is_end(*c)) {
-        let behind = at + if rest[at..].starts_with("\r\n") { 2 } else { end.len_utf8() };
-        lines.push(&rest[..if ends { behind } else { at }]);
-        rest = &rest[behind..];
+        let next = at + if rest[at..].starts_with("\r\n") { 2 } else { end.len_utf8() };
+        lines.push(&rest[..if keep_ends { next } else { at }]);
+        rest = &rest[next..];
     }
     if !rest.is_empty() {
         lines.push(rest);
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_written_as_repr_writes_it() {
+    fn repr_of_strings_matches_python() {
         let written = |text: &str| str(&Value::from(vec![text.to_owned()]));
         assert_eq!(written("é'\"\\\n\u{7f}"), "['é\\'\"\\\\\\n\\x7f']");
         assert_eq!(written("it's"), "[\"it's\"]");
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_repr_writes_them() {
+    fn repr_of_numbers_matches_python() {
         for (value, written) in [
             (Value::from(7), "7"),
             (Value::from(i128::MAX), "170141183460469231731687303715884105727"),
@@ -130,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_python_ends_them() {
-        assert_eq!(lines("a\r\nb\u{2028}c\n\n", false), ["a", "b", "c", ""]);
-        assert_eq!(lines("a\r\nb", true), ["a\r\n", "b"]);
+    fn splitlines_matches_python() {
+        assert_eq!(splitlines("a\r\nb\u{2028}c\n\n", false), ["a", "b", "c", ""]);
+        assert_eq!(splitlines("a\r\nb", true), ["a\r\n", "b"]);
     }
 }

@@ -1,16 +1,16 @@
-//! Rewrites the text of a template: what minijinja reads differently is written in minijinja's syntax.
+//! Rewrites the source of a template: replaces syntax that minijinja lacks or reads differently.
 
 use std::fmt::Write;
 
-/// The method that slices as Python does, steps backwards and empty lists included.
-pub(super) const SLICED: &str = "sliced";
+/// The name of the method that replaces slices. It slices as Python does, also with negative steps and on empty lists.
+pub(super) const SLICE_METHOD: &str = "sliced";
 
-/// The filter that refuses to go through none, as Python does.
-pub(super) const ITERATED: &str = "iterated";
+/// The name of the filter that is added to the iterable of each loop. It fails for none, as Python does.
+pub(super) const ITERATED_FILTER: &str = "iterated";
 
-/// The template as minijinja is to read it: line ends are newlines, marks of what an assistant says, which only training needs, are
-/// passed over, and a loop over none fails.
-pub(super) fn adapted(source: &str) -> String {
+/// The source with line feeds as line ends, and with slices and loops that behave as in Python. `generation` blocks, which mark assistant
+/// text for training, become blocks without an effect.
+pub(super) fn adapt_to_minijinja(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
     let mut rest = source.as_str();
@@ -19,88 +19,88 @@ pub(super) fn adapted(source: &str) -> String {
         out.push_str(plain);
         let end = match &tagged[..2] {
             "{#" => tagged.find("#}").map(|at| at + 2),
-            open => Scan::new(tagged, 2)
+            open => BracketScan::new(tagged, 2)
                 .find(|(at, depth)| *depth == 0 && tagged[*at..].starts_with(if open == "{%" { "%}" } else { "}}" }))
                 .map(|(at, _)| at + 2),
         };
-        let (tag, mut behind) = tagged.split_at(end.unwrap_or(tagged.len()));
-        match word(tag) {
+        let (tag, mut after) = tagged.split_at(end.unwrap_or(tagged.len()));
+        match block_name(tag) {
             "raw" => {
                 out.push_str(tag);
-                let end = behind.match_indices("{%").map(|(at, _)| at).find(|at| word(&behind[*at..]) == "endraw");
-                let (raw, after) = behind.split_at(end.unwrap_or(behind.len()));
+                let end = after.match_indices("{%").map(|(at, _)| at).find(|at| block_name(&after[*at..]) == "endraw");
+                let (raw, rest) = after.split_at(end.unwrap_or(after.len()));
                 out.push_str(raw);
-                behind = after;
+                after = rest;
             }
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            "for" => loop_over(&mut out, &sliced(tag)),
+            "for" => push_for_tag(&mut out, &rewrite_slices(tag)),
             _ if tag.starts_with("{#") => out.push_str(tag),
-            _ => out.push_str(&sliced(tag)),
+            _ => out.push_str(&rewrite_slices(tag)),
         }
-        rest = behind;
+        rest = after;
     }
     out.push_str(rest);
     out
 }
 
-/// The first word of a block; nothing for what is no block.
-fn word(tag: &str) -> &str {
+/// The name of a block such as `for`; empty for another tag.
+fn block_name(tag: &str) -> &str {
     let Some(inner) = tag.strip_prefix("{%") else { return "" };
     let inner = inner.trim_start_matches(['-', '+']).trim_start();
     let end = inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len());
     &inner[..end]
 }
 
-/// Writes the head of a loop, with the filter after what it goes through.
-fn loop_over(out: &mut String, tag: &str) {
+/// Appends a `for` tag and adds the filter [`ITERATED_FILTER`] to its iterable.
+fn push_for_tag(out: &mut String, tag: &str) {
     let keyword = |from: usize, word: &str| {
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        Scan::new(tag, from).find(|(at, depth)| {
+        BracketScan::new(tag, from).find(|(at, depth)| {
             *depth == 0
                 && tag[*at..].starts_with(word)
                 && !tag[..*at].ends_with(is_name)
                 && !tag[at + word.len()..].starts_with(is_name)
         })
     };
-    let Some((over, _)) = keyword(2, "in") else { return out.push_str(tag) };
-    let over = over + "in".len();
+    let Some((start, _)) = keyword(2, "in") else { return out.push_str(tag) };
+    let start = start + "in".len();
     let end = tag.len() - tag.trim_end_matches("%}").trim_end_matches(['-', '+']).len();
     let end = ["if", "recursive"]
         .iter()
-        .filter_map(|word| keyword(over, word))
+        .filter_map(|word| keyword(start, word))
         .map(|(at, _)| at)
         .min()
         .unwrap_or(tag.len() - end);
-    if tag[over..end].trim().is_empty() {
+    if tag[start..end].trim().is_empty() {
         return out.push_str(tag);
     }
-    // a string takes everything
-    let _ = write!(out, "{} ({})|{ITERATED} {}", &tag[..over], tag[over..end].trim(), &tag[end..]);
+    // writing to a `String` never fails
+    let _ = write!(out, "{} ({})|{ITERATED_FILTER} {}", &tag[..start], tag[start..end].trim(), &tag[end..]);
 }
 
-/// The text with slices written as calls of a method.
-fn sliced(text: &str) -> String {
+/// Replaces the slices in a tag by calls of [`SLICE_METHOD`].
+fn rewrite_slices(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut done = 0;
-    while let Some((open, _)) = Scan::new(text, done).find(|(at, _)| text[*at..].starts_with('[')) {
-        let close = Scan::new(text, open + 1).find(|(at, depth)| *depth == 0 && text[*at..].starts_with(']'));
+    while let Some((open, _)) = BracketScan::new(text, done).find(|(at, _)| text[*at..].starts_with('[')) {
+        let close = BracketScan::new(text, open + 1).find(|(at, depth)| *depth == 0 && text[*at..].starts_with(']'));
         let Some((close, _)) = close else { break };
         let inner = &text[open + 1..close];
-        let colons = Scan::new(inner, 0).filter(|(at, depth)| *depth == 0 && inner[*at..].starts_with(':'));
+        let colons = BracketScan::new(inner, 0).filter(|(at, depth)| *depth == 0 && inner[*at..].starts_with(':'));
         let ends: Vec<usize> = colons.map(|(at, _)| at).chain([inner.len()]).collect();
         out.push_str(&text[done..open]);
         if ends.len() == 1 {
-            // a string takes everything
-            let _ = write!(out, "[{}]", sliced(inner));
+            // writing to a `String` never fails
+            let _ = write!(out, "[{}]", rewrite_slices(inner));
         } else {
             let mut from = 0;
             let arguments = ends.iter().map(|end| {
                 let argument = inner[from..*end].trim();
                 from = end + 1;
-                if argument.is_empty() { "none".to_owned() } else { sliced(argument) }
+                if argument.is_empty() { "none".to_owned() } else { rewrite_slices(argument) }
             });
-            let _ = write!(out, ".{SLICED}({})", arguments.collect::<Vec<_>>().join(","));
+            let _ = write!(out, ".{SLICE_METHOD}({})", arguments.collect::<Vec<_>>().join(","));
         }
         done = close + 1;
     }
@@ -108,25 +108,25 @@ fn sliced(text: &str) -> String {
     out
 }
 
-/// Places of a tag that are in no string, each with the number of brackets that are open there.
-struct Scan<'a> {
+/// Iterates over the byte offsets in a tag, each with the number of open brackets. Skips the text of string literals.
+struct BracketScan<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> BracketScan<'a> {
     fn new(text: &'a str, at: usize) -> Self {
         Self { text, at, depth: 0 }
     }
 }
 
-impl Iterator for Scan<'_> {
+impl Iterator for BracketScan<'_> {
     type Item = (usize, usize);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let here = self.at;
-        let c = self.text.get(here..)?.chars().next()?;
+        let offset = self.at;
+        let c = self.text.get(offset..)?.chars().next()?;
         self.at += c.len_utf8();
         let depth = self.depth;
         match c {
@@ -143,7 +143,7 @@ impl Iterator for Scan<'_> {
             }
             _ => {}
         }
-        Some((here, depth))
+        Some((offset, depth))
     }
 }
 
@@ -152,16 +152,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_of_training_are_passed_over() {
+    fn generation_blocks_have_no_effect() {
         let source = "a{%- generation -%}b{% endgeneration %}{%if x%}c{% endif %}{{ '{% generation %}' }}";
-        assert_eq!(adapted(source), "a{%- if true -%}b{% endif %}{%if x%}c{% endif %}{{ '{% generation %}' }}");
-        assert_eq!(adapted("{% raw %}{% generation %}{{ {% endraw %}"), "{% raw %}{% generation %}{{ {% endraw %}");
-        assert_eq!(adapted("a {% open"), "a {% open");
-        assert_eq!(adapted("{# it's #}{% for %}{{ {'a': {}} }}\r\n\r"), "{# it's #}{% for %}{{ {'a': {}} }}\n\n");
+        assert_eq!(
+            adapt_to_minijinja(source),
+            "a{%- if true -%}b{% endif %}{%if x%}c{% endif %}{{ '{% generation %}' }}"
+        );
+        assert_eq!(
+            adapt_to_minijinja("{% raw %}{% generation %}{{ {% endraw %}"),
+            "{% raw %}{% generation %}{{ {% endraw %}"
+        );
+        assert_eq!(adapt_to_minijinja("a {% open"), "a {% open");
+        assert_eq!(
+            adapt_to_minijinja("{# it's #}{% for %}{{ {'a': {}} }}\r\n\r"),
+            "{# it's #}{% for %}{{ {'a': {}} }}\n\n"
+        );
     }
 
     #[test]
-    fn slices_are_calls() {
+    fn slices_become_method_calls() {
         for (source, written) in [
             ("{{ a[1:] ~ b[0]['x:y'] }}", "{{ a.sliced(1,none) ~ b[0]['x:y'] }}"),
             (
@@ -170,7 +179,7 @@ mod tests {
             ),
             ("{{ [{'a': 1}, x[:1]] }} [1:] {# [1:] #}", "{{ [{'a': 1}, x.sliced(none,1)] }} [1:] {# [1:] #}"),
         ] {
-            assert_eq!(adapted(source), written);
+            assert_eq!(adapt_to_minijinja(source), written);
         }
     }
 
@@ -185,7 +194,7 @@ mod tests {
             ),
             ("{% for index in indices[1:] %}", "{% for index in (indices.sliced(1,none))|iterated %}"),
         ] {
-            assert_eq!(adapted(source), written);
+            assert_eq!(adapt_to_minijinja(source), written);
         }
     }
 }

@@ -1,4 +1,4 @@
-// Vercel's AI SDK with its OpenAI-compatible provider: generateText and streamText in turn.
+// Vercel's AI SDK with its OpenAI-compatible provider: generateText and streamText alternately.
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";

@@ -1,4 +1,4 @@
-"""litellm's completion, whole replies and streams in turn."""
+"""litellm's completion, non-streaming and streaming alternately."""
 
 import json
 

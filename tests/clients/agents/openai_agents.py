@@ -1,4 +1,4 @@
-"""The agents SDK with chat completions, whole replies and streams in turn; its session keeps the history."""
+"""The agents SDK with chat completions, non-streaming and streaming alternately; its session keeps the history."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-// The openai SDK for JavaScript, whole replies and streams in turn.
+// The openai SDK for JavaScript, non-streaming and streaming alternately.
 import OpenAI from "openai";
 import { base, check, fahrenheit, key, model, system, users, weather } from "./scenario.mjs";
 

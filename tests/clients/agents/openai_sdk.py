@@ -1,4 +1,4 @@
-"""The openai SDK in the loop that its documentation shows, whole replies and streams in turn."""
+"""The openai SDK in the loop that its documentation shows, non-streaming and streaming alternately."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pydantic AI, whole replies and streams in turn."""
+"""Pydantic AI, non-streaming and streaming alternately."""
 
 import asyncio
 

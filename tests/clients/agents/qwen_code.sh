@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # qwen-code without a terminal: a task with two tools, and a second one, in the same process or (CLIENT_CONTINUES=true) in another.
 set -euo pipefail
-# it sends everything to a proxy, 127.0.0.1 too, whatever NO_PROXY says
+# qwen-code ignores NO_PROXY and sends requests for 127.0.0.1 to a proxy as well
 unset HTTP_PROXY HTTPS_PROXY http_proxy https_proxy
 qwen() {
   "$CLIENT_TOOLS/npm/node_modules/.bin/qwen" --auth-type openai --openai-base-url "$CLIENT_BASE_URL" --openai-api-key none --model scripted --yolo "$@"
@@ -14,7 +14,7 @@ if [[ ${CLIENT_CONTINUES:-} ]]; then
   qwen --continue "Read it again." >>"$HOME/answers"
 else
   coproc QWEN { qwen --input-format stream-json --output-format stream-json; }
-  # the second task is sent once the first has its result: what waits in qwen-code's queue is not taken in order
+  # the second task is sent after the result of the first: qwen-code does not process its queue in order
   for task in "Write a note." "Read it again."; do
     printf '{"type": "user", "message": {"role": "user", "content": "%s"}}\n' "$task" >&"${QWEN[1]}"
     while IFS= read -r line <&"${QWEN[0]}"; do

@@ -1,4 +1,4 @@
-"""The conversation that every library in this folder holds: its users, its tools, and the answers of the model."""
+"""The conversation of every library in this folder: user messages, tools, and expected answers."""
 
 from __future__ import annotations
 

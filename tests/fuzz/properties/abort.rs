@@ -1,4 +1,4 @@
-//! What an agent's abort asks for.
+//! The parser of an agent's abort request.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -6,11 +6,11 @@ use tokentap::serve::data::gate::rid;
 
 use super::grammar::{Members, shown};
 
-/// What passes names one id, once, and nothing else that would stop anybody.
+/// An accepted abort names exactly one id, once, and aborts no other request.
 pub fn abort(bytes: &[u8]) {
     let Ok(rid) = rid(bytes) else { return };
     assert!(!rid.is_empty());
-    // a list would be the members by their order; what goes on is written anew
+    // serde also accepts the members as a JSON array; that is safe, because the forwarded body is serialized again
     let Ok(Members(members)) = serde_json::from_slice::<Members<'_>>(bytes) else { return };
     let of = |name: &str| -> Vec<&RawValue> {
         members.iter().filter(|(key, _)| key == name).map(|(_, value)| *value).collect()

@@ -1,49 +1,50 @@
-//! The reader of a chat request, and what becomes of it.
+//! The parser of chat requests, and the native requests made from them.
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use tokentap::api::openai_chat::Addition;
+use tokentap::api::openai_chat::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
-use tokentap::api::sample::Sample;
 use tokentap::chat::RequestError;
-use tokentap::chat::prompt::Preparation;
-use tokentap::chat::reading::ParserSettings;
+use tokentap::chat::prompt::PromptBuilder;
+use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::engine::request::GenerateRequest;
 use tokentap::generation::event::{EventAccess, GenerationEvent};
+use tokentap::generation::update::SequenceUpdate;
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
 use super::grammar::shown;
 
 static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::folder()));
 
-/// What is served is a native request with the ids of the prompt, one token of control a turn; a reply is read or refused.
+/// A chat that can be served becomes a native request with the ids of its prompt and at most one end-of-turn token per message. The bytes
+/// are also parsed as a reply, which must not panic.
 pub fn chat(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(bytes);
-    let _ = GenerationEvent::outline(body.clone(), EventAccess::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
+    let _ = GenerationEvent::outline(body.clone(), EventAccess::Fields)
+        .is_ok_and(|event| SequenceUpdate::all(&event).is_ok());
     if let Ok(request) = CompletionRequest::parse(body.clone())
-        && let Err(unserved) = request.native("m", false, Bytes::from)
+        && let Err(unserved) = request.generate_request("m", false, Bytes::from)
     {
         assert!(!is_unreadable(&unserved), "{unserved:?} of {}", shown(bytes));
     }
     let Ok(request) = ChatRequest::parse(body) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: true };
-    let preparation =
-        Preparation { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
-    let Ok(prepared) = preparation.prepare(&request.conversation) else { return };
+    let builder = PromptBuilder { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
+    let Ok(prepared) = builder.prepare(&request.conversation) else { return };
     let ids = prepared.ids.clone().into();
-    let addition = Addition {
+    let inputs = GenerateInputs {
         ids: &ids,
         defaults: &SamplingDefaults::default(),
         skip_special: prepared.chat.reading.skip_special,
-        thinks: false,
+        require_reasoning: false,
         served_model: "m",
         loses_ids: false,
     };
-    match request.native(addition, Bytes::from) {
+    match request.generate_request(inputs, Bytes::from) {
         Ok(native) => {
             assert_eq!(native.prompt_ids(0).as_deref(), Some(&*prepared.ids), "{}", shown(bytes));
             let read = GenerateRequest::parse(native.bytes.clone());
@@ -60,7 +61,7 @@ pub fn chat(bytes: &[u8]) {
     }
 }
 
-/// Whether a request was made that cannot be read.
+/// Whether the error says that the native request cannot be parsed.
 fn is_unreadable(unserved: &RequestError) -> bool {
     matches!(unserved, RequestError::Unsupported(what) if what.contains("cannot be read"))
 }

@@ -1,11 +1,11 @@
-//! What a trainer asks of the control port, and a client of its entropies.
+//! The parsers of `POST /v1/advantages` and of `entropy_options`.
 
 use tokentap::engine::request::EntropyOptions;
 use tokentap::rl::Request;
 
 use super::grammar::{Plain, shown};
 
-/// What is read is JSON, whose numbers mean something.
+/// An accepted request is JSON, and its numbers are valid.
 pub fn control(bytes: &[u8]) {
     if EntropyOptions::parse(bytes).is_ok() {
         assert!(Plain::new(bytes).is_object(), "{}", shown(bytes));

@@ -1,17 +1,17 @@
-//! Edits of an object: what was not touched keeps its bytes.
+//! Edits of a JSON object: untouched members keep their bytes.
 
 use tokentap::json::{Edit, Object, Splice};
 
 use super::grammar::shown;
 
-/// A line of operations, then the object: each byte of the line removes or sets a member, or appends one.
+/// The input is a line of operations, then the object: each byte of the line removes a member, sets one, or appends one.
 pub fn edit(bytes: &[u8]) {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return };
     let (operations, text) = (&bytes[..end], &bytes[end + 1..]);
     let Ok(object) = Object::parse(text) else { return };
     let name = |at: usize| object.key(text, &object.members[at]).decode().into_owned();
     let raw = |range: &std::ops::Range<usize>| text[range.clone()].to_vec();
-    // name, raw key, raw value
+    // (name, raw key, raw value)
     let all = 0..object.members.len();
     let mut wanted: Vec<(String, Vec<u8>, Vec<u8>)> =
         all.map(|at| (name(at), raw(&object.members[at].key), raw(&object.members[at].value))).collect();
@@ -50,12 +50,12 @@ pub fn edit(bytes: &[u8]) {
     edit.finish(&mut splice);
     let made = splice.apply(text);
     if touched.is_empty() {
-        assert_eq!(made, text, "nothing was to be changed");
+        assert_eq!(made, text, "no edit, no change");
     }
     let read = Object::parse(&made).unwrap_or_else(|error| panic!("{error}: {} of {}", shown(&made), shown(bytes)));
     let got = read.members.iter().map(|member| (&made[member.key.clone()], &made[member.value.clone()]));
     let wanted = wanted.iter().map(|(_, key, value)| (&key[..], &value[..]));
     assert!(got.eq(wanted), "{} of {}", shown(&made), shown(bytes));
-    assert_eq!(made[..=read.span.start], text[..=object.span.start], "what stands before the first member");
-    assert_eq!(made[read.span.end - 1..], text[object.span.end - 1..], "what stands behind the object");
+    assert_eq!(made[..=read.span.start], text[..=object.span.start], "the bytes before the first member are unchanged");
+    assert_eq!(made[read.span.end - 1..], text[object.span.end - 1..], "the bytes after the object are unchanged");
 }

@@ -1,4 +1,4 @@
-//! The flat forms of top logprobs.
+//! The flat formats of top logprobs.
 
 use serde_json::{Value, json};
 use tokentap::engine::flat::{TopLogprobsField, keep_columns, read};
@@ -7,16 +7,16 @@ use tokentap::logprobs::Rows;
 
 use super::grammar::shown;
 
-/// Rows without a value that are believed of a reply at most.
+/// The largest accepted number of rows without values.
 const MOST: usize = 1 << 20;
 
-/// A byte says how many columns a client wanted, the rest is `meta_info`. Rows are those of a plain reader, to the last bit; of both
-/// sides the columns are left that the client would have got.
+/// The first byte is the client's k, the rest is `meta_info`. The parsed rows equal those of a naive parser bit by bit, and cutting the
+/// prompt's or the output's columns to k leaves the reply that the engine would send for k.
 pub fn flat(bytes: &[u8]) {
     let Some((keep, meta)) = bytes.split_first() else { return };
     let (keep, Ok(object)) = (usize::from(keep % 8), Object::parse(meta)) else { return };
     let value = serde_json::from_slice::<Value>(meta).ok();
-    // base64 has nothing to escape, and no engine escapes it
+    // the naive parser does not handle escapes, which base64 never needs
     let value = value.filter(|_| !meta.contains(&b'\\'));
 
     let mut rows = Rows::new();
@@ -43,7 +43,7 @@ pub fn flat(bytes: &[u8]) {
     }
 }
 
-/// The rows that are not missing.
+/// The bits of the rows that are not missing.
 fn bits(rows: &Rows) -> Vec<Vec<u32>> {
     let known = rows.iter().filter(|row| !row.is_empty());
     known.map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
@@ -64,7 +64,8 @@ fn shape(meta: &Value, side: &str) -> Option<Option<[usize; 2]>> {
     }
 }
 
-/// Whether there are rows, how many, and those that are not missing, which come last; `None` where they do not fit their shape.
+/// A naive parser. Returns whether there are flat rows, their number, and the bits of those that are not missing, which are last; `None` if
+/// the lists do not match their shape.
 fn naive(meta: &Value) -> Option<(bool, usize, Vec<Vec<u32>>)> {
     let Some([count, k]) = shape(meta, "output")? else { return Some((false, 0, vec![])) };
     let missing = meta.get("output_top_logprobs_null_prefix").and_then(size).unwrap_or(0).min(MOST);
@@ -90,7 +91,7 @@ fn naive(meta: &Value) -> Option<(bool, usize, Vec<Vec<u32>>)> {
     Some((true, missing + count, list.chunks(k).map(<[u32]>::to_vec).collect()))
 }
 
-/// `meta` with the first columns of a side; `None` where the lists do not fit their shape.
+/// `meta` with only the first `keep` columns of a side; `None` if the lists do not match their shape.
 fn cut(meta: &Value, side: &str, keep: usize) -> Option<Value> {
     let mut cut = meta.clone();
     let Some([rows, k]) = shape(meta, side)? else { return Some(cut) };
@@ -121,7 +122,7 @@ fn cut(meta: &Value, side: &str, keep: usize) -> Option<Value> {
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// RFC 4648, 4, to the letter: padded, and no bit set that stands for nothing.
+/// Strict base64 (RFC 4648, section 4): padded, and the unused bits are zero.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for four in text.as_bytes().chunks(4) {

@@ -1,22 +1,22 @@
-//! Python's JSON, made plain JSON for `serde_json` to judge.
+//! Converts Python's JSON to strict JSON, so that `serde_json` can be the reference.
 //!
-//! tokentap's cursor leaves to the engine what stands inside of strings, and knows `NaN` and the infinities. Here strings become a row
-//! of `a` and those names `null`; what is left must be JSON to both or to neither.
+//! tokentap's cursor does not check the contents of strings, which it leaves to the engine, and accepts `NaN` and the infinities. Here each
+//! string becomes as many `a`, and each of those names becomes `null`. Both parsers must accept or reject the result alike.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A text without what the cursor does not look at.
+/// A text without the parts that the cursor does not check.
 pub(super) struct Plain {
     text: Vec<u8>,
-    named: bool,
+    has_names: bool,
 }
 
 impl Plain {
     pub(super) fn new(bytes: &[u8]) -> Self {
-        let (mut text, mut named) = (Vec::with_capacity(bytes.len()), false);
+        let (mut text, mut has_names) = (Vec::with_capacity(bytes.len()), false);
         let (mut at, mut quoted) = (0, false);
         while let Some(&byte) = bytes.get(at) {
             at += 1;
@@ -29,7 +29,7 @@ impl Plain {
             let word =
                 ["-Infinity", "Infinity", "NaN"].into_iter().find(|word| bytes[at - 1..].starts_with(word.as_bytes()));
             if let Some(word) = word {
-                named = true;
+                has_names = true;
                 text.extend(b"null");
                 at += word.len() - 1;
             } else {
@@ -37,7 +37,7 @@ impl Plain {
                 text.push(byte);
             }
         }
-        Self { text, named }
+        Self { text, has_names }
     }
 
     pub(super) fn is_json(&self) -> bool {
@@ -48,7 +48,7 @@ impl Plain {
         self.is_json() && self.text.trim_ascii_start().starts_with(b"{")
     }
 
-    /// How deep its brackets nest, if they fit each other.
+    /// The nesting depth of its brackets, if they are balanced.
     pub(super) fn depth(&self) -> usize {
         let (mut depth, mut deepest, mut quoted) = (0_usize, 0, false);
         for byte in &self.text {
@@ -65,15 +65,15 @@ impl Plain {
         deepest
     }
 
-    /// Whether Python would read an infinity or a NaN somewhere.
+    /// Whether Python would parse any number as an infinity or NaN.
     pub(super) fn is_non_finite(&self) -> bool {
         let numbers = self.text.split(|byte| !matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
         let overflows = |text: &[u8]| std::str::from_utf8(text).unwrap().parse::<f64>().is_ok_and(f64::is_infinite);
-        self.named || numbers.into_iter().any(overflows)
+        self.has_names || numbers.into_iter().any(overflows)
     }
 }
 
-/// The members of an object in the order of the text, repeated keys included, values as they are spelled.
+/// The members of an object in order, including repeated keys, with their values unparsed.
 pub(super) struct Members<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// A failing input, to be read in a panic.
+/// The input as escaped text, for panic messages.
 pub(super) fn shown(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }

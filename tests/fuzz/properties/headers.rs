@@ -1,12 +1,12 @@
-//! What of a message's headers goes on.
+//! The filter of hop-by-hop headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokentap::engine::headers::{end_hop, upstream};
 
 use super::grammar::shown;
 
-/// Lines of headers: none that ends at this hop goes on, none that `Connection` names, and of the others each stays as it is, in its
-/// order among those of its name.
+/// The input is header lines. Hop-by-hop headers and those that `Connection` names are removed. All others are unchanged, in the same order
+/// among headers of the same name.
 pub fn headers(bytes: &[u8]) {
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
         let colon = line.iter().position(|byte| *byte == b':')?;
@@ -26,7 +26,7 @@ pub fn headers(bytes: &[u8]) {
         let name = name.as_str();
         hop.contains(&name)
             || ["transfer-encoding", "upgrade"].contains(&name)
-            // beside a coding it is no length
+            // ignored if there is a transfer coding
             || name == "content-length" && list("transfer-encoding").next().is_some()
             || options.iter().any(|option| option == name.as_bytes())
             || name == "te" && list("te").any(|value| value != b"trailers")
@@ -42,7 +42,7 @@ pub fn headers(bytes: &[u8]) {
         .iter()
         .filter(|(name, _)| !ends(name) && !["host", "expect", "content-length"].contains(&name.as_str()))
         .collect::<Vec<_>>();
-    // how long a body is the client of the upstream says, unless it is empty
+    // the upstream client sets the length of a body, unless it is empty
     let length = given.iter().find(|(name, _)| name == "content-length" && !ends(name));
     sent.extend(length.filter(|(_, value)| value == "0"));
     same(&passed, sent.into_iter(), bytes);
@@ -50,6 +50,6 @@ pub fn headers(bytes: &[u8]) {
 
 fn same<'a>(passed: &HeaderMap, wanted: impl Iterator<Item = &'a (HeaderName, HeaderValue)>, bytes: &[u8]) {
     let wanted: HeaderMap = wanted.cloned().collect();
-    // a map equals another with the same values in the same order under each name
+    // maps are equal if each name has the same values in the same order
     assert_eq!(*passed, wanted, "{}", shown(bytes));
 }

@@ -1,10 +1,10 @@
-//! The cursor and the members of an object.
+//! The JSON cursor and the parser of an object's members.
 
 use tokentap::json::{Cursor, MAX_DEPTH, Malformed, Object};
 
 use super::grammar::{Members, Plain, shown};
 
-/// A text is JSON to tokentap exactly if it is to `serde_json`; members are where that finds them.
+/// tokentap accepts a text exactly if `serde_json` does, and finds the same members.
 pub fn json(bytes: &[u8]) {
     let plain = Plain::new(bytes);
     let mut cursor = Cursor::new(bytes);
@@ -34,14 +34,14 @@ pub fn json(bytes: &[u8]) {
     }
 }
 
-/// What was read is JSON, and what was not is none, or too deep.
+/// Asserts that accepted text is JSON, and that rejected text is not JSON or nests too deeply.
 pub(super) fn agrees<T>(read: &Result<T, Malformed>, theirs: bool, plain: &Plain, bytes: &[u8]) {
     match read {
-        Ok(_) => assert!(theirs, "taken for JSON: {}", shown(bytes)),
+        Ok(_) => assert!(theirs, "accepted, but it is not JSON: {}", shown(bytes)),
         Err(error) => {
             assert!(error.at <= bytes.len(), "{error}: {}", shown(bytes));
             let deep = error.too_deep && plain.depth() > MAX_DEPTH;
-            assert!(deep || !theirs, "{error}, but it is JSON: {}", shown(bytes));
+            assert!(deep || !theirs, "rejected with {error}, but it is JSON: {}", shown(bytes));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The log of trajectories, read back.
+//! The reader of the trajectory log.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -9,16 +9,17 @@ use tokentap::session::{Turn, TurnMetadata};
 
 use super::grammar::shown;
 
-/// Bytes of a file's first line, and before a record's payload.
+/// Length of a file's first line, in bytes.
 const FIRST_LINE: usize = 58;
+/// Length of a frame's header, in bytes: everything before the payload.
 const ENVELOPE: usize = 17;
 
-/// What the frames of [`good`] begin with.
+/// The first bytes of each frame of [`good`].
 const MARKER: [u8; 8] = *b"\x9cmarker\x01";
 
-/// Between two good files lies one that a byte says the kind of: any bytes, records whose checksums hold, or a good log with a byte
-/// changed, an end cut off and bytes behind it. The good ones are read all the same; of the third all but the damaged record, and what
-/// never was written is not read.
+/// Writes a file between two intact ones. The first byte selects its kind: arbitrary bytes, frames with valid checksums, or an intact log
+/// with a changed byte, a truncated end and appended bytes. Both intact files are always read completely. Of a damaged log all intact
+/// records are read, and no record that was never written.
 pub fn log(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     match kind % 3 {
@@ -29,18 +30,18 @@ pub fn log(bytes: &[u8]) {
             let (records, replayed) = between(&file);
             assert!(replayed.torn.is_empty(), "{:?}: {}", replayed.torn, shown(bytes));
             // records with an impossible session or turn are skipped
-            let passed_over = replayed.unknown + replayed.damaged_regions();
-            assert_eq!(records.len() as u64 + passed_over, frames, "{}", shown(bytes));
+            let skipped = replayed.unknown + replayed.damaged_regions();
+            assert_eq!(records.len() as u64 + skipped, frames, "{}", shown(bytes));
             if !records.is_empty() {
                 let again = read_back(&written(&records)).0;
-                assert_eq!(told(&again), told(&records), "{}", shown(bytes));
+                assert_eq!(comparable(&again), comparable(&records), "{}", shown(bytes));
             }
         }
         _ => damaged(rest),
     }
 }
 
-fn told(records: &[Record]) -> String {
+fn comparable(records: &[Record]) -> String {
     // NaN is not equal to itself
     format!("{records:?}")
 }
@@ -72,7 +73,7 @@ fn good() -> &'static (Vec<u8>, Vec<Record>) {
             Record::Finished { session, leaf: 1, turns: 2, number: 7 },
             Record::Policy { epoch: 3, version: Some("three".into()) },
         ];
-        // store and marker differ with every run, which would make inputs mean another thing each time
+        // the store id and the marker are random, so they are replaced: an input must have the same meaning in each run
         let mut file = written(&records);
         let text = format!("tokentap-log 2 {:016x} {:016x}", 0xfeed, u64::from_be_bytes(MARKER));
         let line = format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()));
@@ -86,7 +87,7 @@ fn good() -> &'static (Vec<u8>, Vec<Record>) {
     })
 }
 
-/// Bytes of the frame that `bytes` begin with.
+/// The length of the frame at the start of `bytes`.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let length = bytes.get(MARKER.len()..)?.first_chunk()?;
     Some(ENVELOPE + u32::from_le_bytes(*length) as usize)
@@ -114,7 +115,7 @@ fn read_back(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     (records, replayed)
 }
 
-/// What is read of a file between two good ones.
+/// Reads a file with these bytes between two intact ones; returns its records.
 fn between(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     let (good, known) = good();
     let dir = tempfile::tempdir().unwrap();
@@ -129,18 +130,19 @@ fn between(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     for torn in &replayed.torn {
         assert_eq!(torn.offset + torn.lost, bytes.len() as u64, "{torn}");
     }
-    assert!(records.starts_with(known) && records.ends_with(known), "the good files are read whole");
+    assert!(records.starts_with(known) && records.ends_with(known), "the intact files are read completely");
     let end = records.len() - known.len();
     (records.drain(known.len()..end).collect(), replayed)
 }
 
-/// Frames whose checksums hold, and how many: each is a byte, two of a length, one of another, and so many bytes of head and arrays.
+/// Builds frames with valid checksums; returns the file and their number. Each frame takes from the input a byte of flags, the length of
+/// the head (two bytes), the length of the arrays (one byte), then the head and the arrays.
 fn framed(mut rest: &[u8]) -> (Vec<u8>, u64) {
     let (mut file, mut frames) = (first_line().to_vec(), 0);
-    while let [how, low, high, arrays, behind @ ..] = rest {
-        let (head, behind) = behind.split_at(behind.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
-        let (arrays, behind) = behind.split_at(behind.len().min(usize::from(*arrays)));
-        rest = behind;
+    while let [how, low, high, arrays, after @ ..] = rest {
+        let (head, after) = after.split_at(after.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
+        let (arrays, after) = after.split_at(after.len().min(usize::from(*arrays)));
+        rest = after;
         let length = if how & 8 == 0 { (head.len() as u32).to_le_bytes().to_vec() } else { Vec::new() };
         let mut payload = [&length, head, arrays].concat();
         if how & 4 != 0 {
@@ -158,7 +160,8 @@ fn framed(mut rest: &[u8]) -> (Vec<u8>, u64) {
     (file, frames)
 }
 
-/// Two bytes say where a good log is changed, one how, two where it is cut; the rest follows the cut.
+/// Damages an intact log. The input is the position of the changed byte (two bytes), the bits to flip (one byte), the number of bytes to
+/// cut off the end (two bytes), and the bytes to append.
 fn damaged(rest: &[u8]) {
     let [low, high, change, cut_low, cut_high, garbage @ ..] = rest else { return };
     let (good, known) = good();
@@ -177,15 +180,15 @@ fn damaged(rest: &[u8]) {
         ends.push(ends[ends.len() - 1] + length);
     }
     let kept = ends.iter().filter(|end| **end <= whole).count().saturating_sub(1);
-    assert!(records.starts_with(&known[..kept]), "{kept} records come before the damage: {}", shown(rest));
+    assert!(records.starts_with(&known[..kept]), "the {kept} records before the damage are read: {}", shown(rest));
     if garbage.is_empty() {
         let is_damaged = *change != 0 && cut > 0;
-        // one flipped bit of the first line is repaired; more hide whose file it is
+        // one flipped bit of the first line is repaired; with more the file cannot be identified
         let is_hidden = is_damaged && whole < FIRST_LINE && change.count_ones() > 1;
         let is_sound = |frame: &[usize]| frame[1] <= cut && !(is_damaged && (frame[0]..frame[1]).contains(&whole));
         let sound = ends.windows(2).zip(known).filter(|(frame, _)| !is_hidden && is_sound(frame));
         let sound: Vec<Record> = sound.map(|(_, record)| record.clone()).collect();
-        assert_eq!((told(&records), replayed.unknown), (told(&sound), 0), "{}", shown(rest));
+        assert_eq!((comparable(&records), replayed.unknown), (comparable(&sound), 0), "{}", shown(rest));
         let is_whole = replayed.torn.is_empty() && replayed.damaged.is_empty();
         assert_eq!(is_whole, ends.contains(&cut) && !is_damaged, "{}", shown(rest));
     }

@@ -1,8 +1,8 @@
-//! What must hold of every reader for any bytes at all: a function a reader. The fuzz targets call it with what they think of, an
-//! ordinary test (`tests/hostile.rs`) with the seeds and with whatever once broke it.
+//! The properties of each parser for arbitrary bytes, one function per parser. The fuzz targets call them with generated inputs, and
+//! `tests/hostile.rs` calls them with the seeds and with inputs that once failed.
 
-#![allow(clippy::unwrap_used, reason = "what an oracle cannot do is a failure")]
-#![allow(missing_docs, reason = "a name is a reader's")]
+#![allow(clippy::unwrap_used, reason = "an error of an oracle is a failure")]
+#![allow(missing_docs, reason = "each function is named after its parser")]
 
 mod abort;
 mod calls;
@@ -37,11 +37,11 @@ pub use scan::scan;
 pub use sse::sse;
 pub use tensors::tensors;
 
-/// A property: panics where it does not hold.
+/// A property of a parser: panics if it does not hold for these bytes.
 pub type Property = fn(&[u8]);
 
-/// Every property under the name of its target and of the folder of its seeds.
-#[allow(dead_code, reason = "for the ordinary test")]
+/// Every property with its name, which is also that of its fuzz target and of the folder of its seeds.
+#[allow(dead_code, reason = "only tests/hostile.rs uses it")]
 pub const ALL: [(&str, Property); 15] = [
     ("abort", abort),
     ("calls", calls),

@@ -1,4 +1,4 @@
-//! One object of a reply.
+//! The parser of one object of a reply.
 
 use serde_json::Value;
 use tokentap::engine::response::{Chunk, NoKnownPrefix, Numbers};
@@ -6,7 +6,7 @@ use tokentap::json::{Cursor, Object};
 
 use super::grammar::{Plain, shown};
 
-/// Of an object that is JSON, everything is found that is there, and no logprob that is not.
+/// The parser finds every member of a JSON object, and no logprob that does not exist.
 pub fn reply(bytes: &[u8]) {
     let (mut cursor, mut numbers) = (Cursor::new(bytes), Numbers::default());
     let read = Chunk::read(&mut cursor, &NoKnownPrefix, &mut numbers).and_then(|chunk| cursor.end().map(|()| chunk));
@@ -18,17 +18,17 @@ pub fn reply(bytes: &[u8]) {
         }
         assert_eq!(numbers.chosen.len(), numbers.ids.len());
     }
-    // names are looked for as the engine spells them
+    // the parser compares names without decoding escapes
     let Some(value) = serde_json::from_slice::<Value>(bytes).ok().filter(|_| !bytes.contains(&b'\\')) else { return };
     let Ok(chunk) = read else {
         let lists = ["output_token_logprobs", "output_top_logprobs"];
         let odd = lists.iter().any(|name| Plain::new(bytes).is_object() && contains(bytes, name));
-        assert!(!value.is_object() || odd, "not read: {}", shown(bytes));
+        assert!(!value.is_object() || odd, "rejected: {}", shown(bytes));
         return;
     };
     assert_eq!(Some(chunk.object), Object::parse(bytes).ok(), "{}", shown(bytes));
     let meta = value.get("meta_info").filter(|meta| meta.is_object());
-    // of repeated names one may be an object and the last not
+    // a repeated name may first be an object and last something else
     if meta.is_none() {
         return;
     }
@@ -38,7 +38,7 @@ pub fn reply(bytes: &[u8]) {
     assert_eq!(chunk.completion_tokens, count("completion_tokens"), "{}", shown(bytes));
     let kind = meta.and_then(|meta| meta.get("finish_reason")?.get("type")?.as_str());
     assert_eq!(chunk.finish.map(|finish| finish.kind).as_deref(), kind, "{}", shown(bytes));
-    // the numbers of a list that stands there twice are those of both
+    // if a list occurs twice, the numbers of both are returned
     let once = |name: &str| bytes.windows(name.len()).filter(|part| *part == name.as_bytes()).count() == 1;
     let list = |name: &str| meta?.get(name)?.as_array().filter(|_| once(name) && once("meta_info"));
     if let Some(triples) = list("output_token_logprobs") {

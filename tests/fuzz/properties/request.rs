@@ -1,4 +1,4 @@
-//! The reader of a `/generate` request.
+//! The parser of `/generate` requests.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use tokentap::engine::request::{GenerateRequest, PerItem, SessionName, SessionNa
 use super::grammar::{Plain, shown};
 use super::json::agrees;
 
-/// A body is read exactly if Python would read it as an object, and what is understood of it is what `serde_json` finds there.
+/// The parser accepts a body exactly if Python would parse it as an object, and each field has the value that `serde_json` finds.
 pub fn request(bytes: &[u8]) {
     let read = GenerateRequest::parse(Bytes::copy_from_slice(bytes));
     if read.as_ref().is_ok_and(|request| request.wide) {
@@ -22,32 +22,32 @@ pub fn request(bytes: &[u8]) {
     let (_, _, _, ids) = (request.batch(), request.n(), request.rids(), request.prompt_ids(0));
     let readable = request.is_readable();
     if let Ok(Value::Object(members)) = serde_json::from_slice::<Value>(text) {
-        let told = shown(bytes);
-        fields(&request, &members, &told);
-        // floats may be integers that no number of Rust's holds, and there is a negative zero
+        let input = shown(bytes);
+        fields(&request, &members, &input);
+        // floats are left out: large integers and a negative zero become floats in `serde_json`
         let plain = members.get("input_ids").is_none_or(|ids| !has_float(ids));
         if plain {
-            assert_eq!(ids.as_deref(), prompt(&members).as_deref(), "{told}");
+            assert_eq!(ids.as_deref(), prompt(&members).as_deref(), "{input}");
         }
         if readable && let Some(Value::Array(texts)) = members.get("text") {
-            assert_eq!(request.batch(), Some(texts.len()), "{told}");
+            assert_eq!(request.batch(), Some(texts.len()), "{input}");
         }
     }
 }
 
-fn fields(request: &GenerateRequest, members: &Map<String, Value>, told: &str) {
+fn fields(request: &GenerateRequest, members: &Map<String, Value>, input: &str) {
     let get = |name: &str| members.get(name).filter(|value| !value.is_null());
     let string = |value: &Value| value.as_str().map(str::to_owned);
     let stream =
         members.get("stream").map_or(Some(false), |value| value.as_bool().or(value.is_null().then_some(false)));
-    assert_eq!(request.stream, stream, "{told}");
-    assert_eq!(request.return_entropy, get("return_entropy").and_then(Value::as_bool), "{told}");
-    same(&request.rid, get("rid"), string, told);
-    same(&request.return_logprob, get("return_logprob"), Value::as_bool, told);
-    same(&request.sampling_mask, get("return_sampling_mask"), Value::as_bool, told);
-    if !told.contains("-0") {
-        same(&request.top_logprobs_num, get("top_logprobs_num"), Value::as_i64, told);
-        same(&request.logprob_start_len, get("logprob_start_len"), Value::as_i64, told);
+    assert_eq!(request.stream, stream, "{input}");
+    assert_eq!(request.return_entropy, get("return_entropy").and_then(Value::as_bool), "{input}");
+    same(&request.rid, get("rid"), string, input);
+    same(&request.return_logprob, get("return_logprob"), Value::as_bool, input);
+    same(&request.sampling_mask, get("return_sampling_mask"), Value::as_bool, input);
+    if !input.contains("-0") {
+        same(&request.top_logprobs_num, get("top_logprobs_num"), Value::as_i64, input);
+        same(&request.logprob_start_len, get("logprob_start_len"), Value::as_i64, input);
     }
     let named = |value: &Value| match value {
         Value::Null => None,
@@ -62,26 +62,26 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, told: &str) {
         proxy_session_id: session("_proxy_session_id"),
         user: session("user"),
     };
-    assert_eq!(request.sessions, sessions, "{told}");
-    assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{told}");
+    assert_eq!(request.sessions, sessions, "{input}");
+    assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{input}");
     if let Some(Value::Object(sampling)) = get("sampling_params") {
         let ours = request.sampling.get(0).expect("an object is one for all");
         let own = |name: &str| sampling.get(name);
-        assert_eq!(ours.temperature, own("temperature").and_then(Value::as_f64), "{told}");
-        if !told.contains("-0") {
-            assert_eq!(ours.n, own("n").and_then(Value::as_i64), "{told}");
-            assert_eq!(ours.top_k, own("top_k").and_then(Value::as_i64), "{told}");
+        assert_eq!(ours.temperature, own("temperature").and_then(Value::as_f64), "{input}");
+        if !input.contains("-0") {
+            assert_eq!(ours.n, own("n").and_then(Value::as_i64), "{input}");
+            assert_eq!(ours.top_k, own("top_k").and_then(Value::as_i64), "{input}");
         }
         assert_eq!(request.bytes[ours.span.start], b'{');
     }
 }
 
-/// A field that is given once for all items, or once for each.
+/// Compares a field that has one value for all items, or one for each item.
 fn same<T: PartialEq + std::fmt::Debug>(
     ours: &PerItem<T>,
     theirs: Option<&Value>,
     one: impl Fn(&Value) -> Option<T>,
-    told: &str,
+    input: &str,
 ) {
     let each = |value: &Value| if value.is_null() { Some(None) } else { one(value).map(Some) };
     let wanted = match theirs {
@@ -91,14 +91,14 @@ fn same<T: PartialEq + std::fmt::Debug>(
         }
         Some(value) => one(value).map_or(PerItem::Unreadable, PerItem::One),
     };
-    assert_eq!(*ours, wanted, "{told}");
+    assert_eq!(*ours, wanted, "{input}");
 }
 
 fn has_float(value: &Value) -> bool {
     value.is_f64() || value.as_array().is_some_and(|values| values.iter().any(has_float))
 }
 
-/// The ids of the first prompt, where they are plain.
+/// The ids of the first prompt, if all prompts have the same shape and the texts, if any, match it.
 fn prompt(members: &Map<String, Value>) -> Option<Vec<u32>> {
     let is_list = |value: &&Value| value.is_array();
     let given = members.get("input_ids")?.as_array()?;

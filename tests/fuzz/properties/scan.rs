@@ -1,4 +1,4 @@
-//! The scanner of logprob lists, vector instructions and all.
+//! The scanner of logprob lists, with and without vector instructions.
 
 use tokentap::engine::scan;
 use tokentap::logprobs::Rows;
@@ -8,19 +8,19 @@ use super::grammar::shown;
 #[path = "../../../src/engine/scan/tests/oracle.rs"]
 mod oracle;
 
-/// Enough behind a list for the vector path to reach its last triple.
+/// Bytes after a list: enough for the vector path to handle the last triple.
 const TAIL: &[u8] =
     br#","completion_tokens":1,"cached_tokens":0,"e2e_latency":0.5,"weight_version":"default"},"index":0}    "#;
 
-/// Behind a bracket, the bytes are a list to every reader of the scanner exactly if they are to `serde_json`, with the same bits. With
-/// and without vector instructions even what was read before an error is the same.
+/// After a bracket, every scanner function accepts the bytes as a list exactly if `serde_json` does, with the same bits. With and without
+/// vector instructions the results are equal, including the values read before an error.
 pub fn scan(bytes: &[u8]) {
     agree(&[b"[", bytes].concat());
     agree(&[b"[", bytes, TAIL].concat());
 }
 
 fn agree(text: &[u8]) {
-    // of exactly its length, for the sanitizer to see a read behind the last byte
+    // an allocation of exactly this length, so that the sanitizer detects a read after the last byte
     let text = &*Box::<[u8]>::from(text);
     let foreign = oracle::foreign(text);
     let array = oracle::document(text);
@@ -59,7 +59,7 @@ fn agree(text: &[u8]) {
     cuts(text, foreign);
 }
 
-/// What is cut leaves what a shorter request would have brought.
+/// Cutting the rows leaves the reply that the engine would send for a smaller k.
 fn cuts(text: &[u8], foreign: bool) {
     let read = |text: &[u8]| oracle::document(text).and_then(|(array, _)| oracle::rows(&array));
     let wanted = read(text);
@@ -85,8 +85,8 @@ fn same<T: PartialEq + std::fmt::Debug>(
 ) {
     match (got, wanted) {
         ((Some(end), got), Some(wanted)) => assert_eq!((end, got), wanted, "{}", shown(text)),
-        ((Some(_), _), None) => assert!(foreign, "refused by serde_json: {}", shown(text)),
-        ((None, _), Some(_)) => panic!("serde_json reads {}", shown(text)),
+        ((Some(_), _), None) => assert!(foreign, "accepted, but serde_json rejects {}", shown(text)),
+        ((None, _), Some(_)) => panic!("rejected, but serde_json accepts {}", shown(text)),
         ((None, _), None) => {}
     }
 }

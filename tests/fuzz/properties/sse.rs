@@ -1,14 +1,14 @@
-//! The reader of server-sent events.
+//! The decoder of server-sent events.
 
 use tokentap::engine::sse::{SseDecoder, SseEvent};
 
 use super::grammar::shown;
 
-/// Raw bytes and data of each event, then what waits for its end.
+/// Raw bytes and data of each event, then the bytes of an incomplete event.
 type Read = (Vec<(Vec<u8>, Option<Vec<u8>>)>, Vec<u8>);
 
-/// A byte says how many cuts follow, of two bytes each; the rest is the stream. However it is cut, its events are the same, they are
-/// those of a reader that has all of it, and no byte is lost.
+/// The first byte is the number of split positions, which follow with two bytes each; the rest is the stream. However the stream is split,
+/// its events are the same, they equal those of a naive decoder of the whole stream, and no byte is lost.
 pub fn sse(bytes: &[u8]) {
     let Some((count, rest)) = bytes.split_first() else { return };
     let (cuts, text) = rest.split_at(rest.len().min(usize::from(count % 8) * 2));
@@ -34,12 +34,12 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Read {
             given -= event.raw.len();
             (event.raw.to_vec(), event.data().map(<[u8]>::to_vec))
         }));
-        assert_eq!(decoder.pending(), given, "what waits is what was given and not handed out");
+        assert_eq!(decoder.pending(), given, "pending bytes are those pushed and not yet returned");
     }
     (events, decoder.take_rest().to_vec())
 }
 
-/// The events of a stream that is there as a whole, line by line.
+/// A naive decoder of a complete stream, line by line.
 fn naive(text: &[u8]) -> Read {
     let (mut events, mut data) = (Vec::new(), Vec::new());
     let mut line = if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
@@ -48,7 +48,7 @@ fn naive(text: &[u8]) -> Read {
         let end = line + length;
         let next = match &text[end..] {
             [b'\r', b'\n', ..] => end + 2,
-            // half of a CRLF, maybe
+            // may be the first half of a CRLF
             [b'\r'] => break,
             _ => end + 1,
         };

@@ -1,4 +1,4 @@
-//! A slice of logits as safetensors.
+//! The parser of slices of logits in safetensors format.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,12 +12,13 @@ use tokentap::metrics::Metrics;
 
 use super::grammar::shown;
 
-/// Bytes and rows of a body.
+/// The largest body, in bytes.
 const LIMIT: usize = 1 << 20;
+/// The largest number of rows.
 const MOST: usize = 4096;
 
-/// Two bytes say how the body is cut, the rest is the body. It is measured exactly if the `safetensors` crate reads it and it is a slice
-/// (names, types and counts; that crate knows nothing of them), with the same numbers however it comes.
+/// The first two bytes determine how the body is split, the rest is the body. A body is measured exactly if the `safetensors` crate accepts
+/// it and its names, types and counts are those of a slice, which that crate does not check. The numbers do not depend on the split.
 pub fn tensors(bytes: &[u8]) {
     let [first, every, body @ ..] = bytes else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -67,7 +68,7 @@ async fn measured(pieces: &[&[u8]]) -> Result<Vec<RowStats>, SafetensorsError> {
     body.finish().await
 }
 
-/// What a readable body holds.
+/// The contents of a valid body.
 struct Slice {
     rows: Vec<Vec<f64>>,
     temperature: Vec<f64>,
@@ -90,7 +91,7 @@ impl Slice {
         let values: Vec<f64> = match logits.dtype() {
             Dtype::F32 => numbers(&logits, |bytes| f64::from(f32::from_le_bytes(bytes))),
             Dtype::BF16 => numbers(&logits, |[low, high]| f64::from(f32::from_le_bytes([0, 0, low, high]))),
-            // accepted, and measured by a separate test
+            // accepted; a separate test checks the numbers
             Dtype::F16 => vec![f64::NAN; count * vocab],
             _ => return None,
         };
@@ -122,7 +123,7 @@ impl Slice {
         Some(Self { rows: values.chunks(vocab).map(<[f64]>::to_vec).collect(), temperature })
     }
 
-    /// Rows of numbers that are small enough for float32 to do without tricks have the entropies of the definition.
+    /// Compares the entropies with the textbook definition, for rows whose values are small enough for it.
     fn check(&self, stats: &[RowStats], bytes: &[u8]) {
         assert_eq!(stats.len(), self.rows.len(), "{}", shown(bytes));
         for ((row, temperature), stats) in self.rows.iter().zip(&self.temperature).zip(stats) {
@@ -134,7 +135,7 @@ impl Slice {
             let mean: f64 = scaled.iter().map(|value| value.exp() / sum * value).sum();
             let wanted = sum.ln() - mean;
             let near = (stats.entropy - wanted).abs() < 1e-3 * (1.0 + wanted);
-            assert!(near, "{} for {wanted}: {}", stats.entropy, shown(bytes));
+            assert!(near, "{} is not {wanted}: {}", stats.entropy, shown(bytes));
         }
     }
 }

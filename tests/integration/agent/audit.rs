@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use tokentap::demo::{End, JournalEntry};
 
-use super::lab::{Lab, SequenceReply};
+use super::harness::{Harness, SequenceReply};
 use crate::support::client::{get, post};
 use crate::support::demo::numbers;
 
@@ -56,21 +56,21 @@ pub fn integers(value: &Value) -> Vec<u32> {
 }
 
 /// A reply of the control port.
-pub async fn control(lab: &Lab, path: &str) -> Value {
-    let answer = get(lab.demo.proxy.control, path).await;
+pub async fn control(harness: &Harness, path: &str) -> Value {
+    let answer = get(harness.demo.proxy.control, path).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()
 }
 
 /// The lines of these sessions in `jsonl`.
-pub async fn samples(lab: &Lab, sessions: &[&str]) -> Vec<Value> {
-    samples_and_refusals(lab, sessions).await.0
+pub async fn samples(harness: &Harness, sessions: &[&str]) -> Vec<Value> {
+    samples_and_refusals(harness, sessions).await.0
 }
 
 /// The lines, and the number of refused leaves by reason.
-async fn samples_and_refusals(lab: &Lab, sessions: &[&str]) -> (Vec<Value>, HashMap<String, usize>) {
+async fn samples_and_refusals(harness: &Harness, sessions: &[&str]) -> (Vec<Value>, HashMap<String, usize>) {
     let body = json!({"sessions": sessions, "format": "jsonl"}).to_string();
-    let answer = post(lab.demo.proxy.control, "/v1/samples", body.as_bytes()).await;
+    let answer = post(harness.demo.proxy.control, "/v1/samples", body.as_bytes()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let refused = serde_json::from_str(answer.header("tokentap-refused").unwrap()).unwrap();
     (answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect(), refused)
@@ -122,7 +122,7 @@ pub fn comparable(line: &Value) -> Value {
     line
 }
 
-impl Lab {
+impl Harness {
     /// Reads the exports of a session and compares them with the journal and with each other.
     pub async fn audit(&self, session: &str) -> Audit {
         let mut head = control(self, &format!("/v1/sessions/{session}/trajectories")).await;

@@ -6,24 +6,24 @@ use serde_json::{Value, json};
 use tokentap::demo::{End, EngineOptions, Streaming};
 
 use super::audit::control;
-use super::lab::{Agent, Lab, length};
+use super::harness::{Agent, Harness, length};
 use crate::support::client::{Connection, written};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 /// An engine that is slow enough for a client to leave before the end.
-async fn slow(streaming: Streaming) -> Lab {
+async fn slow(streaming: Streaming) -> Harness {
     let delay = Some(Duration::from_millis(8));
-    Lab::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await
+    Harness::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await
 }
 
 /// Starts a stream and reads its first events.
 async fn begin_stream(agent: &Agent<'_>, body: &Value) -> Connection {
-    let addr = agent.lab.demo.proxy.data;
+    let addr = agent.harness.demo.proxy.data;
     let mut connection = Connection::open(addr).await;
     let headers = [("x-session-id", agent.session.as_str())];
     connection.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
     let three = |read: &[u8]| memchr::memmem::find_iter(read, b"data: ").count() > 3;
-    assert!(soon("three events", connection.read_until(three)).await, "the stream goes on");
+    assert!(soon("three events", connection.read_until(three)).await, "the stream continues");
     connection
 }
 
@@ -35,9 +35,9 @@ fn long_stream_body(agent: &Agent<'_>, rid: &str) -> Value {
 }
 
 /// Waits until a session has this many turns and no running call.
-async fn wait_until_idle(lab: &Lab, session: &str, turns: u64) {
+async fn wait_until_idle(harness: &Harness, session: &str, turns: u64) {
     let over = |seen: &Value| seen["turns"].as_u64() >= Some(turns) && seen["running"] == 0;
-    lab.until(session, "the call is over", over).await;
+    harness.until(session, "the call is over", over).await;
 }
 
 /// Resumes the second turn, which was cut short, without a token in between; then a tool answers and a last turn follows.
@@ -45,7 +45,7 @@ async fn assert_resumable(agent: &mut Agent<'_>, fault: &str) {
     agent.act(&length(5)).await;
     agent.observe("go on");
     agent.act(&agent.stops(3)).await;
-    let audit = agent.lab.audit(&agent.session).await;
+    let audit = agent.harness.audit(&agent.session).await;
     assert_eq!(audit.causes(), ["first", "extends", "resumes", "extends_length"], "{fault}");
     assert_eq!(audit.turns[2]["parent"], 1, "{fault}: it continues the turn that was cut");
     assert_eq!(audit.turns[2]["prompt_tokens"], 0, "{fault}: without a token in between");
@@ -54,58 +54,58 @@ async fn assert_resumable(agent: &mut Agent<'_>, fault: &str) {
     assert_eq!(row["token_ids"], json!(agent.tokens), "{fault}");
     assert_eq!(row["flags"], json!(["extends_length", fault]));
     let trained: Vec<bool> = row["turns"].as_array().unwrap().iter().map(|turn| turn["trained"] == true).collect();
-    assert_eq!(trained, [true, false, true, true], "{fault}: what was cut short has mask 0");
+    assert_eq!(trained, [true, false, true, true], "{fault}: the cut turn has mask 0");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turn_of_a_disconnected_client_can_be_resumed() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
-        let lab = slow(streaming).await;
-        let mut agent = Agent::new(&lab, "left", "Tell me everything");
+        let harness = slow(streaming).await;
+        let mut agent = Agent::new(&harness, "left", "Tell me everything");
         agent.act(&agent.stops(4)).await;
         agent.observe("at length");
         drop(begin_stream(&agent, &long_stream_body(&agent, "leaving")).await);
-        wait_until_idle(&lab, "left", 2).await;
-        let audit = lab.audit("left").await;
+        wait_until_idle(&harness, "left", 2).await;
+        let audit = harness.audit("left").await;
         assert_eq!(audit.refused, [(1, "disconnected".to_owned())]);
         assert_eq!(audit.turns[1]["rid"], "leaving");
-        assert_eq!(audit.samples.len(), 1, "what came before is a row");
+        assert_eq!(audit.samples.len(), 1, "the path before the cut turn is a row");
         let row = audit.row(1);
         let mask = super::audit::integers(&row["loss_mask"]);
         assert_eq!(mask.iter().sum::<u32>(), 0, "a path that ends in a cut turn trains nothing");
-        let entry = lab.entry("leaving");
+        let entry = harness.entry("leaving");
         let received = audit.turns[1]["sampled_tokens"].as_u64().unwrap() as usize;
         assert!((3..=entry.sampled.len()).contains(&received) && received < 400, "{received} tokens were received");
         agent.tokens = super::audit::integers(&row["token_ids"]);
-        assert!(agent.tokens.ends_with(&entry.output()[..received]), "and those are kept");
+        assert!(agent.tokens.ends_with(&entry.output()[..received]), "the received tokens are kept");
         assert_resumable(&mut agent, "disconnected").await;
         let stopped = async {
-            while lab.entry("leaving").end.is_none() {
+            while harness.entry("leaving").end.is_none() {
                 tokio::task::yield_now().await;
             }
         };
-        soon("the engine stops too", stopped).await;
-        assert!(matches!(lab.entry("leaving").end, Some(End::Abort | End::Left)));
+        soon("the engine stops as well", stopped).await;
+        assert!(matches!(harness.entry("leaving").end, Some(End::Abort | End::Left)));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_stream_leaves_a_turn_that_can_be_resumed() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
-        let lab = slow(streaming).await;
-        let mut agent = Agent::new(&lab, "aborted", "Tell me everything");
+        let harness = slow(streaming).await;
+        let mut agent = Agent::new(&harness, "aborted", "Tell me everything");
         agent.act(&agent.stops(4)).await;
         agent.observe("at length");
         let body = long_stream_body(&agent, "doomed");
         let mut stream = begin_stream(&agent, &body).await;
-        assert_eq!(lab.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
+        assert_eq!(harness.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
         let answer = soon("the stream ends", stream.answer()).await;
-        let reply = lab.record("aborted", &body, &answer).remove(0);
-        assert_eq!(lab.entry("doomed").end, Some(End::Abort));
-        let audit = lab.audit("aborted").await;
+        let reply = harness.record("aborted", &body, &answer).remove(0);
+        assert_eq!(harness.entry("doomed").end, Some(End::Abort));
+        let audit = harness.audit("aborted").await;
         assert_eq!(audit.refused, [(1, "aborted".to_owned())]);
         agent.tokens.extend(reply.output);
-        assert_eq!(audit.row(1)["token_ids"], json!(agent.tokens), "all that was sampled is kept");
+        assert_eq!(audit.row(1)["token_ids"], json!(agent.tokens), "all sampled tokens are kept");
         assert_eq!(super::audit::integers(&audit.row(1)["loss_mask"]).iter().sum::<u32>(), 0);
         assert_resumable(&mut agent, "aborted").await;
     }
@@ -113,26 +113,26 @@ async fn aborted_stream_leaves_a_turn_that_can_be_resumed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_non_streaming_reply_leaves_a_turn_that_can_be_resumed() {
-    let lab = slow(Streaming::Cumulative).await;
-    let mut agent = Agent::new(&lab, "whole", "Tell me everything");
+    let harness = slow(Streaming::Cumulative).await;
+    let mut agent = Agent::new(&harness, "whole", "Tell me everything");
     agent.act(&agent.stops(4)).await;
     agent.observe("at length");
     let mut body = long_stream_body(&agent, "doomed");
     body["stream"] = json!(false);
-    let addr = lab.demo.proxy.data;
+    let addr = harness.demo.proxy.data;
     let mut client = Connection::open(addr).await;
     let headers = [("x-session-id", "whole")];
     client.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
-    let sampled = || lab.journal().iter().any(|entry| entry.rid == "doomed" && entry.sampled.len() > 2);
+    let sampled = || harness.journal().iter().any(|entry| entry.rid == "doomed" && entry.sampled.len() > 2);
     let wait = async {
         while !sampled() {
             tokio::task::yield_now().await;
         }
     };
     soon("the engine samples", wait).await;
-    assert_eq!(lab.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
+    assert_eq!(harness.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
     let answer = soon("the reply comes", client.answer()).await;
-    let reply = lab.record("whole", &body, &answer).remove(0);
+    let reply = harness.record("whole", &body, &answer).remove(0);
     assert_eq!(reply.meta["finish_reason"]["type"], "abort");
     agent.tokens.extend(reply.output);
     assert_resumable(&mut agent, "aborted").await;
@@ -140,34 +140,34 @@ async fn aborted_non_streaming_reply_leaves_a_turn_that_can_be_resumed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_leaves_before_a_non_streaming_reply_leaves_no_session() {
-    let lab = slow(Streaming::Cumulative).await;
-    let agent = Agent::new(&lab, "impatient", "Tell me everything");
+    let harness = slow(Streaming::Cumulative).await;
+    let agent = Agent::new(&harness, "impatient", "Tell me everything");
     let mut body = long_stream_body(&agent, "gone");
     body["stream"] = json!(false);
-    let addr = lab.demo.proxy.data;
+    let addr = harness.demo.proxy.data;
     let mut client = Connection::open(addr).await;
     let headers = [("x-session-id", "impatient")];
     client.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
     let wait = async {
-        while !lab.journal().iter().any(|entry| !entry.sampled.is_empty()) {
+        while !harness.journal().iter().any(|entry| !entry.sampled.is_empty()) {
             tokio::task::yield_now().await;
         }
     };
     soon("the engine samples", wait).await;
     drop(client);
     let wait = async {
-        while lab.entry("gone").end.is_none() {
+        while harness.entry("gone").end.is_none() {
             tokio::task::yield_now().await;
         }
     };
     soon("the engine stops", wait).await;
-    let sessions = control(&lab, "/v1/sessions").await;
+    let sessions = control(&harness, "/v1/sessions").await;
     assert_eq!(sessions["sessions"], json!([]), "an undelivered reply leaves no session");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turn_of_a_disconnected_client_is_kept_for_every_request_option() {
-    let lab = slow(Streaming::Incremental).await;
+    let harness = slow(Streaming::Incremental).await;
     let cumulative = slow(Streaming::Cumulative).await;
     let extras = [
         json!({"return_entropy": false}),
@@ -175,22 +175,22 @@ async fn turn_of_a_disconnected_client_is_kept_for_every_request_option() {
         json!({"text": "Lamp lit at 18:02", "input_ids": null}),
         json!({"text": "Lamp lit at 18:02", "input_ids": null, "return_prompt_token_ids": true}),
     ];
-    for (lab, kind) in [(&lab, "deltas"), (&cumulative, "whole")] {
+    for (harness, kind) in [(&harness, "deltas"), (&cumulative, "whole")] {
         for (at, extra) in extras.iter().enumerate() {
             let session = format!("{kind}-{at}");
-            let agent = Agent::new(lab, &session, "Tell me everything");
+            let agent = Agent::new(harness, &session, "Tell me everything");
             let rid = format!("{session}.left");
             let mut body = long_stream_body(&agent, &rid);
             for (name, value) in extra.as_object().unwrap() {
                 body[name] = value.clone();
             }
             drop(begin_stream(&agent, &body).await);
-            wait_until_idle(lab, &session, 1).await;
-            let listed = control(lab, &format!("/v1/sessions/{session}")).await["list"][0].clone();
+            wait_until_idle(harness, &session, 1).await;
+            let listed = control(harness, &format!("/v1/sessions/{session}")).await["list"][0].clone();
             assert_eq!((&listed["fault"], &listed["cause"]), (&json!("disconnected"), &json!("first")), "{body}");
-            let exported = control(lab, &format!("/v1/sessions/{session}/trajectories")).await;
+            let exported = control(harness, &format!("/v1/sessions/{session}/trajectories")).await;
             let row = &exported["trajectories"][0];
-            let entry = lab.entry(&rid);
+            let entry = harness.entry(&rid);
             let received = listed["sampled_tokens"].as_u64().unwrap() as usize;
             assert!(received >= 3, "{body}: {received} tokens were received");
             let all = [&entry.prompt[..], &entry.output()[..received]].concat();

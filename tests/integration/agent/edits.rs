@@ -4,12 +4,12 @@ use serde_json::json;
 use tokentap::demo::EngineOptions;
 
 use super::audit::Audit;
-use super::lab::{Agent, Lab};
+use super::harness::{Agent, Harness};
 
 /// Samples two turns, applies `edit` to the history, adds a tool result, and samples a third turn.
-async fn sample_with_edit(edit: impl FnOnce(&mut Vec<u32>, &[usize; 4])) -> (Lab, Audit, Vec<u32>) {
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut agent = Agent::new(&lab, "edited", "What did the keeper write about the stairs?");
+async fn sample_with_edit(edit: impl FnOnce(&mut Vec<u32>, &[usize; 4])) -> (Harness, Audit, Vec<u32>) {
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&harness, "edited", "What did the keeper write about the stairs?");
     let first = agent.tokens.len();
     agent.act(&agent.stops(9)).await;
     let answered = agent.tokens.len();
@@ -19,9 +19,9 @@ async fn sample_with_edit(edit: impl FnOnce(&mut Vec<u32>, &[usize; 4])) -> (Lab
     edit(&mut agent.tokens, &[first, answered, second, second + 6]);
     agent.read("\n<|im_start|>tool\ncounted again<|im_end|>\n<|im_start|>assistant\n");
     agent.act(&agent.stops(4)).await;
-    let audit = lab.audit("edited").await;
+    let audit = harness.audit("edited").await;
     let tokens = agent.tokens.clone();
-    (lab, audit, tokens)
+    (harness, audit, tokens)
 }
 
 /// The changed history has its own row, and the old row is unchanged.
@@ -64,12 +64,12 @@ async fn edited_prompt_starts_a_branch() {
 async fn truncated_history_starts_a_branch() {
     let (_lab, audit, tokens) = sample_with_edit(|tokens, [_, answered, ..]| tokens.truncate(*answered)).await;
     assert_branch(&audit, &tokens, "forks", Some(0));
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut agent = Agent::new(&lab, "back", "What did the keeper write about the stairs?");
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&harness, "back", "What did the keeper write about the stairs?");
     agent.act(&agent.stops(6)).await;
     agent.tokens.truncate(agent.tokens.len() - 3);
     agent.act(&agent.stops(4)).await;
-    let audit = lab.audit("back").await;
+    let audit = harness.audit("back").await;
     assert_eq!(audit.causes(), ["first", "rolled_back"]);
     assert_eq!(audit.samples.len(), 2, "the engine sampled both");
 }

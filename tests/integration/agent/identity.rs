@@ -11,7 +11,7 @@ use crate::support::client::{get, request};
 use crate::support::demo::Demo;
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{EngineProfile, Upstream};
 
 struct Case {
     path: &'static str,
@@ -21,7 +21,7 @@ struct Case {
 }
 
 async fn start() -> (Upstream, Proxy) {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     (upstream, proxy)
 }
@@ -105,7 +105,7 @@ async fn rejected_path_or_body_leaves_no_session() {
     let text = body(&huge).to_string();
     let answer = request(proxy.data, "POST", "/sessions/refused/generate", &[], text.as_bytes()).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
-    assert!(upstream.generations().is_empty(), "nothing of this reached the engine");
+    assert!(upstream.generations().is_empty(), "no rejected request reached the engine");
     assert_eq!(get(proxy.control, "/v1/sessions").await.json()["sessions"], json!([]));
 }
 
@@ -156,7 +156,7 @@ fn member_of(name: &str, value: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn field_with_other_uses_is_ignored_and_counted() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &["--session-from", "key,user"]).await;
     for (headers, more) in [
         (vec![], json!({"metadata": {"session_id": "run:7"}})),
@@ -201,7 +201,7 @@ async fn field_with_other_uses_is_counted_for_each_api() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn session_names_are_not_checked_where_nothing_is_recorded() {
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &["--record", "false"]).await;
     let text = body(&json!({})).to_string();
     let answer = request(proxy.data, "POST", "/generate", &[("x-session-id", "run:7")], text.as_bytes()).await;

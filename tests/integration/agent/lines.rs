@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, End, EngineOptions, Streaming};
 
-use super::lab::{Agent, Lab, length};
+use super::harness::{Agent, Harness, length};
 
 /// Results of a tool.
 const RESULTS: [&str; 4] = [
@@ -36,10 +36,10 @@ async fn five_turns(agent: &mut Agent<'_>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_turns_with_tools_are_one_row_of_the_given_and_sampled_tokens() {
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut agent = Agent::new(&lab, "five-turns", "What did the keeper write?");
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&harness, "five-turns", "What did the keeper write?");
     five_turns(&mut agent).await;
-    let audit = lab.audit("five-turns").await;
+    let audit = harness.audit("five-turns").await;
     assert_eq!(audit.causes(), ["first", "extends", "extends", "extends_length", "extends"]);
     assert_eq!((audit.samples.len(), audit.refused.len()), (1, 0), "a conversation has one leaf");
     let row = &audit.samples[0];
@@ -47,7 +47,7 @@ async fn five_turns_with_tools_are_one_row_of_the_given_and_sampled_tokens() {
     assert_eq!((&row["leaf"], &row["flags"]), (&json!(4), &json!(["extends_length"])));
     let parents = audit.each("parent");
     assert_eq!(parents, [json!(null), json!(0), json!(1), json!(2), json!(3)]);
-    let ends: Vec<Option<End>> = lab.journal().iter().map(|entry| entry.end).collect();
+    let ends: Vec<Option<End>> = harness.journal().iter().map(|entry| entry.end).collect();
     assert_eq!(ends[..4], [Some(End::Stop), Some(End::Stop), Some(End::Length), Some(End::Stop)]);
 }
 
@@ -62,14 +62,14 @@ async fn streams_and_non_streaming_replies_record_the_same_rows() {
     for options in kinds {
         let mut rows = Vec::new();
         for stream in [true, false] {
-            let lab = Lab::exact(options.clone()).await;
-            let mut agent = Agent::new(&lab, "talk", "What did the keeper write?");
+            let harness = Harness::exact(options.clone()).await;
+            let mut agent = Agent::new(&harness, "talk", "What did the keeper write?");
             agent.stream = stream;
             five_turns(&mut agent).await;
-            let audit = lab.audit("talk").await;
+            let audit = harness.audit("talk").await;
             assert_eq!(audit.samples.len(), 1, "{options:?}");
             assert_eq!(audit.samples[0]["token_ids"], json!(agent.tokens), "{options:?}");
-            let events = lab.replies("talk").iter().map(|reply| reply.metas.len()).max().unwrap();
+            let events = harness.replies("talk").iter().map(|reply| reply.metas.len()).max().unwrap();
             assert_eq!(events > 1, stream, "a stream has several events");
             let lists = ["token_ids", "loss_mask", "logprobs", "entropy"].map(|name| audit.samples[0][name].clone());
             rows.push((lists, audit.causes()));
@@ -80,33 +80,33 @@ async fn streams_and_non_streaming_replies_record_the_same_rows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn top_20_entropies_lie_within_their_bounds() {
-    let lab = Lab::start(EngineOptions::default(), &["--top-logprobs", "20"]).await;
-    let mut agent = Agent::new(&lab, "bounded", "Which way did the wind go?");
+    let harness = Harness::start(EngineOptions::default(), &["--top-logprobs", "20"]).await;
+    let mut agent = Agent::new(&harness, "bounded", "Which way did the wind go?");
     for result in RESULTS {
         let mut body = agent.body(&json!({"max_new_tokens": 12, "temperature": 0.8, "ignore_eos": true}));
         body["entropy_options"] = json!({"bounds": true});
-        let reply = lab.ask("bounded", &body).await;
+        let reply = harness.ask("bounded", &body).await;
         assert_eq!(reply.meta["output_token_entropy_upper"].as_array().unwrap().len(), 12, "the reply has bounds");
         agent.tokens.extend(reply.output);
         agent.observe(result);
     }
-    let audit = lab.audit("bounded").await;
+    let audit = harness.audit("bounded").await;
     assert_eq!(audit.samples.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sub_agent_has_a_separate_row_and_the_main_conversation_continues() {
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut main = Agent::new(&lab, "team", "What did the keeper write about the weather of March?");
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut main = Agent::new(&harness, "team", "What did the keeper write about the weather of March?");
     main.act(&main.stops(6)).await;
-    let mut sub = Agent::blank(&lab, "team");
+    let mut sub = Agent::blank(&harness, "team");
     sub.read("Lamp lit at 18:04, out at 06:39. Visibility good");
     sub.act(&sub.stops(4)).await;
     sub.observe("go on");
     sub.act(&sub.stops(5)).await;
     main.observe("the sub-agent says: good");
     main.act(&main.stops(3)).await;
-    let audit = lab.audit("team").await;
+    let audit = harness.audit("team").await;
     assert_eq!(audit.causes(), ["first", "new_conversation", "extends", "extends"]);
     assert_eq!(audit.each("parent"), [json!(null), json!(null), json!(1), json!(0)]);
     assert_eq!(audit.samples.len(), 2);
@@ -116,20 +116,20 @@ async fn sub_agent_has_a_separate_row_and_the_main_conversation_continues() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turn_that_ended_by_length_is_resumed_or_extended_and_flagged() {
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut agent = Agent::new(&lab, "long", "Tell me about the harbour");
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&harness, "long", "Tell me about the harbour");
     agent.act(&length(5)).await;
     agent.act(&length(7)).await;
-    let resumed = lab.audit("long").await;
+    let resumed = harness.audit("long").await;
     assert_eq!(resumed.causes(), ["first", "resumes"]);
     assert_eq!(resumed.samples[0]["flags"], json!([]), "the policy continued its own turn");
     agent.observe("enough");
     agent.act(&agent.stops(2)).await;
-    let audit = lab.audit("long").await;
+    let audit = harness.audit("long").await;
     assert_eq!(audit.causes(), ["first", "resumes", "extends_length"]);
     assert_eq!(audit.samples.len(), 1);
     assert_eq!(audit.samples[0]["flags"], json!(["extends_length"]), "the agent ended the turn");
     let inserted = audit.samples[0]["segments"][2]["start"].as_u64().unwrap() as usize + 7;
-    assert_eq!(audit.samples[0]["token_ids"][inserted], lab.demo.engine.model().eos());
+    assert_eq!(audit.samples[0]["token_ids"][inserted], harness.demo.engine.model().eos());
     assert_eq!(audit.samples[0]["loss_mask"][inserted], 0, "a token that the agent inserted is not trained");
 }

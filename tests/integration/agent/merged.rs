@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{get, request};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, stream};
+use crate::support::upstream::{EngineProfile, Upstream, stream};
 
 fn event(ids: &[u32], completion: usize, finish: &Value, logprobs: bool) -> String {
     let mut meta = json!({"id": "r", "finish_reason": finish, "prompt_tokens": 3, "completion_tokens": completion});
@@ -27,8 +27,9 @@ async fn abort_that_repeats_tokens_is_recorded_without_the_repetition() {
             event(last, 3, &json!({"type": "abort", "message": "no"}), logprobs),
             "data: [DONE]\n\n".to_owned(),
         ];
-        let nature = Nature { streaming: "incremental", ..Nature::default() };
-        let upstream = Upstream::start(nature, move |_| stream(&events.each_ref().map(|event| event.as_bytes()))).await;
+        let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+        let upstream =
+            Upstream::start(profile, move |_| stream(&events.each_ref().map(|event| event.as_bytes()))).await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let body = json!({
             "input_ids": [7, 8, 9], "stream": true, "return_entropy": logprobs, "return_logprob": logprobs,
@@ -61,8 +62,9 @@ async fn event_with_mismatched_id_lists_is_not_trained() {
         let stop = json!({"type": "stop", "matched": 3});
         let events =
             [event(&[1], 1, &Value::Null, true), second, event(&[3], 3, &stop, true), "data: [DONE]\n\n".to_owned()];
-        let nature = Nature { streaming: "incremental", ..Nature::default() };
-        let upstream = Upstream::start(nature, move |_| stream(&events.each_ref().map(|event| event.as_bytes()))).await;
+        let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+        let upstream =
+            Upstream::start(profile, move |_| stream(&events.each_ref().map(|event| event.as_bytes()))).await;
         let proxy = Proxy::probed(upstream.addr, &[]).await;
         let body = json!({"input_ids": [7, 8, 9], "stream": true}).to_string();
         request(proxy.data, "POST", "/generate", &[("x-session-id", "s")], body.as_bytes()).await;

@@ -5,31 +5,31 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
 
-use super::lab::{Agent, Lab, length};
+use super::harness::{Agent, Harness, length};
 use crate::support::client::{Connection, post, written};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
-async fn post_control(lab: &Lab, path: &str, body: Value) {
-    let answer = post(lab.demo.proxy.control, path, body.to_string().as_bytes()).await;
+async fn post_control(harness: &Harness, path: &str, body: Value) {
+    let answer = post(harness.demo.proxy.control, path, body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_turn_names_the_weights_that_sampled_it() {
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut agent = Agent::new(&lab, "trained", "What did the keeper write?");
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&harness, "trained", "What did the keeper write?");
     for step in 0..3 {
         agent.act(&length(5)).await;
         agent.observe("go on");
         let update = json!({"model_path": "elsewhere", "weight_version": format!("step-{step}")});
-        post_control(&lab, "/update_weights_from_disk", update).await;
+        post_control(&harness, "/update_weights_from_disk", update).await;
     }
-    let audit = lab.audit("trained").await;
+    let audit = harness.audit("trained").await;
     let row = &audit.samples[0];
     let labels: Vec<&Value> = row["policy"].as_array().unwrap().iter().map(|span| &span["weight_version"]).collect();
     assert_eq!(labels, ["default", "step-0", "step-1"]);
     assert_eq!(row["flags"], json!(["crosses_versions", "extends_length"]));
-    let numbers: Vec<u64> = lab.journal().iter().map(|entry| entry.sampled[0].weights).collect();
+    let numbers: Vec<u64> = harness.journal().iter().map(|entry| entry.sampled[0].weights).collect();
     assert_eq!(numbers, [0, 1, 2], "the engine's own count");
 }
 
@@ -37,26 +37,26 @@ async fn each_turn_names_the_weights_that_sampled_it() {
 async fn turn_records_where_the_weights_changed() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let delay = Some(Duration::from_millis(20));
-        let lab = Lab::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await;
-        let mut agent = Agent::new(&lab, "moved", "What did the keeper write?");
+        let harness = Harness::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await;
+        let mut agent = Agent::new(&harness, "moved", "What did the keeper write?");
         // the first turn reports the name of the weights
         agent.act(&agent.stops(3)).await;
         agent.observe("at length");
         agent.stream = true;
         let body = agent.body(&length(60));
-        let addr = lab.demo.proxy.data;
+        let addr = harness.demo.proxy.data;
         let mut stream = Connection::open(addr).await;
         let headers = [("x-session-id", "moved")];
         stream.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
         let first = |read: &[u8]| memchr::memmem::find(read, b"output_ids").is_some();
         assert!(soon("an event", stream.read_until(first)).await);
-        post_control(&lab, "/pause_generation", json!({"mode": "in_place"})).await;
+        post_control(&harness, "/pause_generation", json!({"mode": "in_place"})).await;
         let update = json!({"model_path": "elsewhere", "weight_version": "new", "flush_cache": false});
-        post_control(&lab, "/update_weights_from_disk", update).await;
-        post_control(&lab, "/continue_generation", json!({})).await;
+        post_control(&harness, "/update_weights_from_disk", update).await;
+        post_control(&harness, "/continue_generation", json!({})).await;
         let answer = soon("the stream ends", stream.answer()).await;
-        lab.record("moved", &body, &answer);
-        let audit = lab.audit("moved").await;
+        harness.record("moved", &body, &answer);
+        let audit = harness.audit("moved").await;
         let spans = audit.samples[0]["policy"].as_array().unwrap();
         let labels: Vec<&Value> = spans.iter().map(|span| &span["weight_version"]).collect();
         assert_eq!(labels, ["default", "default", "new"], "one span of the first turn, two of the second");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tokentap::demo::EngineOptions;
 
-use super::lab::{Agent, Lab};
+use super::harness::{Agent, Harness};
 use crate::support::client::request;
 
 /// Method, path, body; status and code.
@@ -47,12 +47,12 @@ const REFUSED: [(&str, &str, &str, u16, &str); 35] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_control_error_has_a_code_and_a_message() {
-    let lab = Lab::exact(EngineOptions::default()).await;
+    let harness = Harness::exact(EngineOptions::default()).await;
     for session in ["open", "frozen"] {
-        let mut agent = Agent::new(&lab, session, "What did the keeper write?");
+        let mut agent = Agent::new(&harness, session, "What did the keeper write?");
         agent.act(&agent.stops(3)).await;
     }
-    let control = lab.demo.proxy.control;
+    let control = harness.demo.proxy.control;
     assert_eq!(request(control, "POST", "/v1/sessions/frozen/freeze", &[], b"").await.status, 200);
     for (method, path, body, status, code) in REFUSED {
         let answer = request(control, method, path, &[], body.as_bytes()).await;
@@ -65,20 +65,20 @@ async fn every_control_error_has_a_code_and_a_message() {
         assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{about}");
         assert_eq!((answer.as_object().unwrap().len(), error.len()), (1, 2), "no other members: {about}");
     }
-    lab.audit("open").await;
-    lab.audit("frozen").await;
+    harness.audit("open").await;
+    harness.audit("frozen").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_session_is_gone_and_its_name_can_be_reused() {
-    let lab = Lab::exact(EngineOptions::default()).await;
-    let mut agent = Agent::new(&lab, "again", "What did the keeper write?");
+    let harness = Harness::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&harness, "again", "What did the keeper write?");
     let body = agent.body(&agent.stops(3));
-    lab.demo.post("/sessions/again/generate", &body).await;
-    let control = lab.demo.proxy.control;
+    harness.demo.post("/sessions/again/generate", &body).await;
+    let control = harness.demo.proxy.control;
     assert_eq!(request(control, "DELETE", "/v1/sessions/again", &[], b"").await.status, 200);
     assert_eq!(request(control, "GET", "/v1/sessions/again", &[], b"").await.status, 404);
     agent.act(&agent.stops(3)).await;
-    let audit = lab.audit("again").await;
+    let audit = harness.audit("again").await;
     assert_eq!(audit.causes(), ["first"], "the deleted turns are gone");
 }

@@ -4,11 +4,11 @@ use tokentap::demo::EngineOptions;
 
 use crate::support::client::{Connection, get};
 use crate::support::demo::Demo;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 const BODY: &str = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":2}}"#;
 
-/// The parts that differ from a plain call, and the session of the answer: `None` is a generated session.
+/// The parts that differ from a plain call, and the expected session: `None` is a generated one.
 struct Case {
     label: &'static str,
     target: &'static str,
@@ -53,7 +53,7 @@ fn unambiguous() -> Vec<Case> {
         case("underscores", "X_Session_Id: a\r\n", None),
         case("underscores beside it", "X_Session_Id: b\r\nX-Session-Id: a\r\n", Some("a")),
         case(
-            "named by Connection: tokentap is the hop it is for",
+            "named by Connection, which ends at tokentap",
             "Connection: X-Session-Id\r\nX-Session-Id: a\r\n",
             Some("a"),
         ),
@@ -115,5 +115,5 @@ async fn ambiguous_session_name_returns_400() {
         assert_eq!(answer.status, 400, "{}: {}", case.label, answer.text());
     }
     let listed = get(demo.proxy.control, "/v1/sessions").await.json();
-    assert_eq!(listed["sessions"], serde_json::json!([]), "none of them was recorded");
+    assert_eq!(listed["sessions"], serde_json::json!([]), "no ambiguous request was recorded");
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, Streaming};
 use tokio::task::JoinSet;
 
-use super::lab::{Agent, Lab, length};
+use super::harness::{Agent, Harness, length};
 use crate::support::client::{Connection, written};
 
 /// A deterministic generator of pseudo-random numbers.
@@ -38,9 +38,9 @@ impl Random {
 }
 
 /// Runs ten random steps of one agent.
-async fn run_agent(lab: &Lab, session: &str, seed: u64) {
+async fn run_agent(harness: &Harness, session: &str, seed: u64) {
     let mut random = Random(seed);
-    let mut agent = Agent::new(lab, session, "What did the keeper write?");
+    let mut agent = Agent::new(harness, session, "What did the keeper write?");
     let mut checkpoints = vec![agent.tokens.clone()];
     for step in 0..10 {
         agent.stream = random.below(2) == 0;
@@ -49,7 +49,7 @@ async fn run_agent(lab: &Lab, session: &str, seed: u64) {
             0 => {
                 let mut body = agent.body(&sampling);
                 body["sampling_params"]["n"] = json!(2 + random.below(2));
-                let replies = lab.call(session, &body).await;
+                let replies = harness.call(session, &body).await;
                 agent.tokens.extend_from_slice(&replies[random.below(replies.len())].output);
             }
             1 => {
@@ -69,7 +69,7 @@ async fn run_agent(lab: &Lab, session: &str, seed: u64) {
             4 => {
                 let mut body = agent.body(&json!({"max_new_tokens": 300, "ignore_eos": true}));
                 body["stream"] = json!(true);
-                let addr = lab.demo.proxy.data;
+                let addr = harness.demo.proxy.data;
                 let mut client = Connection::open(addr).await;
                 let headers = [("x-session-id", session)];
                 client.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
@@ -80,18 +80,18 @@ async fn run_agent(lab: &Lab, session: &str, seed: u64) {
             5 => {
                 let bodies = (0..3).map(|branch| {
                     let mut body = agent.body(&sampling);
-                    let more = lab.demo.encode(&format!(" {branch}"));
+                    let more = harness.demo.encode(&format!(" {branch}"));
                     body["input_ids"] = json!([&agent.tokens[..], &more].concat());
                     body
                 });
-                let reply = lab.call_all(session, bodies.collect()).await.remove(0).remove(0);
+                let reply = harness.call_all(session, bodies.collect()).await.remove(0).remove(0);
                 agent.tokens =
                     reply.body["input_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
                 agent.tokens.extend(reply.output);
             }
             6 => {
                 let body = json!({"input_ids": [agent.tokens], "stream": agent.stream, "sampling_params": sampling});
-                let reply = lab.ask(session, &body).await;
+                let reply = harness.ask(session, &body).await;
                 agent.tokens.extend(reply.output);
             }
             _ => {
@@ -114,21 +114,21 @@ async fn random_agents_have_each_delivered_token_trained_once() {
     ];
     for (kind, options) in kinds.into_iter().enumerate() {
         // slow enough for a client to leave before the end
-        let lab = Arc::new(
-            Lab::exact(EngineOptions { token_delay: Some(std::time::Duration::from_millis(1)), ..options }).await,
+        let harness = Arc::new(
+            Harness::exact(EngineOptions { token_delay: Some(std::time::Duration::from_millis(1)), ..options }).await,
         );
         let mut agents = JoinSet::new();
         for at in 0..4 {
-            let lab = Arc::clone(&lab);
+            let harness = Arc::clone(&harness);
             agents.spawn(async move {
                 let session = format!("soak-{kind}-{at}");
-                run_agent(&lab, &session, 1000 * kind as u64 + at).await;
+                run_agent(&harness, &session, 1000 * kind as u64 + at).await;
                 session
             });
         }
         for session in agents.join_all().await {
-            lab.until(&session, "no call is running", |seen| seen["running"] == 0).await;
-            let audit = lab.audit(&session).await;
+            harness.until(&session, "no call is running", |seen| seen["running"] == 0).await;
+            let audit = harness.audit(&session).await;
             assert!(audit.turns.len() >= 10, "{session}: {} turns", audit.turns.len());
         }
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::client::{get, post, request};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream, UpstreamRequest, json_message};
+use crate::support::upstream::{EngineProfile, Upstream, UpstreamRequest, json_message};
 
 const FORMATS: [&str; 8] = ["verl", "miles", "areal", "slime", "tunix", "strands", "rllm", "jsonl"];
 
@@ -15,7 +15,7 @@ async fn start() -> (Upstream, Proxy) {
         "/generate" => engine::answer(asked),
         _ => json_message(200, b"{\"choices\":[]}"),
     };
-    let upstream = Upstream::start(Nature::default(), script).await;
+    let upstream = Upstream::start(EngineProfile::default(), script).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     (upstream, proxy)
 }

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
-use tokentap::api::sample::Sample;
-use tokentap::chat::prompt::Preparation;
-use tokentap::chat::reading::ParserSettings;
+use tokentap::chat::prompt::PromptBuilder;
+use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::generation::event::{EventAccess, GenerationEvent};
+use tokentap::generation::update::SequenceUpdate;
 use tokentap::tokenizer::Renderer;
 
 static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::folder()));
@@ -83,13 +83,14 @@ fn value() -> impl Strategy<Value = String> {
 fn parse(body: &str, renderer: &Renderer) {
     let bytes = Bytes::copy_from_slice(body.as_bytes());
     if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
-        let _ = request.native("m", false, Bytes::from);
+        let _ = request.generate_request("m", false, Bytes::from);
     }
-    let _ = GenerationEvent::outline(bytes.clone(), EventAccess::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
+    let _ = GenerationEvent::outline(bytes.clone(), EventAccess::Fields)
+        .is_ok_and(|event| SequenceUpdate::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: true };
-    let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
-    let _ = preparation.prepare(&request.conversation);
+    let builder = PromptBuilder { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
+    let _ = builder.prepare(&request.conversation);
 }
 
 proptest! {

@@ -119,7 +119,7 @@ async fn removed_tools_and_cleared_tool_results_have_separate_causes() {
 }
 
 #[tokio::test]
-async fn a_history_replaced_by_its_summary_is_compacted_and_parallel_conversations_are_new() {
+async fn history_replaced_by_its_summary_is_compacted_and_parallel_conversations_are_new() {
     let chat = Chat::start(&[]).await;
     let session = Session { chat: &chat, name: "compacted" };
     let mut list = vec![system("Be brief."), user("One?")];

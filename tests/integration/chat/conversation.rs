@@ -58,7 +58,7 @@ async fn twenty_turns_with_tools_are_one_sequence_of_tokens() {
 async fn without_a_session_assistant_text_is_retokenised_and_flagged() {
     let mut chat = Chat::start(&[]).await;
     chat.path = "/v1/chat/completions".into();
-    let mut body = json!({"messages": messages(&[("user", "ScriptedOutput something.")])});
+    let mut body = json!({"messages": messages(&[("user", "Say something.")])});
     let reply = chat.say(&body, "Some thing.<|im_end|>").await;
     append_turn(&mut body["messages"], &reply, json!({"role": "user", "content": "More."}));
     let answer = chat.post(&super::with_say(&body, "No.<|im_end|>")).await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::{Preparation, Prepared};
-use tokentap::chat::reading::ParserSettings;
+use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
+use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::session::{Call, Draft, Store, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
@@ -26,11 +26,11 @@ impl Family {
         Self { renderer, store: Arc::new(Store::new(limits)) }
     }
 
-    fn prepare(&self, messages: &serde_json::Value) -> Prepared {
+    fn prepare(&self, messages: &serde_json::Value) -> PreparedPrompt {
         let body = json!({ "messages": messages }).to_string();
         let request = ChatRequest::parse(body.into()).unwrap();
         let session = self.store.session("s");
-        Preparation {
+        PromptBuilder {
             renderer: &self.renderer,
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
@@ -97,19 +97,23 @@ fn text_after_a_turn_equals_that_of_the_template() {
             (expected.to_owned(), inserted),
             "{reply:?} {finish} in {template}"
         );
-        assert_eq!(family.renderer.trial().user, Fit::Exact, "{template}");
+        assert_eq!(family.renderer.check_continuation().user, Fit::Exact, "{template}");
     }
 }
 
 #[test]
 fn template_that_rewrites_earlier_turns_is_detected() {
     let dated = "{% for m in messages %}<|im_start|>{% if loop.first %}{{ loop.length }} {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    assert_eq!(Family::new(dated).renderer.trial().user, Fit::NoBoundary, "a new message changes the beginning");
+    assert_eq!(
+        Family::new(dated).renderer.check_continuation().user,
+        Fit::NoBoundary,
+        "a new message changes the beginning"
+    );
     let ageing = "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' and loop.index0 < loop.length - 3 %}old {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    assert_eq!(Family::new(ageing).renderer.trial().user, Fit::Rewrites);
+    assert_eq!(Family::new(ageing).renderer.check_continuation().user, Fit::Rewrites);
     let refusing =
         "{% if messages | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}{{ messages[0].content }}";
-    assert_eq!(Family::new(refusing).renderer.trial().user, Fit::Refused);
+    assert_eq!(Family::new(refusing).renderer.check_continuation().user, Fit::Refused);
     let silent = "{{ messages[0].content }}{% if add_generation_prompt %}<|im_start|>{% endif %}";
-    assert_eq!(Family::new(silent).renderer.trial().user, Fit::NoBoundary);
+    assert_eq!(Family::new(silent).renderer.check_continuation().user, Fit::NoBoundary);
 }

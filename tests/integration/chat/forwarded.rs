@@ -10,10 +10,10 @@ use super::super::support::binary::{Binary, output};
 use super::super::support::client::{Answer, Connection, get, post, request, written};
 use super::super::support::demo::Demo;
 use super::super::support::fixture::Fixture;
-use super::super::support::hand::{Hand, STREAM, chunk, soon};
+use super::super::support::manual_upstream::{ManualUpstream, STREAM, chunk, soon};
 use super::super::support::proxy::Proxy;
 use super::super::support::upstream::{
-    Deed, Nature, Upstream, UpstreamRequest, json_message, message, stream, torn_stream,
+    EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, message, stream, torn_stream,
 };
 
 const PATH: &str = "/sessions/s/v1/chat/completions";
@@ -72,7 +72,7 @@ impl RecordedReply {
     }
 
     /// Sends the reply, a stream in pieces of 97 bytes.
-    fn deed(&self, reply: &str) -> Deed {
+    fn fake_reply(&self, reply: &str) -> FakeReply {
         match self.is_stream() {
             true => stream(&reply.as_bytes().chunks(97).collect::<Vec<_>>()),
             false => json_message(200, reply.as_bytes()),
@@ -85,10 +85,10 @@ fn body() -> Value {
     json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8, "temperature": 1})
 }
 
-/// An engine that answers chats with `deed`, and a tokentap that forwards chats to it.
-async fn start(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
-    let upstream = Upstream::start(Nature::default(), move |asked: &UpstreamRequest| match &*asked.path {
-        "/v1/chat/completions" => deed.clone(),
+/// An engine that answers chats with `fake_reply`, and a tokentap that forwards chats to it.
+async fn start(fake_reply: FakeReply, flags: &[&str]) -> (Upstream, Proxy) {
+    let upstream = Upstream::start(EngineProfile::default(), move |asked: &UpstreamRequest| match &*asked.path {
+        "/v1/chat/completions" => fake_reply.clone(),
         _ => native(asked),
     })
     .await;
@@ -97,7 +97,7 @@ async fn start(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
 }
 
 /// Answers any prompt with four tokens.
-fn native(asked: &UpstreamRequest) -> Deed {
+fn native(asked: &UpstreamRequest) -> FakeReply {
     let body = asked.json();
     let logprobs = json!([[-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null]]);
     let meta = json!({"id": body["rid"], "finish_reason": {"type": "length", "length": 4}, "completion_tokens": 4,
@@ -146,7 +146,7 @@ async fn ids_that_the_engine_reports_become_an_untrained_turn() {
     for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
         let framed = recorded.is_stream().then(|| recorded.framed());
         for reply in [Some(recorded.reply.clone()), framed].into_iter().flatten() {
-            let (upstream, proxy) = start(recorded.deed(&reply), &[]).await;
+            let (upstream, proxy) = start(recorded.fake_reply(&reply), &[]).await;
             let answer = ask(&proxy, &[("accept-encoding", "gzip")], &body()).await;
             assert_eq!((answer.status, answer.complete), (200, true));
             assert_eq!(answer.text(), recorded.bare(), "only members that were requested");
@@ -210,7 +210,7 @@ async fn client_that_requests_ids_gets_them_in_the_requested_form() {
             (&[yes(2)], body(), true, None),
         ] {
             let reply = if framed && recorded.is_stream() { recorded.framed() } else { recorded.reply.clone() };
-            let (upstream, proxy) = start(recorded.deed(&reply), &[]).await;
+            let (upstream, proxy) = start(recorded.fake_reply(&reply), &[]).await;
             let answer = ask(&proxy, headers, &body).await;
             let about = format!("{headers:?} {body}");
             let all = recorded.reply.rfind(",\"sglext\":").unwrap();
@@ -231,9 +231,11 @@ async fn client_that_requests_ids_gets_them_in_the_requested_form() {
 async fn engine_configured_to_return_ids_returns_them_to_clients() {
     let recorded = RecordedReply::whole();
     let reply = recorded.reply.clone();
-    let nature =
-        Nature { server_info: json!({"return_input_ids": true, "return_output_ids": true}), ..Nature::default() };
-    let upstream = Upstream::start(nature, move |_| json_message(200, reply.as_bytes())).await;
+    let profile = EngineProfile {
+        server_info: json!({"return_input_ids": true, "return_output_ids": true}),
+        ..EngineProfile::default()
+    };
+    let upstream = Upstream::start(profile, move |_| json_message(200, reply.as_bytes())).await;
     let proxy = Proxy::probed(upstream.addr, &["--chat", "passthrough"]).await;
     assert_eq!(ask(&proxy, &[], &body()).await.text(), recorded.reply);
     assert_eq!(session(&proxy).await["list"][0]["fault"], "forwarded");
@@ -244,7 +246,7 @@ async fn other_sglext_members_are_kept() {
     let recorded = RecordedReply::streamed();
     let details = ",\"sglext\":{\"cached_tokens_details\":{\"device\":9},\"spec_tokens_details\":null";
     let reply = recorded.reply.replace(",\"sglext\":{\"input_ids\"", &format!("{details},\"input_ids\""));
-    let (_upstream, proxy) = start(recorded.deed(&reply), &[]).await;
+    let (_upstream, proxy) = start(recorded.fake_reply(&reply), &[]).await;
     let at = reply.find(",\"input_ids\"").unwrap();
     let end = reply.find("]]}").unwrap() + 2;
     assert_eq!(ask(&proxy, &[], &body()).await.text(), [&reply[..at], &reply[end..]].concat());
@@ -279,20 +281,20 @@ async fn reply_without_ids_passes_unchanged_and_marks_the_session_incomplete() {
     for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
         let other = recorded.reply.replace("_ids\":", "\":");
         for reply in [recorded.bare(), other] {
-            let (_upstream, proxy) = start(recorded.deed(&reply), &[]).await;
+            let (_upstream, proxy) = start(recorded.fake_reply(&reply), &[]).await;
             let answer = ask(&proxy, &[], &body()).await;
             assert!(answer.complete, "{reply}");
             assert_uncaptured(&proxy, &answer, &reply).await;
         }
         let none = recorded.reply.replace("\"input_ids\":[", "\"input_ids\":[-1,");
-        let (_upstream, proxy) = start(recorded.deed(&none), &[]).await;
+        let (_upstream, proxy) = start(recorded.fake_reply(&none), &[]).await;
         assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, &recorded.bare()).await;
-        let (_upstream, proxy) = start(recorded.deed(&recorded.reply), &["--max-reply-bytes", "100"]).await;
+        let (_upstream, proxy) = start(recorded.fake_reply(&recorded.reply), &["--max-reply-bytes", "100"]).await;
         assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, &recorded.reply).await;
     }
     let (_upstream, proxy) = start(json_message(200, b"not JSON"), &[]).await;
     assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, "not JSON").await;
-    let packed = Deed::ScriptedOutput(vec![message(200, &[("content-encoding", "gzip")], b"\x1f\x8b")]);
+    let packed = FakeReply::KeepAlive(vec![message(200, &[("content-encoding", "gzip")], b"\x1f\x8b")]);
     let (_upstream, proxy) = start(packed, &[]).await;
     assert_eq!(ask(&proxy, &[], &body()).await.body, b"\x1f\x8b");
     assert_eq!(proxy.metric(UNCAPTURED).await, 1.0);
@@ -318,7 +320,11 @@ async fn broken_stream_is_a_turn_only_after_the_ids() {
         let answer = ask(&proxy, &[], &body()).await;
         let expected =
             if turns == 1 { [&framed[..ids], &framed[done..end]].concat() } else { framed[..end].to_owned() };
-        assert_eq!((answer.text(), answer.complete), (expected, false), "{end}: the client's stream breaks, too");
+        assert_eq!(
+            (answer.text(), answer.complete),
+            (expected, false),
+            "{end}: the client's stream is truncated as well"
+        );
         let shown = session(&proxy).await;
         assert_eq!((&shown["turns"], &shown["incomplete"]), (&json!(turns), &json!(turns == 0)), "{end}");
         assert_eq!(proxy.metric(UNCAPTURED).await, f64::from(1 - turns), "{end}");
@@ -331,23 +337,23 @@ async fn disconnected_client_leaves_a_turn_only_after_every_finish_reason() {
     let framed = recorded.framed();
     let (ids, done) = (framed.find("event: ").unwrap(), framed.find("data: [DONE]").unwrap());
     let finish = framed[..ids].trim_end().rfind("data: ").unwrap();
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--chat", "passthrough"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--chat", "passthrough"]).await;
     for (name, leaves_early) in [("early", true), ("late", false)] {
         let mut client = Connection::open(proxy.data).await;
         let path = format!("/sessions/{name}/v1/chat/completions");
         client.send(&written(proxy.data, "POST", &path, &[], body().to_string().as_bytes())).await;
-        let mut call = hand.next().await;
-        call.say(STREAM).await;
-        call.say(&chunk(&framed.as_bytes()[..finish])).await;
+        let mut call = upstream.next().await;
+        call.send(STREAM).await;
+        call.send(&chunk(&framed.as_bytes()[..finish])).await;
         let has = |text: &'static str| move |read: &[u8]| memchr::memmem::find(read, text.as_bytes()).is_some();
         assert!(client.read_until(has("offee")).await, "content is forwarded at once");
         if leaves_early {
             drop(client);
-            call.gone().await;
+            call.closed().await;
             continue;
         }
-        call.say(&chunk(&framed.as_bytes()[finish..ids])).await;
+        call.send(&chunk(&framed.as_bytes()[finish..ids])).await;
         let ended = has("\"finish_reason\":\"length\"");
         let meanwhile = async {
             for _ in 0..50 {
@@ -356,16 +362,16 @@ async fn disconnected_client_leaves_a_turn_only_after_every_finish_reason() {
         };
         tokio::select! {
             biased;
-            _ = client.read_until(ended) => panic!("a client that has this may leave before the ids come"),
+            _ = client.read_until(ended) => panic!("the finish reason must be held back until the ids arrive"),
             () = meanwhile => {}
         }
-        call.say(&chunk(&framed.as_bytes()[ids..done])).await;
-        assert!(client.read_until(ended).await, "the end mark is not waited for");
+        call.send(&chunk(&framed.as_bytes()[ids..done])).await;
+        assert!(client.read_until(ended).await, "the finish reason is forwarded before `[DONE]` arrives");
         let shown = get(proxy.control, "/v1/sessions/late").await.json();
-        assert_eq!(shown["turns"], 1, "it is recorded before the client has the end");
+        assert_eq!(shown["turns"], 1, "the turn is recorded before the client has the finish reason");
         drop(client);
     }
-    soon("the early one is counted", async { while proxy.metric(UNCAPTURED).await < 1.0 {} }).await;
+    soon("the early disconnect is counted", async { while proxy.metric(UNCAPTURED).await < 1.0 {} }).await;
     assert_eq!(get(proxy.control, "/v1/sessions/early").await.json()["incomplete"], true);
     assert_eq!(get(proxy.control, "/v1/sessions/late").await.json()["incomplete"], false);
 }
@@ -373,8 +379,8 @@ async fn disconnected_client_leaves_a_turn_only_after_every_finish_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delivered_reply_survives_a_crash() {
     for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
-        let reply = recorded.deed(&recorded.reply);
-        let upstream = Upstream::start(Nature::default(), move |_| reply.clone()).await;
+        let reply = recorded.fake_reply(&recorded.reply);
+        let upstream = Upstream::start(EngineProfile::default(), move |_| reply.clone()).await;
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().to_str().unwrap();
         let binary = Binary::with_flags(upstream.addr, &["--chat", "passthrough", "--data-dir", dir]).await;
@@ -392,9 +398,9 @@ async fn delivered_reply_survives_a_crash() {
 #[tokio::test(flavor = "multi_thread")]
 async fn image_chat_is_forwarded_while_other_chats_are_rendered() {
     let recorded = RecordedReply::whole();
-    let reply = recorded.deed(&recorded.reply);
-    let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
-    let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| match &*asked.path {
+    let reply = recorded.fake_reply(&recorded.reply);
+    let profile = EngineProfile { server_info: json!({"sampling_defaults": "openai"}), ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, move |asked: &UpstreamRequest| match &*asked.path {
         "/v1/chat/completions" => reply.clone(),
         _ => native(asked),
     })
@@ -418,8 +424,8 @@ async fn rendered_call_keeps_the_tokens_of_a_forwarded_turn() {
     assert_ne!(output[..output.len() - 1], encode("The lamp."));
     let reply = json!({"id": "r", "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop",
         "message": {"role": "assistant", "content": "The lamp."}}], "sglext": {"input_ids": prompt, "output_ids": [output]}});
-    let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
-    let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| match &*asked.path {
+    let profile = EngineProfile { server_info: json!({"sampling_defaults": "openai"}), ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, move |asked: &UpstreamRequest| match &*asked.path {
         "/v1/chat/completions" => json_message(200, reply.to_string().as_bytes()),
         _ => native(asked),
     })
@@ -441,7 +447,7 @@ async fn rendered_call_keeps_the_tokens_of_a_forwarded_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn oversize_body_passes_uncaptured() {
     let recorded = RecordedReply::whole();
-    let (_upstream, proxy) = start(recorded.deed(&recorded.reply), &["--max-request-bytes", "300"]).await;
+    let (_upstream, proxy) = start(recorded.fake_reply(&recorded.reply), &["--max-request-bytes", "300"]).await;
     let answer = ask(&proxy, &[], &body()).await;
     assert_eq!((answer.text(), answer.header("x-tokentap-session")), (recorded.bare(), Some("s")));
     let mut long = body();
@@ -455,7 +461,7 @@ async fn oversize_body_passes_uncaptured() {
 async fn ids_are_not_requested_without_a_session_or_recording() {
     let recorded = RecordedReply::whole();
     for (flags, path) in [(&[][..], "/v1/chat/completions"), (&["--record", "false"], PATH)] {
-        let (upstream, proxy) = start(recorded.deed(&recorded.reply), flags).await;
+        let (upstream, proxy) = start(recorded.fake_reply(&recorded.reply), flags).await;
         let answer = post(proxy.data, path, body().to_string().as_bytes()).await;
         assert_eq!(answer.text(), recorded.reply);
         assert_eq!(requested_ids(&upstream), [false; 3]);

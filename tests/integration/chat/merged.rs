@@ -7,11 +7,11 @@ use tokentap::tokenizer::Renderer;
 
 use super::super::support::client::{get, post};
 use super::super::support::proxy::Proxy;
-use super::super::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, stream};
+use super::super::support::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, stream};
 use super::TOKENIZER;
 
 /// A stream of two events; the second merges all tokens after the first. It has logprobs if they were requested.
-fn merged(asked: &UpstreamRequest, ids: &[u32], text: &str) -> Deed {
+fn merged(asked: &UpstreamRequest, ids: &[u32], text: &str) -> FakeReply {
     let body = asked.json();
     let wants_logprobs = body["return_logprob"] == true;
     let event = |count: usize, listed: &[u32], finish: Value| {
@@ -36,13 +36,13 @@ async fn ids_missing_from_a_merged_event_are_returned() {
     let ids = renderer.tokenizer().encode(text).unwrap();
     assert!(ids.len() > 3);
     let sampled = ids.clone();
-    let nature = Nature {
+    let profile = EngineProfile {
         streaming: "ids",
         flat: false,
         server_info: json!({"sampling_defaults": "openai"}),
-        ..Nature::default()
+        ..EngineProfile::default()
     };
-    let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| merged(asked, &sampled, text)).await;
+    let upstream = Upstream::start(profile, move |asked: &UpstreamRequest| merged(asked, &sampled, text)).await;
     let proxy = Proxy::probed(upstream.addr, &["--tokenizer", TOKENIZER]).await;
     let mut chats = proxy.parts.chats.clone();
     drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());

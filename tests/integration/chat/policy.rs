@@ -83,7 +83,7 @@ async fn conversation_continues_after_a_restart() {
     let start_chat = async || {
         let mut binary = alone.start_binary(&dir, &["--tokenizer", TOKENIZER]).await;
         let message = "chat completions are served from tokens";
-        if !binary.told.iter().any(|line| line["message"] == message) {
+        if !binary.skipped_lines.iter().any(|line| line["message"] == message) {
             binary.logged(message).await;
         }
         binary

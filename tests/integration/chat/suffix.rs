@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::Preparation;
-use tokentap::chat::reading::ParserSettings;
+use tokentap::chat::prompt::PromptBuilder;
+use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::session::{Call, Draft, Store, StoreLimits, TurnMetadata};
@@ -26,14 +26,14 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
         let body = json!({"messages": messages, "tools": super::tools()}).to_string();
         let request = ChatRequest::parse(Bytes::from(body)).unwrap();
         let session = store.session("s");
-        let preparation = Preparation {
+        let builder = PromptBuilder {
             renderer: &renderer,
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
             parser: ParserSettings { format: Some("hermes".into()), separate: true },
         };
-        let prepared = preparation.prepare(&request.conversation).unwrap();
-        costs.push((prepared.rendered, prepared.ids.len() - prepared.known));
+        let prepared = builder.prepare(&request.conversation).unwrap();
+        costs.push((prepared.rendered, prepared.ids.len() - prepared.reused));
         let answer = "was lit at dusk";
         let mut response = renderer.tokenizer().encode(answer).unwrap();
         response.extend(renderer.end_of_turn());

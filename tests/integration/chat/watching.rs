@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
 
 use super::super::support::client::get;
-use super::super::support::hand::soon;
+use super::super::support::manual_upstream::soon;
 use super::{Chat, messages, tools, with_say};
 
 #[tokio::test]
@@ -53,13 +53,13 @@ async fn drift_is_counted_by_kind() {
         list.push(json!({"role": "user", "content": "And?"}));
         body
     };
-    let body = json!({"messages": messages(&[("user", "ScriptedOutput it.")])});
+    let body = json!({"messages": messages(&[("user", "Say it.")])});
     let reply = chat.say(&body, "The lamp is lit.<|im_end|>").await;
     chat.say(&next(&reply, &body), "x<|im_end|>").await;
     wait_for_metric(&chat, "tokentap_chat_drift_total{drift=\"none\"}", 1.0).await;
     // the same text in other tokens
     let mut odd = body.clone();
-    odd["messages"][0]["content"] = json!("ScriptedOutput it otherwise.");
+    odd["messages"][0]["content"] = json!("Say it otherwise.");
     let letters: Vec<u32> = "The lamp".chars().flat_map(|letter| chat.demo.encode(&letter.to_string())).collect();
     let end = chat.demo.encode("<|im_end|>");
     let mut asked = odd.clone();

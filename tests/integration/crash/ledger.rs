@@ -9,7 +9,7 @@ use tokentap::demo::{Engine, Position, SamplingParams};
 use tokio::sync::watch;
 
 use crate::support::client::get;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 /// A turn, as a client read it or as tokentap recorded it.
 #[derive(Debug, Clone, Default, PartialEq)]

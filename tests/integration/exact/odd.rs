@@ -8,17 +8,20 @@ use tokentap::engine::probe::{Capabilities, Plugin, Survey};
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, json_message, stream};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, stream};
 
-/// Starts an engine whose plugin and masks the probe has found, and which then answers with `deed`.
-async fn engine(nature: Nature, deed: impl Fn(&UpstreamRequest) -> Deed + Send + Sync + 'static) -> (Upstream, Proxy) {
-    let upstream = Upstream::start(Nature { plugin: true, masks: true, ..nature }, deed).await;
+/// Starts an engine whose plugin and masks the probe has found, and which then answers with `fake_reply`.
+async fn engine(
+    profile: EngineProfile,
+    fake_reply: impl Fn(&UpstreamRequest) -> FakeReply + Send + Sync + 'static,
+) -> (Upstream, Proxy) {
+    let upstream = Upstream::start(EngineProfile { plugin: true, masks: true, ..profile }, fake_reply).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     (upstream, proxy)
 }
 
 async fn scripted(reply: Value) -> (Upstream, Proxy) {
-    engine(Nature::default(), move |_| json_message(200, reply.to_string().as_bytes())).await
+    engine(EngineProfile::default(), move |_| json_message(200, reply.to_string().as_bytes())).await
 }
 
 async fn ask(proxy: &Proxy, body: &Value) -> Answer {
@@ -34,7 +37,7 @@ fn object(tokens: usize, finish: Option<&str>, more: Value) -> Value {
     json!({"text": "", "output_ids": (0..tokens).collect::<Vec<_>>(), "meta_info": meta})
 }
 
-fn events(objects: &[Value]) -> Deed {
+fn events(objects: &[Value]) -> FakeReply {
     let texts: Vec<String> =
         objects.iter().map(|object| format!("data: {object}\n\n")).chain(["data: [DONE]\n\n".to_owned()]).collect();
     let pieces: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
@@ -133,7 +136,7 @@ async fn supports_that_lag_behind_their_tokens_are_null() {
         whole(4, None),
         whole(5, Some("length")),
     ];
-    let (_upstream, proxy) = engine(Nature::default(), move |_| events(&cut)).await;
+    let (_upstream, proxy) = engine(EngineProfile::default(), move |_| events(&cut)).await;
     let body = json!({"input_ids": [1], "stream": true, "sampling_params": {"top_k": 20, "max_new_tokens": 5},
         "entropy_options": {"estimator": "sampled"}});
     let last = ask(&proxy, &body).await.events().pop().unwrap();
@@ -148,7 +151,7 @@ async fn supports_that_lag_behind_their_tokens_are_null() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_rejected_for_added_members_is_resent_unchanged() {
     for (status, sampled) in [(400, true), (500, true), (400, false), (500, false)] {
-        let (upstream, proxy) = engine(Nature::default(), move |asked| {
+        let (upstream, proxy) = engine(EngineProfile::default(), move |asked| {
             let body = asked.json();
             let added = body["return_sampling_mask"] == true || !body["sampling_params"]["custom_params"].is_null();
             match added {
@@ -196,8 +199,8 @@ async fn aborted_request_does_not_disable_the_plugin() {
     let mut end = object(4, Some("abort"), json!({"output_token_entropy": [0.75, 1.0]}));
     end["meta_info"]["output_token_logprobs"] = delta(&[2, 3, 0, 1, 2, 3]);
     let script = [begin, end];
-    let nature = Nature { streaming: "incremental", ..Nature::default() };
-    let (_upstream, proxy) = engine(nature, move |_| events(&script)).await;
+    let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+    let (_upstream, proxy) = engine(profile, move |_| events(&script)).await;
     let mut body = body.clone();
     body["stream"] = json!(true);
     let answer = ask(&proxy, &body).await.events();
@@ -224,8 +227,8 @@ async fn out_of_range_entropy_is_null_and_the_next_request_uses_top_k() {
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_params_of_the_server_are_not_replaced() {
     let preferred = json!({"custom_params": {"thinking_budget": 100}});
-    let nature = Nature { preferred, ..Nature::default() };
-    let (upstream, proxy) = engine(nature, |_| json_message(200, b"{}")).await;
+    let profile = EngineProfile { preferred, ..EngineProfile::default() };
+    let (upstream, proxy) = engine(profile, |_| json_message(200, b"{}")).await;
     for (sent, asks) in [
         (json!({"input_ids": [1]}), false),
         (json!({"input_ids": [1], "sampling_params": {"temperature": 0.5}}), false),
@@ -242,7 +245,7 @@ async fn custom_params_of_the_server_are_not_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_supports_of_cumulative_streams_are_not_requested() {
-    let (upstream, proxy) = engine(Nature::default(), |_| json_message(200, b"{}")).await;
+    let (upstream, proxy) = engine(EngineProfile::default(), |_| json_message(200, b"{}")).await;
     for (stream, top_k, tokens, reason) in [
         (true, 20, 500, None),
         (true, 1000, 500, Some("cumulative_stream")),
@@ -262,8 +265,8 @@ async fn large_supports_of_cumulative_streams_are_not_requested() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unanswered_probe_resets_the_capabilities() {
-    let nature = Nature { answers_probe: false, ..Nature::default() };
-    let upstream = Upstream::start(nature, |_| json_message(503, b"{}")).await;
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, |_| json_message(503, b"{}")).await;
     let config = crate::support::proxy::config(upstream.addr, &[]);
     let client = Client::try_new(&config.upstream, &config.keys, &config.limits).unwrap();
     let probe = Survey::new(Engines::try_new(client, &[]).unwrap(), Some(1024), 20);

@@ -1,7 +1,7 @@
 //! The faults of an engine: its action, the client's expected view, and the expected turn.
 
 use super::doors::{RequestKind, TOKENS};
-use crate::support::hand::chunk;
+use crate::support::manual_upstream::chunk;
 use crate::support::upstream::message;
 
 /// An engine's action on one request, and the expected result.
@@ -15,7 +15,7 @@ pub struct Script {
     pub view: ClientView,
     /// Tokens and fault of the recorded turn.
     pub turn: Option<(usize, Option<&'static str>)>,
-    /// Whether it is counted as a failure of the engine.
+    /// Whether the reply is counted as a failure of the engine.
     pub blamed: bool,
 }
 
@@ -25,7 +25,7 @@ pub enum End {
     Close,
     /// Resets the connection after the client has received this many pieces.
     Reset(usize),
-    /// Closes its side and waits for the other.
+    /// Closes its side, then waits until tokentap closes the other.
     HalfClose,
     /// Waits until tokentap has closed the connection.
     Refused,
@@ -112,7 +112,7 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "it closes behind the head (200 and nothing more)",
+        name: "it closes after the head (200 and nothing more)",
         script: |kind| Some(cut_or_refused(kind, kind.head(None), End::Close, 0)),
     },
     Case { name: "it closes within the body", script: |kind| Some(cut_or_refused(kind, half(kind), End::Close, 1)) },
@@ -122,11 +122,11 @@ pub const CASES: &[Case] = &[
         script: |kind| kind.is_stream().then(|| cut(kind, kind.prefix(2), End::Close, 2)),
     },
     Case {
-        name: "it closes behind the last event",
+        name: "it closes after the last event",
         script: |kind| kind.is_stream().then(|| cut(kind, kind.prefix(TOKENS), End::Close, TOKENS)),
     },
     Case {
-        name: "it closes behind `[DONE]`",
+        name: "it closes after `[DONE]`",
         script: |kind| kind.is_stream().then(|| cut(kind, kind.prefix(TOKENS + 1), End::Close, TOKENS + 1)),
     },
     Case {
@@ -138,7 +138,7 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "it sends a chunk that is none",
+        name: "it sends an invalid chunk",
         script: |kind| {
             let reply = [&kind.prefix(1)[..], b"zz\r\n"].concat();
             kind.is_stream().then(|| cut(kind, reply, End::Refused, 1))
@@ -171,7 +171,7 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "it sends a second reply behind the first",
+        name: "it sends a second reply after the first",
         script: |kind| Some(whole(kind, [kind.healthy(), stray()].concat(), End::Refused)),
     },
     Case {
@@ -195,15 +195,15 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "it closes its side behind the reply",
+        name: "it closes its side after the reply",
         script: |kind| Some(whole(kind, kind.healthy(), End::HalfClose)),
     },
     Case {
-        name: "only its close ends the reply",
+        name: "the reply is close-delimited",
         script: |kind| Some(whole(kind, unframed(kind, &kind.pieces().concat()), End::Close)),
     },
     Case {
-        name: "only its close would end the reply, and it comes early",
+        name: "the reply is close-delimited, and it closes early",
         script: |kind| {
             let reply = unframed(kind, &kind.pieces()[0]);
             Some(Script { view: ClientView::Ended(1), blamed: false, ..cut(kind, reply, End::Close, 1) })

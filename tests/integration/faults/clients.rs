@@ -1,14 +1,14 @@
-//! Clients that leave, in every way that a connection can end.
+//! Clients that disconnect, in every way that a connection can end.
 
 use super::doors::RequestKind;
 use super::stage::{assert_next_request, metric, turns, wait_until_idle};
 use crate::support::client::{Connection, written};
-use crate::support::hand::{Call, Hand, soon};
+use crate::support::manual_upstream::{Call, ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
-pub const HALF_CLOSE: &str = "the client closes its side behind its request";
+pub const HALF_CLOSE: &str = "the client closes its side after its request";
 pub const RESET: &str = "the client resets";
-pub const UPLOAD: &str = "the client breaks off its upload";
+pub const UPLOAD: &str = "the client aborts its upload";
 pub const SILENCE: &str = "the engine sends its head and then nothing, and the client leaves";
 
 /// How much of its reply the engine has sent when the client leaves.
@@ -21,18 +21,18 @@ enum Progress {
 
 /// Sends a request and the first part of its reply.
 async fn begin_exchange(
-    hand: &mut Hand,
+    upstream: &mut ManualUpstream,
     mut client: Connection,
     request: &[u8],
     kind: RequestKind,
     progress: Progress,
 ) -> (Connection, Call) {
     client.send(request).await;
-    let mut call = hand.next().await;
+    let mut call = upstream.next().await;
     match progress {
         Progress::Nothing => {}
-        Progress::Head => call.say(&kind.head(None)).await,
-        Progress::Piece => call.say(&kind.prefix(1)).await,
+        Progress::Head => call.send(&kind.head(None)).await,
+        Progress::Piece => call.send(&kind.prefix(1)).await,
     }
     if kind != RequestKind::Whole {
         let last = match progress {
@@ -48,7 +48,7 @@ async fn begin_exchange(
 
 /// Asserts that the engine gets the aborts, all permits are released, and the next client is served.
 async fn assert_abandoned(
-    hand: &mut Hand,
+    upstream: &mut ManualUpstream,
     proxy: &Proxy,
     kind: RequestKind,
     session: &str,
@@ -59,7 +59,7 @@ async fn assert_abandoned(
     // one abort by the id that tokentap assigned, one by the id that the engine reported
     let aborts = if kind == RequestKind::Forward { 0 } else { 1 + usize::from(named) };
     for _ in 0..aborts {
-        let abort = hand.next().await;
+        let abort = upstream.next().await;
         abort.aborted();
         abort.ok().await;
     }
@@ -74,26 +74,26 @@ async fn assert_abandoned(
         0.0,
         "{about}: not a failure of the engine"
     );
-    assert_next_request(hand, &mut Connection::open(proxy.data).await, proxy.data, about).await;
+    assert_next_request(upstream, &mut Connection::open(proxy.data).await, proxy.data, about).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnect_of_any_kind_cuts_the_reply_and_aborts_the_generation() {
     for (streaming, kinds) in RequestKind::ALL {
-        let mut hand = Hand::streaming(streaming).await;
-        let proxy = Proxy::probed(hand.addr, &[]).await;
+        let mut upstream = ManualUpstream::streaming(streaming).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
         let mut generated = 0.0;
         for kind in kinds {
             for progress in [Progress::Nothing, Progress::Head, Progress::Piece] {
                 for way in [HALF_CLOSE, RESET, SILENCE] {
-                    leave(&mut hand, &proxy, *kind, progress, way).await;
+                    leave(&mut upstream, &proxy, *kind, progress, way).await;
                     generated += f64::from(u8::from(*kind != RequestKind::Forward));
                 }
             }
         }
         let disconnects = metric(proxy.control, "tokentap_client_disconnects_total", "").await;
         assert_eq!(disconnects, generated, "all generations are counted");
-        assert!(!hand.has_more());
+        assert!(!upstream.has_more());
     }
 }
 
@@ -102,28 +102,29 @@ async fn open(proxy: &Proxy, way: &str) -> Connection {
     if way == RESET { Connection::abrupt(proxy.data).await } else { Connection::open(proxy.data).await }
 }
 
-async fn leave(hand: &mut Hand, proxy: &Proxy, kind: RequestKind, progress: Progress, way: &str) {
+async fn leave(upstream: &mut ManualUpstream, proxy: &Proxy, kind: RequestKind, progress: Progress, way: &str) {
     let about = format!("{kind:?}, {progress:?}: {way}");
     let session = format!("{kind:?}-{progress:?}-{}", way.len());
     let client = open(proxy, way).await;
-    let (mut client, call) = begin_exchange(hand, client, &kind.request(proxy.data, &session), kind, progress).await;
+    let (mut client, call) =
+        begin_exchange(upstream, client, &kind.request(proxy.data, &session), kind, progress).await;
     match way {
         // tokentap cannot distinguish a half-closed client from one that is gone
         HALF_CLOSE => {
             client.finish().await;
             let answer = soon("an end", client.answer()).await;
-            assert!(!answer.complete, "{about}: it is cut, not ended: {}", answer.text());
+            assert!(!answer.complete, "{about}: the reply is cut and does not look complete: {}", answer.text());
         }
         _ => drop(client),
     }
-    call.gone().await;
-    assert_abandoned(hand, proxy, kind, &session, progress, &about).await;
+    call.closed().await;
+    assert_abandoned(upstream, proxy, kind, &session, progress, &about).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_upload_generates_nothing() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     for path in ["/a/path/of/its/own", "/generate"] {
         for way in [HALF_CLOSE, RESET] {
             let about = format!("{UPLOAD}: {path}, {way}");
@@ -137,7 +138,7 @@ async fn aborted_upload_generates_nothing() {
                 soon("it is being served", served).await;
                 None
             } else {
-                Some(hand.next().await)
+                Some(upstream.next().await)
             };
             if way == RESET {
                 drop(client);
@@ -147,12 +148,12 @@ async fn aborted_upload_generates_nothing() {
                 assert_ne!(answer.status, 200, "{about}: {}", answer.text());
             }
             if let Some(call) = call {
-                call.gone().await;
+                call.closed().await;
             }
             wait_until_idle(proxy.control).await;
-            assert!(!hand.has_more(), "{about}: the engine generates nothing, so nothing is aborted");
+            assert!(!upstream.has_more(), "{about}: the engine generates nothing, so nothing is aborted");
             assert_eq!(turns(proxy.control, "s").await, vec![], "{about}");
-            assert_next_request(&mut hand, &mut Connection::open(proxy.data).await, proxy.data, &about).await;
+            assert_next_request(&mut upstream, &mut Connection::open(proxy.data).await, proxy.data, &about).await;
         }
     }
     assert_eq!(metric(proxy.control, "tokentap_upstream_errors_total", "").await, 0.0, "no failure of the engine");

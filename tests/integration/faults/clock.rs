@@ -10,7 +10,7 @@ use crate::crash::StandaloneEngine;
 use crate::crash::trainers::generate_turn;
 use crate::support::binary::Binary;
 use crate::support::client::get;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 pub const JUMPS: &str = "the time of day jumps";
 

@@ -3,20 +3,20 @@
 use super::doors::{RequestKind, TOKENS};
 use super::stage::metric;
 use crate::support::client::Connection;
-use crate::support::hand::{Hand, chunk, soon};
+use crate::support::manual_upstream::{ManualUpstream, chunk, soon};
 use crate::support::proxy::Proxy;
 use tokentap::session::Fault;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_cut_at_any_byte_delivers_and_records_its_complete_events() {
     for (streaming, kind) in [("incremental", RequestKind::Incremental), ("cumulative", RequestKind::Cumulative)] {
-        let mut hand = Hand::streaming(streaming).await;
-        let proxy = Proxy::probed(hand.addr, &[]).await;
+        let mut upstream = ManualUpstream::streaming(streaming).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
         let pieces = kind.pieces();
         let body = pieces.concat();
         let mut client = Connection::open(proxy.data).await;
         client.send(&kind.request(proxy.data, &format!("{kind:?}"))).await;
-        hand.next().await.reply(&kind.healthy()).await;
+        upstream.next().await.reply(&kind.healthy()).await;
         let healthy = client.answer().await.text();
         let events: Vec<&str> = healthy.split_inclusive("\n\n").collect();
         for at in 0..=body.len() {
@@ -28,9 +28,9 @@ async fn stream_cut_at_any_byte_delivers_and_records_its_complete_events() {
             let session = format!("{kind:?}-{at}");
             let mut client = Connection::open(proxy.data).await;
             client.send(&kind.request(proxy.data, &session)).await;
-            let mut call = hand.next().await;
+            let mut call = upstream.next().await;
             let sent = if at == 0 { Vec::new() } else { chunk(&body[..at]) };
-            call.say(&[kind.head(None), sent].concat()).await;
+            call.send(&[kind.head(None), sent].concat()).await;
             drop(call);
             let answer = soon("the stream is cut", client.answer()).await;
             assert_eq!((answer.status, answer.complete), (200, false), "{kind:?} cut at {at}");
@@ -46,6 +46,6 @@ async fn stream_cut_at_any_byte_delivers_and_records_its_complete_events() {
         assert_eq!(metric(proxy.control, "tokentap_aborts_sent_total", "").await, 0.0);
         let broken = metric(proxy.control, "tokentap_upstream_errors_total", "reset").await;
         assert_eq!(broken, (body.len() + 1) as f64, "{kind:?}: each is the engine's failure");
-        assert!(!hand.has_more(), "{kind:?}: each was sent once");
+        assert!(!upstream.has_more(), "{kind:?}: each was sent once");
     }
 }

@@ -7,7 +7,7 @@ use super::doors::{RequestKind, TOKENS};
 use super::stage::{metric, read, turns, wait_until_idle};
 use crate::support::binary::Binary;
 use crate::support::client::{Connection, get};
-use crate::support::hand::{Call, Hand, soon};
+use crate::support::manual_upstream::{Call, ManualUpstream, soon};
 
 pub const FULL: &str = "the disk is full";
 
@@ -18,11 +18,11 @@ fn limit_files(binary: &Binary, bytes: &str) {
 }
 
 /// Starts a generation of which the engine has sent the first piece.
-async fn begin(hand: &mut Hand, binary: &Binary, kind: RequestKind, session: &str) -> (Connection, Call) {
+async fn begin(upstream: &mut ManualUpstream, binary: &Binary, kind: RequestKind, session: &str) -> (Connection, Call) {
     let mut client = Connection::open(binary.data).await;
     client.send(&kind.request(binary.data, session)).await;
-    let mut call = hand.next().await;
-    call.say(&kind.prefix(1)).await;
+    let mut call = upstream.next().await;
+    call.send(&kind.prefix(1)).await;
     (client, call)
 }
 
@@ -36,21 +36,21 @@ async fn finish(kind: RequestKind, client: &mut Connection, call: Call) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_loses_the_records_of_running_streams_not_their_replies() {
-    let (mut hand, dir) = (Hand::start().await, tempfile::tempdir().unwrap());
+    let (mut upstream, dir) = (ManualUpstream::start().await, tempfile::tempdir().unwrap());
     let flags = ["--data-dir", dir.path().to_str().unwrap()];
-    let binary = Binary::with_flags(hand.addr, &flags).await;
+    let binary = Binary::with_flags(upstream.addr, &flags).await;
     let control = binary.control;
     let kinds = [RequestKind::Whole, RequestKind::Cumulative];
     let mut before = Vec::new();
     for kind in kinds {
-        let (mut client, call) = begin(&mut hand, &binary, kind, &format!("before-{kind:?}")).await;
+        let (mut client, call) = begin(&mut upstream, &binary, kind, &format!("before-{kind:?}")).await;
         finish(kind, &mut client, call).await;
         before.push(read(control, &format!("before-{kind:?}")).await);
     }
     // all of them run when the disk fills
     let mut running = Vec::new();
     for kind in kinds {
-        running.push((kind, begin(&mut hand, &binary, kind, &format!("full-{kind:?}")).await));
+        running.push((kind, begin(&mut upstream, &binary, kind, &format!("full-{kind:?}")).await));
     }
     limit_files(&binary, "0");
     for (kind, (mut client, call)) in running {
@@ -69,7 +69,7 @@ async fn full_disk_loses_the_records_of_running_streams_not_their_replies() {
     let mut after = 0;
     while metric(control, "tokentap_log_degraded", "").await == 1.0 {
         // the log is tried again a second after a failure
-        let (mut client, call) = begin(&mut hand, &binary, RequestKind::Whole, &format!("after-{after}")).await;
+        let (mut client, call) = begin(&mut upstream, &binary, RequestKind::Whole, &format!("after-{after}")).await;
         finish(RequestKind::Whole, &mut client, call).await;
         after += 1;
         assert!(after < 5_000, "the log recovers");
@@ -79,7 +79,7 @@ async fn full_disk_loses_the_records_of_running_streams_not_their_replies() {
     wait_until_idle(control).await;
     binary.kill();
 
-    let binary = Binary::with_flags(hand.addr, &flags).await;
+    let binary = Binary::with_flags(upstream.addr, &flags).await;
     for (kind, before) in kinds.iter().zip(before) {
         assert_eq!(read(binary.control, &format!("before-{kind:?}")).await, before, "{kind:?}");
         assert_eq!(

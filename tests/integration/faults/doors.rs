@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::support::client::written;
-use crate::support::hand::{END, STREAM, chunk};
+use crate::support::manual_upstream::{END, STREAM, chunk};
 use crate::support::upstream::message;
 
 /// The route and the reply format of a request.

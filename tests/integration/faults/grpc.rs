@@ -8,7 +8,7 @@ use super::cases::{CASES, ClientView, End, Script};
 use super::doors::{RequestKind, TOKENS};
 use super::stage::{metric, turns, wait_until_idle};
 use crate::grpc::client::generate;
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 /// A caller's objects, and the status of the call.
@@ -26,15 +26,21 @@ async fn answers(replies: &mut Streaming<GenerateReply>, objects: &mut Vec<Bytes
 }
 
 /// Plays a script for one call.
-async fn play(hand: &mut Hand, proxy: &Proxy, kind: RequestKind, session: &str, script: &Script) -> CallResult {
+async fn play(
+    upstream: &mut ManualUpstream,
+    proxy: &Proxy,
+    kind: RequestKind,
+    session: &str,
+    script: &Script,
+) -> CallResult {
     let mut client = generate(proxy.data).await;
     let request = GenerateRequest { json: kind.body().to_string().into(), session: session.to_owned() };
     let asking = tokio::spawn(async move { client.generate(request).await });
-    let mut call = hand.next().await;
+    let mut call = upstream.next().await;
     if script.bytewise {
-        call.spell(&script.reply).await;
+        call.send_byte_by_byte(&script.reply).await;
     } else {
-        call.say(&script.reply).await;
+        call.send(&script.reply).await;
     }
     let mut objects = Vec::new();
     let mut asking = Some(asking);
@@ -51,9 +57,9 @@ async fn play(hand: &mut Hand, proxy: &Proxy, kind: RequestKind, session: &str, 
         End::Reset(_) => call.reset(),
         End::HalfClose => {
             call.finish().await;
-            call.gone().await;
+            call.closed().await;
         }
-        End::Refused => call.gone().await,
+        End::Refused => call.closed().await,
         End::Late(stray) => late = Some((call, stray)),
     }
     if let Some(asking) = asking {
@@ -64,8 +70,8 @@ async fn play(hand: &mut Hand, proxy: &Proxy, kind: RequestKind, session: &str, 
     }
     let ended = answers(&mut replies.unwrap(), &mut objects, usize::MAX).await;
     if let Some((mut call, stray)) = late {
-        call.say(stray).await;
-        call.gone().await;
+        call.send(stray).await;
+        call.closed().await;
     }
     (objects, ended)
 }
@@ -73,23 +79,23 @@ async fn play(hand: &mut Hand, proxy: &Proxy, kind: RequestKind, session: &str, 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_reply_ends_the_call_with_unavailable() {
     for (streaming, kinds) in RequestKind::ALL {
-        let mut hand = Hand::streaming(streaming).await;
-        let proxy = Proxy::probed(hand.addr, &[]).await;
+        let mut upstream = ManualUpstream::streaming(streaming).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
         for kind in kinds.iter().filter(|kind| **kind != RequestKind::Forward) {
-            all(&mut hand, &proxy, *kind).await;
+            all(&mut upstream, &proxy, *kind).await;
         }
         assert_eq!(proxy.metric("tokentap_aborts_sent_total").await, 0.0);
-        assert!(!hand.has_more(), "each was sent once");
+        assert!(!upstream.has_more(), "each was sent once");
     }
 }
 
 /// Plays every case with one kind of request.
-async fn all(hand: &mut Hand, proxy: &Proxy, kind: RequestKind) {
+async fn all(upstream: &mut ManualUpstream, proxy: &Proxy, kind: RequestKind) {
     for (at, case) in CASES.iter().enumerate() {
         let Some(script) = (case.script)(kind) else { continue };
         let (about, session) = (format!("{kind:?}: {}", case.name), format!("{kind:?}-{at}"));
         let resets = metric(proxy.control, "tokentap_upstream_errors_total", "reset").await;
-        let (objects, ended) = play(hand, proxy, kind, &session, &script).await;
+        let (objects, ended) = play(upstream, proxy, kind, &session, &script).await;
         let whole = if kind.is_stream() { TOKENS } else { 1 };
         let (count, ok) = match script.view {
             ClientView::Refusal => (0, false),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use crate::support::client::{Connection, get, written};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::upstream::message;
 
 /// The sum of a metric over all series whose labels contain this text; 0 without such series.
@@ -47,9 +47,14 @@ pub async fn read(control: SocketAddr, session: &str) -> String {
 }
 
 /// Asserts that the next request gets its own answer and nothing else has reached the engine.
-pub async fn assert_next_request(hand: &mut Hand, client: &mut Connection, addr: SocketAddr, about: &str) {
+pub async fn assert_next_request(
+    upstream: &mut ManualUpstream,
+    client: &mut Connection,
+    addr: SocketAddr,
+    about: &str,
+) {
     client.send(&written(addr, "GET", "/next", &[], b"")).await;
-    let call = hand.next().await;
+    let call = upstream.next().await;
     assert_eq!(call.asked.path, "/next", "{about}: no request was sent twice or aborted");
     call.reply(&message(200, &[], about.as_bytes())).await;
     let answer = client.answer().await;

@@ -15,7 +15,7 @@ use tonic_reflection::pb::v1::{
 use tower::{Service, ServiceExt};
 
 use super::client::{Generate, Trajectories, health, reflection, trajectories};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -33,8 +33,8 @@ fn generation(json: &'static str) -> GenerateRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_token_is_required_except_for_health() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--control-token", "control"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--control-token", "control"]).await;
     let mut client = trajectories(proxy.control).await;
     for wrong in ["", "Bearer ", "Bearer contro", "Bearer controll", "control", "Basic control"] {
         let status = client.list(signed(ListRequest::default(), wrong)).await.expect_err("no token");
@@ -62,13 +62,13 @@ async fn control_token_is_not_forwarded_to_the_engine() {
         ),
         (&[], Some("Bearer control")),
     ] {
-        let mut hand = Hand::start().await;
-        let proxy = Proxy::probed(hand.addr, flags).await;
+        let mut upstream = ManualUpstream::start().await;
+        let proxy = Proxy::probed(upstream.addr, flags).await;
         let mut client = Generate::new(super::client::channel(proxy.control).await);
         let asking = tokio::spawn(async move {
             client.generate(signed(generation(r#"{"text":"a"}"#), "Bearer control")).await.map(drop)
         });
-        let call = hand.next().await;
+        let call = upstream.next().await;
         assert_eq!(call.asked.path, "/generate", "agents' calls are served here too");
         assert_eq!(call.asked.header("authorization"), expected, "{flags:?}");
         call.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
@@ -78,8 +78,8 @@ async fn control_token_is_not_forwarded_to_the_engine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_hosts_and_origins_are_refused() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--control-host", "trainer.example"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--control-host", "trainer.example"]).await;
     let under = async |host: &str| -> Trajectories {
         let at = Endpoint::from_shared(format!("http://{}", proxy.control)).unwrap();
         let channel: Channel = at.origin(format!("http://{host}").parse().unwrap()).connect().await.unwrap();
@@ -102,15 +102,15 @@ async fn foreign_hosts_and_origins_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trajectories_are_not_on_the_data_port() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    let status = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("not here");
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let status = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("not on the data port");
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().contains("control port"), "{}", status.message());
     let check = HealthCheckRequest { service: "tokentap.v1.Trajectories".into() };
-    let status = health(proxy.data).await.check(check.clone()).await.expect_err("not here");
+    let status = health(proxy.data).await.check(check.clone()).await.expect_err("not on the data port");
     assert_eq!(status.code(), Code::NotFound);
-    health(proxy.control).await.check(check).await.expect("but there");
+    health(proxy.control).await.check(check).await.expect("health is on the control port");
     let mut unknown = tonic::client::Grpc::new(super::client::channel(proxy.data).await);
     unknown.ready().await.unwrap();
     let codec: tonic_prost::ProstCodec<ListRequest, ListRequest> = tonic_prost::ProstCodec::default();
@@ -118,13 +118,13 @@ async fn trajectories_are_not_on_the_data_port() {
     let status = unknown.unary(Request::new(ListRequest::default()), path, codec).await.expect_err("no such service");
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().contains("some.Other"), "{}", status.message());
-    assert!(!hand.has_more(), "gRPC calls do not go upstream");
+    assert!(!upstream.has_more(), "gRPC calls do not go upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reflection_lists_the_services_of_its_port() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     for port in [proxy.data, proxy.control] {
         let ask = |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
         let asked = tokio_stream::iter([
@@ -134,7 +134,7 @@ async fn reflection_lists_the_services_of_its_port() {
         let mut replies = reflection(port).await.server_reflection_info(asked).await.unwrap().into_inner();
         let Some(MessageResponse::ListServicesResponse(list)) = replies.next().await.unwrap().unwrap().message_response
         else {
-            panic!("a list of services")
+            panic!("expected a list of services")
         };
         let mut names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
         names.sort_unstable();
@@ -151,7 +151,7 @@ async fn reflection_lists_the_services_of_its_port() {
         let Some(MessageResponse::FileDescriptorResponse(files)) =
             replies.next().await.unwrap().unwrap().message_response
         else {
-            panic!("a file")
+            panic!("expected a file")
         };
         let found =
             files.file_descriptor_proto.iter().any(|file| memchr::memmem::find(file, b"GenerateReply").is_some());
@@ -161,8 +161,8 @@ async fn reflection_lists_the_services_of_its_port() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_message_ends_with_deadline_exceeded() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["limit:client-body-timeout", "200ms"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:client-body-timeout", "200ms"]).await;
     let frame = |bytes: &'static [u8]| Ok::<_, tonic::Status>(Frame::data(Bytes::from_static(bytes)));
     // 100 bytes are announced, 3 are sent
     let half = tokio_stream::once(frame(b"\0\0\0\0\x64abc")).chain(tokio_stream::pending());
@@ -177,7 +177,7 @@ async fn stalled_message_ends_with_deadline_exceeded() {
     let status = Status::from_header_map(reply.headers()).expect("the call is over");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
     assert!(status.message().contains("paused"), "{status:?}");
-    assert!(!hand.has_more(), "nothing goes upstream");
+    assert!(!upstream.has_more(), "nothing goes upstream");
 
     // a reflection call without requests
     let asked = tokio_stream::pending::<ServerReflectionRequest>();

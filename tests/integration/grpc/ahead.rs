@@ -14,7 +14,7 @@ use super::client::{Entropy, encode_frame, entropy, raw_call};
 use super::measuring::{as_http_json, next, slice_of};
 use crate::slices::{Slice as Truth, send};
 use crate::support::client::get;
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 /// Slices of a call in progress, as in `src/serve/grpc/entropy.rs`.
@@ -40,7 +40,7 @@ async fn read_ahead_for_a_caller_that_reads_nothing_is_bounded() {
     // Many slices of few rows, and few of many. Besides those in progress there is one whose unread numbers exceed one write; and if the
     // number of rows does not block the next slice, one that waits for a slot.
     for (rows, most) in [(1_100, SLICES + 2), (20_000, ROWS / 20_000 + 1)] {
-        let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
+        let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
         // about half a megabyte in both cases
         let truth = Truth::new(Stored::F32, rows, 120_000 / rows);
         let sent = Arc::new(AtomicUsize::new(0));
@@ -82,7 +82,7 @@ async fn read_ahead_for_a_caller_that_reads_nothing_is_bounded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slice_takes_memory_only_when_complete() {
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
     let (slow, other) = (Truth::new(Stored::F32, 5, 1000), Truth::new(Stored::BF16, 2, 100));
     let message = encode_frame(&slice_of(3, &slow));
     let (sender, reply) = raw_call(proxy.data, "/tokentap.v1.Entropy/Compute").await;

@@ -7,14 +7,14 @@ use tonic::Code;
 
 use super::client::{encode_frame, raw_call};
 use super::generating::{call_generate, request_count};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn incomplete_message_is_counted_like_an_incomplete_http_body() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["limit:client-body-timeout", "2s"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:client-body-timeout", "2s"]).await;
     let message =
         encode_frame(&GenerateRequest { json: Bytes::from_static(b"{\"text\":\"a\"}"), session: String::new() });
     let half = message.slice(..message.len() / 2);
@@ -63,10 +63,8 @@ async fn incomplete_message_is_counted_like_an_incomplete_http_body() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_reply_is_counted_as_502() {
-    let upstream = Upstream::start(Nature::default(), |_| {
-        Deed::SayAndClose(vec![
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 9\r\n\r\nhalf".to_vec(),
-        ])
+    let upstream = Upstream::start(EngineProfile::default(), |_| {
+        FakeReply::Close(vec![b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 9\r\n\r\nhalf".to_vec()])
     })
     .await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;

@@ -11,9 +11,11 @@ use tonic::{Code, Request, Status};
 use super::client::generate;
 use crate::support::client::{Answer, events, get, request};
 use crate::support::engine::answer;
-use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, json_message, message, torn_stream};
+use crate::support::upstream::{
+    EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, message, torn_stream,
+};
 
 /// The answer to a call: its metadata, its objects, and its status.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ async fn post_generate(proxy: &Proxy, json: &[u8], headers: &[(&str, &str)]) -> 
 async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<UpstreamRequest>>>, Upstream) {
     let asked: Arc<Mutex<Vec<UpstreamRequest>>> = Arc::default();
     let received = Arc::clone(&asked);
-    let upstream = Upstream::start(Nature::default(), move |request| {
+    let upstream = Upstream::start(EngineProfile::default(), move |request| {
         if request.path == "/generate" {
             received.lock().unwrap().push(request.clone());
         }
@@ -162,12 +164,12 @@ async fn session_sources_are_those_of_http_after_the_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_retry_joins_a_running_http_call() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let body = br#"{"text":"a","rid":"same","session_id":"retried"}"#;
     let data = proxy.data;
     let first = tokio::spawn(async move { request(data, "POST", "/generate", &[], body).await });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     let again = async {
         let retry = call_generate(&proxy, body, "", &[("x-stainless-retry-count", "1")]);
         let joined = "tokentap_retries_total{outcome=\"joined\"}";
@@ -179,16 +181,16 @@ async fn grpc_retry_joins_a_running_http_call() {
     };
     let result = again.await;
     assert_eq!(result.objects, [first.await.unwrap().body], "both have the one reply");
-    assert!(!hand.has_more(), "the engine was asked once");
+    assert!(!upstream.has_more(), "the engine was asked once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_those_of_http() {
     let refusal = json!({"error": {"message": "top_p must be in (0, 1], got 2 \u{e9}."}}).to_string();
     let reply = refusal.clone();
-    let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["text"].as_str() {
+    let upstream = Upstream::start(EngineProfile::default(), move |asked| match asked.json()["text"].as_str() {
         Some("limited") => json_message(429, b"slow down"),
-        Some("broken") => Deed::SayAndClose(vec![]),
+        Some("broken") => FakeReply::Close(vec![]),
         Some("unable") => json_message(503, br#"{"detail":"not now"}"#),
         _ => json_message(400, reply.as_bytes()),
     })
@@ -225,13 +227,13 @@ async fn errors_are_those_of_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_beyond_the_limit_are_shed() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--max-requests", "1"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--max-requests", "1"]).await;
     let mut client = generate(proxy.data).await;
     let running = tokio::spawn(async move {
         client.generate(GenerateRequest { json: Bytes::from_static(br#"{"text":"a"}"#), session: String::new() }).await
     });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     let status = call_generate(&proxy, br#"{"text":"b"}"#, "", &[]).await.end.expect_err("one at once");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("--max-requests"), "{}", status.message());
@@ -241,14 +243,14 @@ async fn calls_beyond_the_limit_are_shed() {
     assert_eq!(replies.message().await.unwrap().unwrap().json, "{}");
     assert!(replies.message().await.unwrap().is_none());
     let result = async { call_generate(&proxy, b"not json", "", &[]).await };
-    let again = tokio::spawn(async move { hand.next().await.reply(&message(400, &[], b"no")).await });
+    let again = tokio::spawn(async move { upstream.next().await.reply(&message(400, &[], b"no")).await });
     assert_eq!(result.await.end.unwrap_err().code(), Code::InvalidArgument, "the permit is free again");
     again.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_stream_ends_with_unavailable_after_its_objects() {
-    let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["text"].as_str() {
+    let upstream = Upstream::start(EngineProfile::default(), move |asked| match asked.json()["text"].as_str() {
         Some("torn") => torn_stream(&[b"data: {\"text\":\"1\",\"meta_info\":{}}\n\n"]),
         Some("short") => crate::support::upstream::stream(&[b"data: {\"text\":\"1\",\"meta_info\":{}}\n\n"]),
         _ => crate::support::upstream::stream(&[
@@ -271,7 +273,7 @@ async fn broken_stream_ends_with_unavailable_after_its_objects() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_large_reply_is_resource_exhausted() {
-    let upstream = Upstream::start(Nature::default(), |_| json_message(200, &vec![b' '; 100_000])).await;
+    let upstream = Upstream::start(EngineProfile::default(), |_| json_message(200, &vec![b' '; 100_000])).await;
     let proxy = Proxy::probed(upstream.addr, &["--max-reply-bytes", "64KiB"]).await;
     let status = call_generate(&proxy, br#"{"text":"a"}"#, "", &[]).await.end.expect_err("it is too large");
     assert_eq!(status.code(), Code::ResourceExhausted);
@@ -281,34 +283,34 @@ async fn too_large_reply_is_resource_exhausted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_delivered_one_by_one() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let mut client = generate(proxy.data).await;
     let json = Bytes::from_static(br#"{"text":"a","rid":"paced","stream":true}"#);
     let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
     let mut replies = asking.await.unwrap().unwrap().into_inner();
     for _ in 0..3 {
-        call.say(&event("paced", 0)).await;
+        call.send(&event("paced", 0)).await;
         assert!(soon("an event", replies.message()).await.unwrap().is_some());
     }
-    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.send(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(END).await;
     assert!(soon("the end", replies.message()).await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_that_strict_mode_ends_has_the_error_as_its_last_object() {
-    let mut hand = Hand::streaming("incremental").await;
-    let proxy = Proxy::probed(hand.addr, &["--strict"]).await;
+    let mut upstream = ManualUpstream::streaming("incremental").await;
+    let proxy = Proxy::probed(upstream.addr, &["--strict"]).await;
     let answers = async {
-        let mut call = hand.next().await;
+        let mut call = upstream.next().await;
         // an end without a row of logprobs
         let meta = json!({"id": "r", "finish_reason": {"type": "stop"}, "prompt_tokens": 3, "completion_tokens": 1});
         let event = json!({"text": "a", "output_ids": [7], "meta_info": meta});
         let events = format!("data: {event}\n\ndata: [DONE]\n\n");
-        call.say(&[STREAM, &chunk(events.as_bytes()), END].concat()).await;
+        call.send(&[STREAM, &chunk(events.as_bytes()), END].concat()).await;
         call
     };
     let body = br#"{"text":"a","stream":true,"sampling_params":{"max_new_tokens":4}}"#;

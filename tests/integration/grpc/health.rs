@@ -8,7 +8,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 
 use super::client::health;
 use crate::support::client::get;
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 fn check_request(service: &str) -> HealthCheckRequest {
@@ -35,7 +35,7 @@ async fn health_follows_readiness() {
     let mut watching = client.watch(check_request("")).await.unwrap().into_inner();
     let mut next_status = async || soon("the state is reported", watching.message()).await.unwrap().unwrap().status();
     assert_eq!(next_status().await, ServingStatus::NotServing);
-    let _hand = Hand::on(socket.listen(16).unwrap());
+    let _hand = ManualUpstream::on(socket.listen(16).unwrap());
     assert_eq!(next_status().await, ServingStatus::Serving, "as soon as the engine is reachable");
     assert_eq!(get(proxy.control, "/readyz").await.status, 200);
     assert_eq!(check("").await, ServingStatus::Serving);

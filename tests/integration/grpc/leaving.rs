@@ -10,20 +10,20 @@ use tonic::transport::Endpoint;
 
 use super::client::{Generate, generate, trajectories};
 use crate::support::client::get;
-use crate::support::hand::{Call, END, Hand, STREAM, chunk, event, soon};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 /// Starts a stream and reads its first event.
-async fn start_stream(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<GenerateReply>, Call) {
+async fn start_stream(upstream: &mut ManualUpstream, proxy: &Proxy, rid: &str) -> (Streaming<GenerateReply>, Call) {
     let mut client = generate(proxy.data).await;
     let json = json!({"text": "a", "rid": rid, "stream": true}).to_string();
     let asking = tokio::spawn(async move {
         client.generate(GenerateRequest { json: Bytes::from(json), session: String::new() }).await
     });
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event(rid, 0)).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&event(rid, 0)).await;
     let mut replies = asking.await.unwrap().unwrap().into_inner();
     assert!(soon("an event", replies.message()).await.unwrap().is_some());
     (replies, call)
@@ -31,12 +31,12 @@ async fn start_stream(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<G
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_call_is_aborted_in_the_engine() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (replies, call) = start_stream(&mut hand, &proxy, "midway").await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let (replies, call) = start_stream(&mut upstream, &proxy, "midway").await;
     drop(replies);
-    call.gone().await;
-    let abort = hand.next().await;
+    call.closed().await;
+    let abort = upstream.next().await;
     assert_eq!(abort.aborted(), "midway");
     abort.ok().await;
 
@@ -44,10 +44,10 @@ async fn cancelled_call_is_aborted_in_the_engine() {
     let mut client = generate(proxy.data).await;
     let json = Bytes::from_static(br#"{"text":"a","rid":"early"}"#);
     let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     asking.abort();
-    call.gone().await;
-    let abort = hand.next().await;
+    call.closed().await;
+    let abort = upstream.next().await;
     assert_eq!(abort.aborted(), "early");
     abort.ok().await;
     soon("both are counted", async { while proxy.metric("tokentap_aborts_sent_total").await != 2.0 {} }).await;
@@ -56,16 +56,16 @@ async fn cancelled_call_is_aborted_in_the_engine() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_caller_applies_backpressure_and_can_resume() {
     const LIMIT: usize = 48 << 20;
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--record", "false"]).await;
-    let (mut replies, mut call) = start_stream(&mut hand, &proxy, "slow").await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["--record", "false"]).await;
+    let (mut replies, mut call) = start_stream(&mut upstream, &proxy, "slow").await;
     let meta = json!({"id": "slow", "finish_reason": null});
     let large = json!({"text": "a".repeat(64 << 10), "output_ids": [], "meta_info": meta, "index": 0}).to_string();
     let piece = chunk(format!("data: {large}\n\n").as_bytes());
     let (mut written, mut idle) = (0, 0);
     // the stream counts as blocked if it did not move during a hundred other requests
     while idle < 100 {
-        match call.try_say(&piece[written % piece.len()..]) {
+        match call.try_send(&piece[written % piece.len()..]) {
             Some(0) => {
                 idle += 1;
                 assert_eq!(get(proxy.control, "/livez").await.status, 200);
@@ -78,8 +78,8 @@ async fn slow_caller_applies_backpressure_and_can_resume() {
     let rest = piece[written % piece.len()..].to_vec();
     let sent = written / piece.len() + 1;
     let engine = tokio::spawn(async move {
-        call.say(&rest).await;
-        call.say(&chunk(b"data: [DONE]\n\n")).await;
+        call.send(&rest).await;
+        call.send(&chunk(b"data: [DONE]\n\n")).await;
         call.reply(END).await;
     });
     let mut read = 0;
@@ -93,9 +93,9 @@ async fn slow_caller_applies_backpressure_and_can_resume() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_watch_connections_do_not_affect_others_or_the_drain() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut replies, mut call) = start_stream(&mut hand, &proxy, "watched").await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let (mut replies, mut call) = start_stream(&mut upstream, &proxy, "watched").await;
     let of = |what| WatchRequest { what: Some(what) };
     let rid = "watched".to_owned();
     for what in [
@@ -110,9 +110,9 @@ async fn closed_watch_connections_do_not_affect_others_or_the_drain() {
             drop((watching, client));
         }
     }
-    call.say(&event("watched", 0)).await;
-    assert!(soon("the stream goes on", replies.message()).await.unwrap().is_some());
-    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.send(&event("watched", 0)).await;
+    assert!(soon("the stream continues", replies.message()).await.unwrap().is_some());
+    call.send(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(END).await;
     assert!(soon("the end", replies.message()).await.unwrap().is_none());
     drop(replies);
@@ -145,8 +145,8 @@ const REPLAYED: &str = "tokentap_retries_total{outcome=\"replayed\"}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unsent_small_reply_is_replayed_on_retry() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     // its connection has a window of 0 and receives only heads
     let blocked = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(0);
     let mut blocked = Generate::new(blocked.connect().await.unwrap());
@@ -154,7 +154,7 @@ async fn unsent_small_reply_is_replayed_on_retry() {
     let reply = one_token("x");
     let engine =
         async |call: Call| call.reply(&message(200, &[("content-type", "application/json")], reply.as_bytes())).await;
-    engine(hand.next().await).await;
+    engine(upstream.next().await).await;
     drop(soon("the reply begins", asking).await.unwrap().unwrap());
     soon("the call has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
     let mut client = generate(proxy.data).await;
@@ -162,10 +162,10 @@ async fn unsent_small_reply_is_replayed_on_retry() {
     assert!(soon("its reply", again.message()).await.unwrap().is_some());
     assert!(soon("the end", again.message()).await.unwrap().is_none());
     assert_eq!(proxy.metric(REPLAYED).await, 1.0);
-    assert!(!hand.has_more(), "the engine was asked once");
+    assert!(!upstream.has_more(), "the engine was asked once");
     // the reply is delivered now: the same call is another sample
     let another = tokio::spawn(async move { client.generate(ask(WHOLE, true)).await });
-    engine(hand.next().await).await;
+    engine(upstream.next().await).await;
     soon("another", another).await.unwrap().unwrap();
     assert_eq!(proxy.metric(SUPERSEDED).await, 0.0);
 }
@@ -174,18 +174,18 @@ async fn unsent_small_reply_is_replayed_on_retry() {
 async fn unread_last_event_is_undelivered() {
     // small events, which do not fit the window at all, and large ones, whose beginning fits
     for (text, window) in [("x".to_owned(), 0), ("x".repeat(4 << 20), 64 << 10)] {
-        let mut hand = Hand::start().await;
-        let proxy = Proxy::probed(hand.addr, &[]).await;
+        let mut upstream = ManualUpstream::start().await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
         let slow = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(window);
         let mut slow = Generate::new(slow.connect().await.unwrap());
         let asking = tokio::spawn(async move { slow.generate(ask(STREAMED, false)).await });
         let event = chunk(format!("data: {}\n\n", one_token(&text)).as_bytes());
         let events = [event, chunk(b"data: [DONE]\n\n"), END.to_vec()].concat();
         let engine = async |mut call: Call| {
-            call.say(STREAM).await;
+            call.send(STREAM).await;
             call.reply(&events).await;
         };
-        let first = hand.next().await;
+        let first = upstream.next().await;
         let (unread, ()) = tokio::join!(soon("the reply begins", asking), engine(first));
         let unread = unread.unwrap().unwrap();
         // tokentap has the event: its turn is recorded
@@ -197,11 +197,11 @@ async fn unread_last_event_is_undelivered() {
         for (nth, superseded) in [(2, 1.0), (3, 1.0)] {
             let mut client = client.clone();
             let asking = tokio::spawn(async move { client.generate(ask(STREAMED, true)).await });
-            let mut call = hand.next().await;
+            let mut call = upstream.next().await;
             // the previous call may be aborted, since its caller left before the end mark
             while call.asked.path == "/abort_request" {
                 call.ok().await;
-                call = hand.next().await;
+                call = upstream.next().await;
             }
             let read = async {
                 let mut again = soon("the retry", asking).await.unwrap().unwrap().into_inner();
@@ -218,14 +218,14 @@ async fn unread_last_event_is_undelivered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_large_reply_is_replayed_on_retry() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let narrow = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(64 << 10);
     let mut client = Generate::new(narrow.connect().await.unwrap()).max_decoding_message_size(64 << 20);
     let mut first = client.clone();
     let asking = tokio::spawn(async move { first.generate(ask(WHOLE, false)).await });
     let large = one_token(&"x".repeat(4 << 20));
-    hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     let unread = soon("the reply begins", asking).await.unwrap().unwrap();
     drop(unread);
     soon("the call has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
@@ -236,6 +236,6 @@ async fn unread_large_reply_is_replayed_on_retry() {
     assert_eq!(proxy.metric(REPLAYED).await, 1.0);
     // the reply is delivered now: the same call is another sample
     let another = tokio::spawn(async move { client.generate(ask(WHOLE, true)).await });
-    hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     soon("another", another).await.unwrap().unwrap();
 }

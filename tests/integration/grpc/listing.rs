@@ -8,7 +8,7 @@ use tonic::Code;
 use super::client::trajectories;
 use crate::support::client::{get, request};
 use crate::support::demo::Demo;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 /// Records two turns of session `a` and one of session `b`.
 pub async fn record_sessions(demo: &Demo) {

@@ -14,7 +14,7 @@ use tonic::{Code, Streaming};
 use super::client::entropy;
 use crate::slices::Slice as Truth;
 use crate::support::client::get;
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 pub(super) fn slice_of(id: u64, truth: &Truth) -> Slice {
@@ -39,7 +39,7 @@ pub(super) fn as_http_json(measured: &Measurement) -> Value {
 }
 
 pub(super) async fn next(answers: &mut Streaming<Measurement>) -> Measurement {
-    soon("an answer", answers.message()).await.unwrap().expect("the stream goes on")
+    soon("an answer", answers.message()).await.unwrap().expect("the stream continues")
 }
 
 /// The number of slices that were sent when their sender blocked: it sent none during a hundred other requests.
@@ -56,7 +56,7 @@ pub(super) async fn slices_until_blocked(proxy: &Proxy, sent: &AtomicUsize) -> u
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_get_the_reference_numbers_on_both_ports() {
-    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &[]).await;
     let truths: Vec<Truth> =
         [(Stored::F32, 7, 1000), (Stored::BF16, 3, 50_257), (Stored::BF16, 1, 1), (Stored::F32, 90, 151)]
             .into_iter()
@@ -75,7 +75,7 @@ async fn slices_get_the_reference_numbers_on_both_ports() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_slice_does_not_affect_its_neighbours() {
-    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &[]).await;
     let good = Truth::new(Stored::F32, 2, 10);
     let wrong = |change: fn(&mut Slice)| {
         let mut slice = slice_of(0, &good);
@@ -113,7 +113,7 @@ async fn invalid_slice_does_not_affect_its_neighbours() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn message_size_is_limited_to_one_slot_of_logits() {
-    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &[]).await;
     let compute = async |slice: Slice| {
         let mut client = entropy(proxy.data).await;
         let mut answers = client.compute(stream::iter([slice])).await.unwrap().into_inner();
@@ -149,7 +149,7 @@ async fn message_size_is_limited_to_one_slot_of_logits() {
 async fn ten_thousand_concurrent_small_slices_are_all_answered() {
     const CALLERS: usize = 20;
     const EACH: usize = 500;
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "16MiB"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:slice-memory", "16MiB"]).await;
     let truth = Arc::new(Truth::new(Stored::F32, 2, 64));
     let (sent, all_sent) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(CALLERS)));
     let callers = (0..CALLERS).map(|caller| {
@@ -191,7 +191,7 @@ async fn ten_thousand_concurrent_small_slices_are_all_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn caller_that_does_not_read_is_blocked_and_can_resume() {
     const ALL: usize = 400;
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
     // a megabyte a slice, so that socket buffers matter little
     let truth = Truth::new(Stored::F32, 4000, 64);
     let sent = Arc::new(AtomicUsize::new(0));
@@ -220,7 +220,7 @@ async fn caller_that_does_not_read_is_blocked_and_can_resume() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_that_leave_midway_release_their_memory() {
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
     let truth = Truth::new(Stored::BF16, 40, 50_257);
     for _ in 0..5 {
         let (slice, addr) = (slice_of(0, &truth), proxy.data);
@@ -254,7 +254,7 @@ async fn callers_that_leave_midway_release_their_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_ends_a_call_after_its_pending_answers() {
-    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &[]).await;
     let truth = Truth::new(Stored::F32, 2, 10);
     let slices = stream::iter([slice_of(1, &truth)]).chain(stream::pending());
     let mut answers = entropy(proxy.control).await.compute(slices).await.unwrap().into_inner();

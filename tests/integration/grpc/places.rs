@@ -15,7 +15,7 @@ use super::client::{Entropy, encode_frame, entropy, raw_call};
 use super::measuring::{as_http_json, next, slice_of};
 use crate::slices::Slice as Truth;
 use crate::support::client::get;
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 /// The limit of calls of a port, as in `src/serve/grpc/call_slots.rs`.
@@ -36,7 +36,7 @@ fn slice_channel() -> (mpsc::UnboundedSender<Slice>, impl Stream<Item = Slice> +
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_slow_message_ends_its_call() {
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:client-body-timeout", "1s"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:client-body-timeout", "1s"]).await;
     let message = encode_frame(&slice_of(3, &Truth::new(Stored::F32, 100, 1000)));
     let (sender, reply) = raw_call(proxy.data, "/tokentap.v1.Entropy/Compute").await;
     let reply = soon("the call begins", reply).await.unwrap().unwrap();
@@ -62,7 +62,7 @@ async fn too_slow_message_ends_its_call() {
 
 #[tokio::test]
 async fn caller_may_be_silent_for_an_hour_between_slices() {
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:client-body-timeout", "1s"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:client-body-timeout", "1s"]).await;
     let truth = Truth::new(Stored::F32, 2, 100);
     let (sender, slices) = slice_channel();
     let mut answers = entropy(proxy.data).await.compute(slices).await.unwrap().into_inner();
@@ -79,7 +79,7 @@ async fn caller_may_be_silent_for_an_hour_between_slices() {
 
 #[tokio::test]
 async fn silence_limit_is_paused_while_answers_are_unread() {
-    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
     // enough rows that the sixth slice waits: one answer fills the window, one waits after it, and three more are the limit
     let (large, small) = (Truth::new(Stored::F32, 20_000, 8), Truth::new(Stored::F32, 2, 100));
     let (sender, slices) = slice_channel();
@@ -95,7 +95,7 @@ async fn silence_limit_is_paused_while_answers_are_unread() {
         let lines = text.lines().filter(|line| line.starts_with(measured) && line.contains("work=\"rows\""));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
     };
-    soon("five are measured", async { while rows().await < 100_000.0 {} }).await;
+    soon("five slices are measured", async { while rows().await < 100_000.0 {} }).await;
     for _ in 0..100 {
         assert_eq!(get(proxy.control, "/livez").await.status, 200);
     }
@@ -110,7 +110,7 @@ async fn silence_limit_is_paused_while_answers_are_unread() {
 
 #[tokio::test]
 async fn longest_silent_call_is_closed_for_a_new_one() {
-    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &[]).await;
     let truth = Truth::new(Stored::F32, 2, 100);
     let shed = |reason| format!("tokentap_shed_total{{reason=\"{reason}\"}}");
     // a call with an unread answer: it waits for its caller and does not count as silent

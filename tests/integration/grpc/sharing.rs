@@ -12,15 +12,15 @@ use tonic::transport::Endpoint;
 use super::client::{Entropy, Generate};
 use super::measuring::{as_http_json, next, slice_of, slices_until_blocked};
 use crate::slices::Slice as Truth;
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_answers_do_not_block_other_calls_of_the_connection() {
     const EACH: u64 = 50;
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["limit:slice-memory", "4MiB"]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:slice-memory", "4MiB"]).await;
     // unread answers must not fill the window of the connection either
     let endpoint = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap();
     let channel = endpoint.initial_connection_window_size(16 << 20).connect().await.unwrap();
@@ -48,7 +48,7 @@ async fn unread_answers_do_not_block_other_calls_of_the_connection() {
         let json = Bytes::from(format!("{{\"text\":\"{}\"}}", "a".repeat(300_000)));
         client.generate(GenerateRequest { json, session: String::new() }).await
     });
-    hand.next().await.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
     let mut reply = soon("the reply", asking).await.unwrap().unwrap().into_inner();
     assert_eq!(soon("its object", reply.message()).await.unwrap().unwrap().json, "{}");
     for mut answers in unread {

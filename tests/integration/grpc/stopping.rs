@@ -8,19 +8,19 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
 use super::client::{generate, health, trajectories};
-use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_finishes_generations_and_then_ends_watches() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let mut client = generate(proxy.data).await;
     let json = Bytes::from_static(br#"{"text":"a","rid":"last","stream":true}"#);
     let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event("last", 0)).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&event("last", 0)).await;
     let mut replies = asking.await.unwrap().unwrap().into_inner();
     assert!(replies.message().await.unwrap().is_some());
     // on the data port, which drains as long as a request runs there
@@ -36,10 +36,10 @@ async fn shutdown_finishes_generations_and_then_ends_watches() {
     tokio::select! {
         biased;
         early = watching.message() => panic!("the control port stays until the last request has ended: {early:?}"),
-        () = call.say(&more) => {}
+        () = call.send(&more) => {}
     }
-    assert!(soon("the stream goes on", replies.message()).await.unwrap().is_some());
-    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    assert!(soon("the stream continues", replies.message()).await.unwrap().is_some());
+    call.send(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(END).await;
     assert!(soon("the end", replies.message()).await.unwrap().is_none(), "the generation is complete");
     let status = soon("the end of the watch", watching.message()).await.expect_err("nothing more can come");

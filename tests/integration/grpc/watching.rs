@@ -13,7 +13,7 @@ use tonic::{Code, Streaming};
 use super::client::{Trajectories, trajectories};
 use crate::support::client::{Connection, post, request, written};
 use crate::support::demo::{Demo, assert_close, few_ids, sampling};
-use crate::support::hand::{Hand, STREAM, chunk, event, soon};
+use crate::support::manual_upstream::{ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 
 async fn watch(client: &mut Trajectories, what: What) -> Streaming<WatchReply> {
@@ -25,7 +25,7 @@ async fn finished(client: &mut Trajectories, since: &str) -> Streaming<WatchRepl
 }
 
 async fn next(replies: &mut Streaming<WatchReply>) -> WatchReply {
-    soon("something happens", replies.message()).await.unwrap().expect("the stream goes on")
+    soon("a message", replies.message()).await.unwrap().expect("the stream continues")
 }
 
 async fn turn(demo: &Demo, session: &str) -> serde_json::Value {
@@ -40,7 +40,7 @@ async fn freeze(demo: &Demo, session: &str) {
 fn path(reply: &WatchReply) -> &tokentap::serve::grpc::pb::Sample {
     match &reply.what {
         Some(WatchItem::Path(path)) => path,
-        other => panic!("a path: {other:?}"),
+        other => panic!("expected a path: {other:?}"),
     }
 }
 
@@ -86,9 +86,9 @@ async fn path_of_a_deleted_session_is_reported() {
     assert_eq!(request(demo.proxy.control, "DELETE", "/v1/sessions/gone", &[], b"").await.status, 200);
     let mut replies = finished(&mut client, "").await;
     let reply = next(&mut replies).await;
-    let Some(WatchItem::Gone(gone)) = reply.what else { panic!("it is gone: {reply:?}") };
+    let Some(WatchItem::Gone(gone)) = reply.what else { panic!("expected Gone: {reply:?}") };
     assert_eq!((gone.session.as_str(), gone.reason.as_str()), ("gone", "deleted"));
-    assert!(!reply.cursor.is_empty(), "it has a cursor as every path");
+    assert!(!reply.cursor.is_empty(), "it has a cursor like every path");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +122,7 @@ async fn turns_are_sent_with_their_tokens_as_they_end() {
     {
         for (session, http_reply, id) in expected {
             let reply = next(replies).await;
-            let Some(WatchItem::Turn(ended)) = &reply.what else { panic!("a turn: {reply:?}") };
+            let Some(WatchItem::Turn(ended)) = &reply.what else { panic!("expected a turn: {reply:?}") };
             let about = ended.turn.as_ref().unwrap();
             assert_eq!((ended.session.as_str(), about.id), (session, id), "earlier turns are not sent");
             assert_eq!(json!(ended.response), http_reply["output_ids"]);
@@ -222,20 +222,20 @@ async fn live_entropies_equal_those_of_the_engine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_of_a_sequence_without_events_ends_with_the_request() {
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
     let mut agent = Connection::open(proxy.data).await;
     let body = br#"{"text":["a","b"],"rid":["x","y"],"stream":true}"#;
     agent.send(&written(proxy.data, "POST", "/generate", &[], body)).await;
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event("x", 0)).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&event("x", 0)).await;
     assert!(agent.read_until(|read| memchr::memmem::find(read, b"data: ").is_some()).await);
     let mut client = trajectories(proxy.control).await;
     let what = What::Entropies(Entropies { rid: "y".into(), index: None, since: 0 });
     let mut replies = watch(&mut client, what).await;
-    call.say(&chunk(b"data: [DONE]\n\n")).await;
-    call.reply(crate::support::hand::END).await;
+    call.send(&chunk(b"data: [DONE]\n\n")).await;
+    call.reply(crate::support::manual_upstream::END).await;
     let Some(WatchItem::Progress(progress)) = next(&mut replies).await.what else { panic!("progress") };
     assert_eq!((progress.index, progress.next, progress.finished), (1, 0, true));
     assert!(soon("the end", replies.message()).await.unwrap().is_none());

@@ -3,14 +3,14 @@
 use tokentap::serve::control::page::{ASSETS, POLICY};
 
 use crate::support::client::{Connection, get, request, written};
-use crate::support::hand::Hand;
+use crate::support::manual_upstream::ManualUpstream;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_have_security_headers() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
     for asset in &ASSETS {
         let answer = get(proxy.control, asset.path).await;
         assert_eq!((answer.status, answer.text()), (200, asset.text.to_owned()), "{}", asset.path);
@@ -50,8 +50,8 @@ async fn files_have_security_headers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cached_files_get_304() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &[]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
     let tag = get(proxy.control, "/").await.header("etag").unwrap().to_owned();
     assert!(tag.starts_with('"') && tag.ends_with('"') && tag.len() > 10, "{tag}");
     let status = async |known: &str| {
@@ -81,10 +81,10 @@ async fn cached_files_get_304() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_needs_no_token_and_its_data_does() {
-    let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--control-token", "secret"]).await;
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["--control-token", "secret"]).await;
     for asset in &ASSETS {
-        assert_eq!(get(proxy.control, asset.path).await.status, 200, "{} asks for no token", asset.path);
+        assert_eq!(get(proxy.control, asset.path).await.status, 200, "{} needs no token", asset.path);
         assert!(!asset.text.contains("secret"), "{}", asset.path);
     }
     let data = ["/v1/sessions?order=newest", "/v1/requests", "/v1/sessions/x", "/v1/sessions/x/paths/0", "/detokenize"];
@@ -94,21 +94,21 @@ async fn page_needs_no_token_and_its_data_does() {
     for path in ["/", "/page/main.js"] {
         for (name, value) in [("host", "evil.example"), ("origin", "http://evil.example")] {
             let answer = request(proxy.control, "GET", path, &[(name, value)], b"").await;
-            assert_eq!(answer.status, 403, "{path} with {name}: a page that rebinds its name gets nothing");
+            assert_eq!(answer.status, 403, "{path} with {name}: DNS rebinding must not work");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_texts_are_requested_with_the_engine_key() {
-    let mut hand = Hand::start().await;
+    let mut upstream = ManualUpstream::start().await;
     let flags = ["--control-token", "secret", "--upstream-api-key", "api", "--upstream-admin-key", "admin"];
-    let proxy = Proxy::start(hand.addr, &flags).await;
+    let proxy = Proxy::start(upstream.addr, &flags).await;
     let body = br#"{"tokens":[[1],[2]],"skip_special_tokens":false}"#;
     let client = tokio::spawn(async move {
         request(proxy.control, "POST", "/detokenize", &[("authorization", "Bearer secret")], body).await
     });
-    let call = hand.next().await;
+    let call = upstream.next().await;
     assert_eq!(call.values("authorization"), ["Bearer api"], "the control token is not sent to the engine");
     call.reply(&message(200, &[("content-type", "application/json")], br#"{"text":["a","b"]}"#)).await;
     assert_eq!(client.await.unwrap().text(), r#"{"text":["a","b"]}"#);
@@ -144,7 +144,7 @@ fn page_loads_no_external_content_and_renders_no_markup() {
             assert!(!text.contains(elsewhere), "{} names {elsewhere}", asset.path);
         }
         let lines = asset.text.lines().count();
-        assert!(lines <= 300, "{} has {lines} lines: find the second noun in it", asset.path);
+        assert!(lines <= 300, "{} has {lines} lines: split it by subject", asset.path);
     }
     let html = ASSETS[0].text;
     let inline = |word: &str| word.starts_with("style=") || word.starts_with("on") && word.contains('=');
@@ -170,7 +170,7 @@ fn page_files_match_their_references() {
         }
     }
     for path in &used {
-        assert!(paths.contains(&path.as_str()), "{path} is not there");
+        assert!(paths.contains(&path.as_str()), "{path} does not exist");
     }
     for path in paths {
         assert!(used.iter().any(|name| name == path), "{path} is never used");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::hand::soon;
+use super::manual_upstream::soon;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tokentap");
 
@@ -30,7 +30,7 @@ pub async fn output(args: &[&str]) -> Output {
     output_with(args, &[]).await
 }
 
-/// The same with these environment variables.
+/// As [`output`], with these environment variables.
 pub async fn output_with(args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = command(args);
     command.envs(environment.iter().copied());
@@ -92,8 +92,8 @@ fn borrowed(args: &[String]) -> Vec<&str> {
 pub struct Binary {
     pub data: SocketAddr,
     pub control: SocketAddr,
-    /// The log lines that were skipped so far.
-    pub told: Vec<Value>,
+    /// The log lines that [`Self::logged`] has skipped so far.
+    pub skipped_lines: Vec<Value>,
     child: Child,
     log: mpsc::UnboundedReceiver<String>,
 }
@@ -121,7 +121,7 @@ impl Binary {
         Self::within(upstream, flags, &format!("-f {blocks}")).await
     }
 
-    /// The same under a limit of the shell's `ulimit`.
+    /// As [`Self::with_flags`], under this limit of the shell's `ulimit`.
     pub async fn within(upstream: SocketAddr, flags: &[&str], limit: &str) -> Self {
         let script = format!("ulimit {limit} && exec \"$@\"");
         let args = arguments(upstream, flags);
@@ -142,7 +142,7 @@ impl Binary {
         // this task ends with the process
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let nowhere = SocketAddr::from(([0; 4], 0));
-        let mut binary = Self { data: nowhere, control: nowhere, told: Vec::new(), child, log };
+        let mut binary = Self { data: nowhere, control: nowhere, skipped_lines: Vec::new(), child, log };
         let line = binary.logged("tokentap listens").await;
         let addr = |key: &str| line[key].as_str().unwrap().split_once("://").unwrap().1.parse().unwrap();
         (binary.data, binary.control) = (addr("data"), addr("control"));
@@ -158,7 +158,7 @@ impl Binary {
                 if line["message"] == message {
                     return line;
                 }
-                self.told.push(line);
+                self.skipped_lines.push(line);
             }
         })
         .await

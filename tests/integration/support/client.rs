@@ -76,7 +76,7 @@ impl Connection {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// The same to a peer that may have closed the connection; returns whether the write succeeded.
+    /// As [`Self::send`], to a peer that may have closed the connection; returns whether the write succeeded.
     pub async fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
@@ -93,7 +93,7 @@ impl Connection {
 
     /// Waits until the peer has closed the connection.
     pub async fn closed(&mut self) {
-        super::hand::soon("the connection is closed", self.read_until(|_| false)).await;
+        super::manual_upstream::soon("the connection is closed", self.read_until(|_| false)).await;
     }
 
     /// Reads until `found` returns true for the received bytes; returns false if the connection ended first.
@@ -188,7 +188,7 @@ pub async fn request(addr: SocketAddr, method: &str, path: &str, headers: &[(&st
     connection.answer().await
 }
 
-/// The same to a peer that may disconnect: `None` if the reply is incomplete.
+/// As [`request`], to a peer that may disconnect: `None` if the reply is incomplete.
 pub async fn try_request(
     addr: SocketAddr,
     method: &str,

@@ -118,7 +118,7 @@ pub fn numbers(value: &Value) -> Vec<Option<f64>> {
     value.as_array().unwrap_or_else(|| panic!("{value} is a list")).iter().map(Value::as_f64).collect()
 }
 
-/// A list of numbers, none of them missing.
+/// A list of numbers without a null.
 pub fn all_numbers(value: &Value) -> Vec<f64> {
     numbers(value).into_iter().map(|number| number.unwrap_or_else(|| panic!("nothing is missing in {value}"))).collect()
 }
@@ -128,9 +128,9 @@ pub fn ids(object: &Value) -> Vec<u32> {
 }
 
 /// Asserts that two lists agree within `tolerance`, entry by entry.
-pub fn assert_close(said: &[f64], truth: &[f64], tolerance: f64, about: &str) {
-    assert_eq!(said.len(), truth.len(), "{about}: as many numbers as there should be");
-    for (at, (said, truth)) in said.iter().zip(truth).enumerate() {
-        assert!((said - truth).abs() <= tolerance, "{about}: token {at}: got {said}, the truth is {truth}");
+pub fn assert_close(got: &[f64], truth: &[f64], tolerance: f64, about: &str) {
+    assert_eq!(got.len(), truth.len(), "{about}: the number of values");
+    for (at, (got, truth)) in got.iter().zip(truth).enumerate() {
+        assert!((got - truth).abs() <= tolerance, "{about}: token {at}: got {got}, the truth is {truth}");
     }
 }

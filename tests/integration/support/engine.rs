@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::upstream::{Deed, UpstreamRequest, json_message, stream};
+use super::upstream::{FakeReply, UpstreamRequest, json_message, stream};
 
 const TOKENS: usize = 4;
 
 /// A complete reply, or a cumulative stream with one event per token.
-pub fn answer(asked: &UpstreamRequest) -> Deed {
+pub fn answer(asked: &UpstreamRequest) -> FakeReply {
     let body = asked.json();
     let texts = body["text"].as_array().map(Vec::len);
     let ids = body["input_ids"].as_array().filter(|ids| ids.first().is_some_and(Value::is_array)).map(Vec::len);

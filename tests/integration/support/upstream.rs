@@ -23,7 +23,7 @@ impl UpstreamRequest {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether tokentap sent it for itself: its client library sets an Accept header.
+    /// Whether tokentap sent it on its own behalf, not for a client: its HTTP client sets an Accept header.
     pub fn is_own(&self) -> bool {
         self.header("accept") == Some("*/*")
     }
@@ -33,13 +33,13 @@ impl UpstreamRequest {
     }
 }
 
-/// The reaction of the fake to a request.
+/// What the fake upstream does with a request.
 #[derive(Debug, Clone)]
-pub enum Deed {
-    /// Sends a complete HTTP message in these pieces, and keeps the connection open.
-    ScriptedOutput(Vec<Vec<u8>>),
-    /// The same, then closes the connection.
-    SayAndClose(Vec<Vec<u8>>),
+pub enum FakeReply {
+    /// Sends an HTTP message in these pieces, and keeps the connection open.
+    KeepAlive(Vec<Vec<u8>>),
+    /// Sends these pieces, then closes the connection.
+    Close(Vec<Vec<u8>>),
     /// Sends nothing until the connection closes.
     Silence,
     /// Forwards the request to this server and returns its reply, then closes the connection.
@@ -48,7 +48,7 @@ pub enum Deed {
 
 /// The properties of the fake engine that the probe detects.
 #[derive(Debug, Clone)]
-pub struct Nature {
+pub struct EngineProfile {
     pub vocab: Option<u32>,
     /// The served model name, also that of the tokenizer.
     pub model: &'static str,
@@ -61,11 +61,11 @@ pub struct Nature {
     pub original: bool,
     /// The plugin of tokentap is installed.
     pub plugin: bool,
-    /// It names what it samples from.
+    /// It returns the support of each token (`return_sampling_mask`).
     pub masks: bool,
-    /// Its own sampling parameters.
+    /// Its default sampling parameters (`preferred_sampling_params`).
     pub preferred: Value,
-    /// No information route names them.
+    /// No information route lists these defaults.
     pub hides_preferred: bool,
     pub server_info: Value,
     /// It has a tokenizer, which the script implements.
@@ -81,9 +81,9 @@ pub struct Nature {
 pub struct Router {
     /// `/workers` lists these; without a list it returns 404.
     pub workers: Option<Arc<Mutex<Vec<SocketAddr>>>>,
-    /// `/get_model_info` is forwarded to this worker, the first; without one the router answers.
+    /// `/get_model_info` is forwarded to this worker, which is the first. Without a worker the router answers.
     pub first: Option<SocketAddr>,
-    /// Every request is answered with 503, as by an ingress whose router is gone.
+    /// Every request is answered with 503, as by an ingress without a running router.
     pub fails: Arc<AtomicBool>,
 }
 
@@ -97,7 +97,7 @@ impl Router {
         }
     }
 
-    fn answer(&self, path: &str) -> Option<Deed> {
+    fn answer(&self, path: &str) -> Option<FakeReply> {
         if self.fails.load(Ordering::Relaxed) {
             return Some(json_message(503, b"{}"));
         }
@@ -108,21 +108,21 @@ impl Router {
                 let workers: Vec<Value> = workers.lock().unwrap().iter().map(worker).collect();
                 json_message(200, json!({"total": workers.len(), "workers": workers}).to_string().as_bytes())
             }),
-            "/get_model_info" => self.first.map(Deed::Forward),
+            "/get_model_info" => self.first.map(FakeReply::Forward),
             "/get_server_info" => {
-                let said = br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#;
-                Some(Deed::ScriptedOutput(vec![message(200, &[("content-type", "text/plain; charset=utf-8")], said)]))
+                let reply = br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#;
+                Some(FakeReply::KeepAlive(vec![message(200, &[("content-type", "text/plain; charset=utf-8")], reply)]))
             }
             _ => None,
         }
         .or_else(|| {
             let lacking = ["/workers", "/model_info", "/server_info", "/tokenize", "/abort_request"].contains(&path);
-            lacking.then(|| Deed::ScriptedOutput(vec![message(404, &[], b"")]))
+            lacking.then(|| FakeReply::KeepAlive(vec![message(404, &[], b"")]))
         })
     }
 }
 
-impl Default for Nature {
+impl Default for EngineProfile {
     fn default() -> Self {
         Self {
             vocab: Some(151_936),
@@ -145,9 +145,9 @@ impl Default for Nature {
     }
 }
 
-type Script = dyn Fn(&UpstreamRequest) -> Deed + Send + Sync;
+type Script = dyn Fn(&UpstreamRequest) -> FakeReply + Send + Sync;
 
-/// The fake: it answers the probe from its [`Nature`], and other requests from its script.
+/// A fake upstream: it answers the probe from its [`EngineProfile`], and other requests from its script.
 pub struct Upstream {
     pub addr: SocketAddr,
     asked: Arc<Mutex<Vec<UpstreamRequest>>>,
@@ -167,56 +167,59 @@ pub fn message(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
 }
 
 /// A JSON answer.
-pub fn json_message(status: u16, body: &[u8]) -> Deed {
-    Deed::ScriptedOutput(vec![message(status, &[("content-type", "application/json")], body)])
+pub fn json_message(status: u16, body: &[u8]) -> FakeReply {
+    FakeReply::KeepAlive(vec![message(status, &[("content-type", "application/json")], body)])
 }
 
 /// A complete event stream in these pieces.
-pub fn stream(pieces: &[&[u8]]) -> Deed {
-    let mut said = vec![message(
+pub fn stream(pieces: &[&[u8]]) -> FakeReply {
+    let mut reply = vec![message(
         200,
         &[("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked")],
         b"",
     )];
     for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
-        said.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+        reply.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
     }
-    said.push(b"0\r\n\r\n".to_vec());
-    Deed::ScriptedOutput(said)
+    reply.push(b"0\r\n\r\n".to_vec());
+    FakeReply::KeepAlive(reply)
 }
 
 /// A stream that is truncated after these pieces.
-pub fn torn_stream(pieces: &[&[u8]]) -> Deed {
+pub fn torn_stream(pieces: &[&[u8]]) -> FakeReply {
     match stream(pieces) {
-        Deed::ScriptedOutput(mut said) => {
-            said.pop();
-            Deed::SayAndClose(said)
+        FakeReply::KeepAlive(mut reply) => {
+            reply.pop();
+            FakeReply::Close(reply)
         }
         other => other,
     }
 }
 
 impl Upstream {
-    pub async fn start(nature: Nature, script: impl Fn(&UpstreamRequest) -> Deed + Send + Sync + 'static) -> Self {
-        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature, script)
+    pub async fn start(
+        profile: EngineProfile,
+        script: impl Fn(&UpstreamRequest) -> FakeReply + Send + Sync + 'static,
+    ) -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), profile, script)
     }
 
     /// Starts one on an open listener.
     pub fn on(
         listener: TcpListener,
-        nature: Nature,
-        script: impl Fn(&UpstreamRequest) -> Deed + Send + Sync + 'static,
+        profile: EngineProfile,
+        script: impl Fn(&UpstreamRequest) -> FakeReply + Send + Sync + 'static,
     ) -> Self {
         let addr = listener.local_addr().unwrap();
         let asked: Arc<Mutex<Vec<UpstreamRequest>>> = Arc::default();
         let script: Arc<Script> = Arc::new(script);
         let log = Arc::clone(&asked);
         let task = tokio::spawn(async move {
-            // the connections end with it
+            // dropping the set closes the connections
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let (log, script, nature) = (Arc::clone(&log), Arc::clone(&script), nature.clone());
-                connections.spawn(async move { serve(stream, &log, &nature, script.as_ref()).await });
+                let (log, script, profile) = (Arc::clone(&log), Arc::clone(&script), profile.clone());
+                connections.spawn(async move { serve(stream, &log, &profile, script.as_ref()).await });
             }
         });
         Self { addr, asked, task }
@@ -241,22 +244,22 @@ impl Upstream {
 }
 
 /// Serves one connection until either side closes it.
-async fn serve(mut stream: TcpStream, log: &Mutex<Vec<UpstreamRequest>>, nature: &Nature, script: &Script) {
+async fn serve(mut stream: TcpStream, log: &Mutex<Vec<UpstreamRequest>>, profile: &EngineProfile, script: &Script) {
     let mut read = Vec::new();
     loop {
         let Some(asked) = next(&mut stream, &mut read).await else { return };
-        let deed = nature.answer(&asked).unwrap_or_else(|| {
+        let fake_reply = profile.answer(&asked).unwrap_or_else(|| {
             log.lock().unwrap().push(asked.clone());
             script(&asked)
         });
-        let (said, close) = match deed {
-            Deed::ScriptedOutput(said) => (said, false),
-            Deed::SayAndClose(said) => (said, true),
-            Deed::Silence => (Vec::new(), false),
-            Deed::Forward(server) => return forward(&asked, server, &mut stream).await,
+        let (reply, close) = match fake_reply {
+            FakeReply::KeepAlive(reply) => (reply, false),
+            FakeReply::Close(reply) => (reply, true),
+            FakeReply::Silence => (Vec::new(), false),
+            FakeReply::Forward(server) => return forward(&asked, server, &mut stream).await,
         };
-        let silent = said.is_empty();
-        for piece in said {
+        let silent = reply.is_empty();
+        for piece in reply {
             if stream.write_all(&piece).await.is_err() {
                 return;
             }
@@ -284,7 +287,7 @@ async fn forward(asked: &UpstreamRequest, server: SocketAddr, client: &mut TcpSt
     head += &format!("content-length: {}\r\nconnection: close\r\n\r\n", asked.body.len());
     let mut upstream = TcpStream::connect(server).await.unwrap();
     upstream.write_all(&[head.as_bytes(), &asked.body].concat()).await.unwrap();
-    // a disconnect of the client ends it as well
+    // fails if the client has disconnected
     let _ = tokio::io::copy(&mut upstream, client).await;
 }
 
@@ -345,9 +348,9 @@ async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-impl Nature {
+impl EngineProfile {
     /// The reply to a request of the probe.
-    pub fn answer(&self, asked: &UpstreamRequest) -> Option<Deed> {
+    pub fn answer(&self, asked: &UpstreamRequest) -> Option<FakeReply> {
         if asked.header("x-recording").is_some() || !self.answers_probe {
             return None; // sent by a test, not by the probe
         }
@@ -382,7 +385,7 @@ impl Nature {
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
             "/workers" if asked.is_own() => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
-            // requested for a record
+            // requested for the ids of a recorded prompt
             "/tokenize" if asked.is_own() && !self.tokenizes => {
                 return Some(json_message(404, br#"{"detail":"Not Found"}"#));
             }

@@ -16,9 +16,9 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 use crate::support::client::{Answer, Connection, written};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
-/// It issues certificates for `localhost` and 127.0.0.1.
+/// A certificate authority that issues certificates for `localhost` and 127.0.0.1.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     /// The directory of the test's files; the CA certificate is `ca.crt`.
@@ -27,7 +27,7 @@ pub struct Authority {
 
 /// A certificate and its key.
 #[derive(Clone)]
-pub struct Issued {
+pub struct CertifiedKey {
     pub der: CertificateDer<'static>,
     pub cert: String,
     pub key: String,
@@ -46,12 +46,12 @@ impl Authority {
     }
 
     /// Issues a certificate that is valid until the start of a year.
-    pub fn issue(&self, until: i32) -> Issued {
+    pub fn issue(&self, until: i32) -> CertifiedKey {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
-        Issued { der: cert.der().clone(), cert: cert.pem(), key: key.serialize_pem() }
+        CertifiedKey { der: cert.der().clone(), cert: cert.pem(), key: key.serialize_pem() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -64,7 +64,7 @@ impl Authority {
     }
 
     /// Writes a pair to `NAME.crt` and `NAME.key`, and returns the paths.
-    pub fn leave(&self, name: &str, issued: &Issued) -> [String; 2] {
+    pub fn write(&self, name: &str, issued: &CertifiedKey) -> [String; 2] {
         let paths = [self.path(&format!("{name}.crt")), self.path(&format!("{name}.key"))];
         std::fs::write(&paths[0], &issued.cert).unwrap();
         std::fs::write(&paths[1], &issued.key).unwrap();
@@ -72,9 +72,9 @@ impl Authority {
     }
 
     /// A new certificate, and the flags of a tokentap with it on both ports.
-    pub fn flags(&self) -> (Vec<String>, Issued) {
+    pub fn flags(&self) -> (Vec<String>, CertifiedKey) {
         let issued = self.issue(2099);
-        let [cert, key] = self.leave("tls", &issued);
+        let [cert, key] = self.write("tls", &issued);
         (["--tls-cert".into(), cert, "--tls-key".into(), key].to_vec(), issued)
     }
 
@@ -117,8 +117,8 @@ impl Client {
     }
 
     /// The certificate that a port presents.
-    pub async fn shown(&self, addr: SocketAddr) -> CertificateDer<'static> {
-        shown(&self.connect(addr).await)
+    pub async fn presented_certificate(&self, addr: SocketAddr) -> CertificateDer<'static> {
+        presented_certificate(&self.connect(addr).await)
     }
 
     /// One request on a new connection.
@@ -141,7 +141,8 @@ impl Client {
     }
 }
 
-pub fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
+/// The certificate that the server of a connection presented.
+pub fn presented_certificate(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
     stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
 }
 
@@ -152,7 +153,7 @@ pub fn borrowed(flags: &[String]) -> Vec<&str> {
 
 /// Replaces a symbolic link atomically, as Kubernetes does for the data of a secret.
 pub fn swap(link: &Path, to: &Path) {
-    let beside = link.with_file_name("..data_tmp");
-    std::os::unix::fs::symlink(to, &beside).unwrap();
-    std::fs::rename(beside, link).unwrap();
+    let temporary = link.with_file_name("..data_tmp");
+    std::os::unix::fs::symlink(to, &temporary).unwrap();
+    std::fs::rename(temporary, link).unwrap();
 }

@@ -4,12 +4,12 @@ use super::authority::{Authority, borrowed};
 use crate::support::binary::output;
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{EngineProfile, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn export_reads_from_a_tls_control_port() {
     let authority = Authority::new();
-    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let own = authority.flags().0;
     let proxy = Proxy::probed(upstream.addr, &[&borrowed(&own)[..], &["--control-token", "t"]].concat()).await;
     let asked = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;

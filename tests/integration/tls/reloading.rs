@@ -2,9 +2,9 @@
 
 use tokentap::serve::connection::Phase;
 
-use super::authority::{Authority, Client, borrowed, shown, swap};
+use super::authority::{Authority, Client, borrowed, presented_certificate, swap};
 use crate::support::client::{Connection, written};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -16,7 +16,7 @@ const EXPIRY: &str = "tokentap_tls_certificate_expiry_timestamp_seconds{port=\"d
 async fn becomes(client: &Client, proxy: &Proxy, wanted: &CertificateDer<'static>) {
     soon("the new certificate", async {
         for port in [proxy.data, proxy.control] {
-            while client.shown(port).await != *wanted {}
+            while client.presented_certificate(port).await != *wanted {}
         }
     })
     .await;
@@ -39,12 +39,12 @@ async fn swapped_kubernetes_secret_is_reloaded() {
     }
     let paths = ["tls.crt", "tls.key"].map(|name| authority.path(name).to_str().unwrap().to_owned());
     let flags = ["--tls-cert", &paths[0], "--tls-key", &paths[1]];
-    let proxy = Proxy::start(Hand::start().await.addr, &flags).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &flags).await;
     let client = authority.client();
-    assert_eq!(client.shown(proxy.data).await, first.der);
+    assert_eq!(client.presented_certificate(proxy.data).await, first.der);
     assert_eq!(client.metric(proxy.control, EXPIRY).await, 3_786_912_000.0, "the first of January 2090");
     let stream = client.connect(proxy.control).await;
-    assert_eq!(shown(&stream), first.der);
+    assert_eq!(presented_certificate(&stream), first.der);
     let mut running = Connection::over(stream);
 
     swap(&data, "..2".as_ref());
@@ -60,10 +60,10 @@ async fn swapped_kubernetes_secret_is_reloaded() {
 async fn rewritten_certificate_files_are_reloaded() {
     let authority = Authority::new();
     let (flags, _) = authority.flags();
-    let proxy = Proxy::start(Hand::start().await.addr, &borrowed(&flags)).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &borrowed(&flags)).await;
     let client = authority.client();
     let second = authority.issue(2099);
-    authority.leave("tls", &second);
+    authority.write("tls", &second);
     becomes(&client, &proxy, &second.der).await;
     client.metric_is(proxy.control, OK, 1.0).await;
     // and its expiry time is reported
@@ -75,7 +75,7 @@ async fn rewritten_certificate_files_are_reloaded() {
 async fn invalid_pair_keeps_the_previous_one_and_is_counted_once() {
     let authority = Authority::new();
     let (flags, first) = authority.flags();
-    let proxy = Proxy::start(Hand::start().await.addr, &borrowed(&flags)).await;
+    let proxy = Proxy::start(ManualUpstream::start().await.addr, &borrowed(&flags)).await;
     let client = authority.client();
     let second = authority.issue(2099);
     let half = &second.cert[..second.cert.len() / 2];
@@ -86,13 +86,13 @@ async fn invalid_pair_keeps_the_previous_one_and_is_counted_once() {
         std::fs::write(authority.path(name), content).unwrap();
         failed += 1.0;
         client.metric_is(proxy.control, FAILED, failed).await;
-        assert_eq!(client.shown(proxy.data).await, first.der, "{name}: {content}");
+        assert_eq!(client.presented_certificate(proxy.data).await, first.der, "{name}: {content}");
     }
     std::fs::remove_file(authority.path("tls.key")).unwrap();
     client.metric_is(proxy.control, FAILED, failed + 1.0).await;
-    assert_eq!(client.shown(proxy.control).await, first.der);
+    assert_eq!(client.presented_certificate(proxy.control).await, first.der);
     // both files are valid again
-    authority.leave("tls", &second);
+    authority.write("tls", &second);
     becomes(&client, &proxy, &second.der).await;
     client.metric_is(proxy.control, OK, 1.0).await;
     assert_eq!(client.metric(proxy.control, FAILED).await, failed + 1.0, "each failure is counted once");

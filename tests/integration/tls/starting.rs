@@ -2,7 +2,7 @@
 
 use super::authority::{Authority, borrowed};
 use crate::support::binary::{Binary, arguments, output};
-use crate::support::hand::Hand;
+use crate::support::manual_upstream::ManualUpstream;
 
 /// Exit code and standard error of a `serve` that does not start.
 async fn refused(flags: &[&str]) -> (Option<i32>, String) {
@@ -30,8 +30,8 @@ async fn certificate_without_a_key_is_a_configuration_error() {
 async fn unusable_file_is_one_error_line_with_its_name() {
     let authority = Authority::new();
     let (one, other) = (authority.issue(2099), authority.issue(2099));
-    let [cert, key] = authority.leave("one", &one);
-    let [_, foreign] = authority.leave("other", &other);
+    let [cert, key] = authority.write("one", &one);
+    let [_, foreign] = authority.write("other", &other);
     let file = |name: &str, content: &str| {
         let path = authority.path(name);
         std::fs::write(&path, content).unwrap();
@@ -70,13 +70,15 @@ async fn unusable_file_is_one_error_line_with_its_name() {
 async fn log_names_addresses_and_a_certificate_without_key() {
     let authority = Authority::new();
     let expired = authority.issue(2020);
-    let [cert, key] = authority.leave("old", &expired);
+    let [cert, key] = authority.write("old", &expired);
     let flags = ["--tls-cert", &cert, "--tls-key", &key];
-    let hand = Hand::start().await;
-    let mut binary = Binary::with_flags(hand.addr, &flags).await;
-    let warned =
-        binary.told.iter().filter(|line| line["message"] == "the certificate has expired: clients will refuse it");
-    assert_eq!(warned.count(), 2, "one per port: {:?}", binary.told);
+    let upstream = ManualUpstream::start().await;
+    let mut binary = Binary::with_flags(upstream.addr, &flags).await;
+    let warned = binary
+        .skipped_lines
+        .iter()
+        .filter(|line| line["message"] == "the certificate has expired: clients will refuse it");
+    assert_eq!(warned.count(), 2, "one per port: {:?}", binary.skipped_lines);
     let good = authority.issue(2099);
     std::fs::write(&key, &good.key).unwrap();
     let line = binary.logged("the certificate stays as it was").await;
@@ -84,7 +86,7 @@ async fn log_names_addresses_and_a_certificate_without_key() {
     assert!(error.starts_with(&format!("--tls-key {key}: is not the key")), "{error}");
     std::fs::write(&cert, &good.cert).unwrap();
     binary.logged("the certificate has changed").await;
-    let all = serde_json::Value::from(binary.told.clone()).to_string();
+    let all = serde_json::Value::from(binary.skipped_lines.clone()).to_string();
     assert!(!all.contains("BEGIN") && !all.contains(good.key.lines().nth(1).unwrap()), "no key is in the log");
     binary.terminate();
     assert_eq!(binary.code().await, Some(0));

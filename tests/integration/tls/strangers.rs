@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::authority::{Authority, borrowed};
 use crate::support::client::{Connection, get, written};
-use crate::support::hand::{Hand, soon};
+use crate::support::manual_upstream::{ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 
 fn failures(reason: &str) -> String {
@@ -14,7 +14,7 @@ fn failures(reason: &str) -> String {
 
 async fn proxy(authority: &Authority, flags: &[&str]) -> Proxy {
     let own = authority.flags().0;
-    Proxy::start(Hand::start().await.addr, &[&borrowed(&own), flags].concat()).await
+    Proxy::start(ManualUpstream::start().await.addr, &[&borrowed(&own), flags].concat()).await
 }
 
 /// The start of a TLS 1.3 handshake that does not continue.
@@ -73,16 +73,16 @@ async fn plain_http_on_a_tls_port_gets_an_alert() {
 async fn control_port_can_have_a_separate_certificate() {
     let authority = Authority::new();
     let other = authority.issue(2099);
-    let [cert, key] = authority.leave("control", &other);
+    let [cert, key] = authority.write("control", &other);
     let flags = ["--control-tls-cert", &cert, "--control-tls-key", &key];
     let (both, shared) = authority.flags();
-    let upstream = Hand::start().await.addr;
+    let upstream = ManualUpstream::start().await.addr;
     let proxy = Proxy::start(upstream, &[&borrowed(&both), &flags[..]].concat()).await;
     let client = authority.client();
-    assert_eq!(client.shown(proxy.data).await, shared.der);
-    assert_eq!(client.shown(proxy.control).await, other.der);
+    assert_eq!(client.presented_certificate(proxy.data).await, shared.der);
+    assert_eq!(client.presented_certificate(proxy.control).await, other.der);
     let proxy = Proxy::start(upstream, &flags).await;
-    assert_eq!(client.shown(proxy.control).await, other.der);
+    assert_eq!(client.presented_certificate(proxy.control).await, other.der);
     assert_eq!(get(proxy.data, "/flush_cache").await.status, 403, "the data port is plain");
 }
 

@@ -16,14 +16,14 @@ use tonic_health::pb::health_client::HealthClient;
 use super::authority::{Authority, Client, borrowed};
 use crate::grpc::client::Generate;
 use crate::support::engine::answer;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{EngineProfile, Upstream};
 
 const ASKED: &[u8] = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
 
 async fn proxy(authority: &Authority) -> Proxy {
-    let upstream = Upstream::start(Nature::default(), answer).await;
+    let upstream = Upstream::start(EngineProfile::default(), answer).await;
     Proxy::probed(upstream.addr, &borrowed(&authority.flags().0)).await
 }
 
@@ -127,8 +127,8 @@ async fn curl_accepts_the_connection() {
         let resolve = format!("localhost:{}:127.0.0.1", proxy.control.port());
         let args = [version, "--write-out", "%{http_version}", "--resolve", &resolve, &url];
         let Ok(done) = curl(&args).await.unwrap() else { return };
-        let said = String::from_utf8(done.stdout).unwrap();
+        let output = String::from_utf8(done.stdout).unwrap();
         let stderr = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(said, if version == "--http2" { "ok\n2" } else { "ok\n1.1" }, "{stderr}");
+        assert_eq!(output, if version == "--http2" { "ok\n2" } else { "ok\n1.1" }, "{stderr}");
     }
 }

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
-use tokentap::api::sample::Sample;
 use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
 use tokentap::chat::RequestError;
 use tokentap::engine::request::{GenerateRequest, SessionNames};
 use tokentap::error::BoxError;
+use tokentap::generation::update::SequenceUpdate;
 use tokentap::json::Object;
 
 #[derive(Debug)]
@@ -71,18 +71,18 @@ struct ToyEncoder {
 }
 
 impl ReplyEncoder for ToyEncoder {
-    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError> {
-        let ids: Vec<&[u32]> = samples.iter().map(|sample| &*sample.ids).collect();
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError> {
+        let ids: Vec<&[u32]> = updates.iter().map(|update| &*update.ids).collect();
         Ok(json!({ "session": self.session, "ids": ids }).to_string())
     }
 
-    fn known(&self, _index: usize) -> usize {
+    fn encoded_tokens(&self, _index: usize) -> usize {
         self.tokens
     }
 
-    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
-        self.tokens = sample.tokens;
-        out.push_str(&format!("toy {:?}\n", sample.ids));
+    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+        self.tokens = update.tokens;
+        out.push_str(&format!("toy {:?}\n", update.ids));
         Ok(())
     }
 

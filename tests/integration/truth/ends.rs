@@ -18,8 +18,8 @@ fn engines(allowed: &[u32]) -> Vec<EngineOptions> {
 async fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, about: &str) -> Value {
     let body = json!({"input_ids": prompt, "sampling_params": sampling(params)});
     let whole = demo.ask(&body).await;
-    let said = all_numbers(&whole["meta_info"]["output_token_entropy"]);
-    assert_close(&said, &demo.entropies(prompt, &ids(&whole), params), 1e-4, about);
+    let returned = all_numbers(&whole["meta_info"]["output_token_entropy"]);
+    assert_close(&returned, &demo.entropies(prompt, &ids(&whole), params), 1e-4, about);
     let (mut output, mut streamed) = (Vec::new(), Vec::new());
     for event in demo.stream(&body).await {
         let (new, numbers) = (ids(&event), all_numbers(&event["meta_info"]["output_token_entropy"]));
@@ -31,7 +31,7 @@ async fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, about: &str
         streamed.extend(numbers);
     }
     assert_eq!(output, ids(&whole), "{about}: the stream has the same ids");
-    assert_close(&streamed, &said, 1e-6, &format!("{about}: the stream has the same numbers"));
+    assert_close(&streamed, &returned, 1e-6, &format!("{about}: the stream has the same numbers"));
     whole
 }
 
@@ -62,7 +62,7 @@ async fn stop_tokens_have_an_entropy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_strings_cut_text_but_no_entropy() {
+async fn stop_strings_cut_text_but_not_entropies() {
     let allowed = few_ids("the light of the lamp comes and the sea is dark at night", false);
     for options in engines(&allowed) {
         let demo = Demo::start(options, &[]).await;

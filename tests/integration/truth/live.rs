@@ -84,7 +84,7 @@ async fn entropies_are_read_on_the_control_port_while_a_stream_runs_and_after() 
         assert_eq!(output.len(), 100);
         assert_eq!(so_far, entropies[..so_far.len()], "the early tokens are the start of the reply");
         let late = known(&demo, "job%2F1", &format!("?since={}", so_far.len())).await;
-        assert_eq!(all_numbers(&late["entropy"]), entropies[so_far.len()..], "the rest is read from where one stopped");
+        assert_eq!(all_numbers(&late["entropy"]), entropies[so_far.len()..], "`since` returns the remaining entropies");
         assert_eq!(
             (&late["finished"], &late["finish_reason"], &late["next"]),
             (&json!(true), &json!("length"), &json!(100))
@@ -117,7 +117,7 @@ async fn sequences_of_a_batch_are_read_by_index_or_by_their_ids() {
         let meta = &reply[index]["meta_info"];
         assert_eq!(known(&demo, "S", &format!("?index={index}")).await["entropy"], meta["output_token_entropy"]);
         let by_name = known(&demo, meta["id"].as_str().unwrap(), "").await;
-        assert_eq!(by_name["entropy"], meta["output_token_entropy"], "the engine's own id names it too");
+        assert_eq!(by_name["entropy"], meta["output_token_entropy"], "the engine's own id works as well");
     }
 }
 
@@ -130,10 +130,10 @@ async fn aborted_stream_has_entropies_of_sampled_tokens() {
         let abort = demo.post("/abort_request", &json!({"rid": "gone"})).await;
         assert_eq!(abort.status, 200);
         let answer = stream.answer().await;
-        assert!(answer.complete, "the stream ends as it should");
+        assert!(answer.complete, "the stream is complete");
         let (entropies, output, last) = put_together(&answer, streaming);
         assert_eq!(last["meta_info"]["finish_reason"]["type"], "abort");
-        assert!(!output.is_empty() && output.len() < 500, "{} tokens came before it", output.len());
+        assert!(!output.is_empty() && output.len() < 500, "{} tokens were sampled before the abort", output.len());
         assert_close(&entropies, &demo.entropies(&prompt, &output, &params(500)), 1e-4, "aborted");
         let known = known(&demo, "gone", "").await;
         assert_eq!((&known["finish_reason"], all_numbers(&known["entropy"])), (&json!("abort"), entropies));
@@ -194,15 +194,15 @@ async fn new_weights_give_new_entropies() {
     let mut firsts = Vec::new();
     for version in 0..3 {
         let reply = demo.ask(&body).await;
-        let (said, output) = (all_numbers(&reply["meta_info"]["output_token_entropy"]), ids(&reply));
+        let (returned, output) = (all_numbers(&reply["meta_info"]["output_token_entropy"]), ids(&reply));
         let truth = |version: u64| -> Vec<f64> {
             let at =
                 |at: usize| demo.engine.entropy(Position { prompt: &prompt, output: &output[..at] }, &params, version);
             (0..output.len()).map(at).collect()
         };
-        assert_close(&said, &truth(version), 1e-4, &format!("version {version}"));
-        assert!((said[0] - truth(version + 1)[0]).abs() > 1e-3, "the next weights have another entropy");
-        firsts.push(said[0]);
+        assert_close(&returned, &truth(version), 1e-4, &format!("version {version}"));
+        assert!((returned[0] - truth(version + 1)[0]).abs() > 1e-3, "the next weights have another entropy");
+        firsts.push(returned[0]);
         let update = json!({"model_path": "elsewhere", "weight_version": format!("v{version}")});
         let answer = post(demo.proxy.control, "/update_weights_from_disk", update.to_string().as_bytes()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());

@@ -56,24 +56,27 @@ fn check(demo: &Demo, request: &Request, reply: &Value, score: &mut Score) {
         let list = numbers(&meta[name]).into_iter().collect::<Option<Vec<f64>>>();
         list.unwrap_or_else(|| panic!("{about}, after {:?}: nothing is missing in {name} of {meta}", request.prompt))
     };
-    let said = list("output_token_entropy");
-    assert_eq!(said.len(), output.len(), "{about}: one entropy a token");
-    let mean = said.iter().sum::<f64>() / said.len() as f64;
+    let returned = list("output_token_entropy");
+    assert_eq!(returned.len(), output.len(), "{about}: one entropy a token");
+    let mean = returned.iter().sum::<f64>() / returned.len() as f64;
     assert_close(&[info["mean"].as_f64().unwrap()], &[mean], 1e-6, &format!("{about}: mean"));
     let (lower, upper) = (list("output_token_entropy_lower"), list("output_token_entropy_upper"));
     for at in 0..output.len() {
         let truth = demo.distribution(&request.prompt, &output, at, &request.params);
         let entropy = entropy(&truth);
         let about = format!("{about}, token {at} of {output:?} after {:?}", request.prompt);
-        let (lower, upper, said) = (lower[at], upper[at], said[at]);
+        let (lower, upper, returned) = (lower[at], upper[at], returned[at]);
         score.worst = score.worst.max(lower - entropy).max(entropy - upper);
         assert!(
             lower - SLACK <= entropy && entropy <= upper + SLACK,
             "{about}: {entropy} is within [{lower}, {upper}]"
         );
-        assert!(lower <= said && said <= upper, "{about}: the estimate {said} is within [{lower}, {upper}]");
+        assert!(
+            lower <= returned && returned <= upper,
+            "{about}: the estimate {returned} is within [{lower}, {upper}]"
+        );
         if is_exact {
-            assert!((said - entropy).abs() < 1e-4, "{about}: {said} is exactly {entropy}");
+            assert!((returned - entropy).abs() < 1e-4, "{about}: {returned} is exactly {entropy}");
             score.exact += 1;
         }
         stats(&meta["output_token_stats"], at, &truth, output[at], request.k, &about);
@@ -82,20 +85,24 @@ fn check(demo: &Demo, request: &Request, reply: &Value, score: &mut Score) {
 }
 
 /// Compares the statistics of a token with those of its true distribution.
-fn stats(said: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str) {
-    let said = |name: &str| numbers(&said[name])[at];
+fn stats(returned: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str) {
+    let returned = |name: &str| numbers(&returned[name])[at];
     let chosen = truth[id as usize];
-    let surprisal = said("surprisal").unwrap_or_else(|| panic!("{about}: a sampled token has a surprisal"));
+    let surprisal = returned("surprisal").unwrap_or_else(|| panic!("{about}: a sampled token has a surprisal"));
     assert!((surprisal + chosen.ln()).abs() < 1e-4, "{about}: surprisal {surprisal}, but p = {chosen}");
     let mut sorted = truth.to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));
     let head = &sorted[..k];
     let tail = 1.0 - head.iter().sum::<f64>();
-    assert!((said("tail_mass").unwrap() - tail).abs() < 1e-5, "{about}: tail mass {:?}, not {tail}", said("tail_mass"));
+    assert!(
+        (returned("tail_mass").unwrap() - tail).abs() < 1e-5,
+        "{about}: tail mass {:?}, not {tail}",
+        returned("tail_mass")
+    );
     // the engine ranks float32 values: equal ones may be in any order
     let above = sorted.iter().filter(|p| **p > chosen * (1.0 + 1e-5)).count();
     let level = sorted.iter().filter(|p| **p >= chosen * (1.0 - 1e-5)).count();
-    match said("rank") {
+    match returned("rank") {
         Some(rank) => {
             let rank = rank as usize;
             assert!(rank > above && rank <= level.min(k), "{about}: rank {rank}, not in {}..={level}", above + 1);
@@ -104,13 +111,17 @@ fn stats(said: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str)
     }
     if k > 1 {
         let margin = sorted[0] - sorted[1];
-        assert!((said("margin").unwrap() - margin).abs() < 1e-4, "{about}: margin {:?}, not {margin}", said("margin"));
+        assert!(
+            (returned("margin").unwrap() - margin).abs() < 1e-4,
+            "{about}: margin {:?}, not {margin}",
+            returned("margin")
+        );
     }
     // smaller probabilities underflow in the engine, and masked tokens do not count
     if head[k - 1] > 1e-30 {
         let logs: Vec<f64> = head.iter().map(|p| p.ln()).collect();
         let confidence = -logs.iter().sum::<f64>() / k as f64;
-        assert!((said("confidence").unwrap() - confidence).abs() < 1e-3, "{about}: confidence, not {confidence}");
+        assert!((returned("confidence").unwrap() - confidence).abs() < 1e-3, "{about}: confidence, not {confidence}");
     }
     let mass: f64 = head.iter().sum();
     let share = |p: f64| p / mass;
@@ -118,8 +129,11 @@ fn stats(said: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str)
         head.iter().filter(|p| **p > 0.0).map(|p| share(*p) * (-share(*p).ln()).powi(power)).sum()
     };
     let varentropy = moment(2) - moment(1).powi(2);
-    let spoken = said("varentropy").unwrap();
-    assert!((spoken - varentropy).abs() < 2e-3, "{about}: varentropy {spoken}, not {varentropy}");
+    let returned_varentropy = returned("varentropy").unwrap();
+    assert!(
+        (returned_varentropy - varentropy).abs() < 2e-3,
+        "{about}: varentropy {returned_varentropy}, not {varentropy}"
+    );
 }
 
 /// Engines of every kind, with masks that allow all, most or few ids.
@@ -189,8 +203,8 @@ async fn estimate_is_more_accurate_than_the_renormalised_entropy() {
         assert_eq!(ids(&one), ids(&other), "one seed, one sequence");
         assert_eq!(other["meta_info"]["entropy_info"]["estimator"], "renormalized");
         let truth = demo.entropies(&request.prompt, &ids(&one), &request.params);
-        let said = |reply: &Value| all_numbers(&reply["meta_info"]["output_token_entropy"]);
-        for ((estimated, top), truth) in said(&one).iter().zip(said(&other)).zip(truth) {
+        let entropies = |reply: &Value| all_numbers(&reply["meta_info"]["output_token_entropy"]);
+        for ((estimated, top), truth) in entropies(&one).iter().zip(entropies(&other)).zip(truth) {
             assert!(top <= truth + SLACK, "T={temperature}: the renormalised entropy {top} is never above {truth}");
             above = above.max(top - truth);
             estimate += (estimated - truth).abs();

@@ -6,7 +6,7 @@ use tokentap::demo::EngineOptions;
 use crate::support::client::post;
 use crate::support::demo::{Demo, all_numbers};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, message};
 
 const SAMPLING: &str = r#"{"max_new_tokens": 6, "temperature": 0.9, "sampling_seed": 3}"#;
 
@@ -46,7 +46,7 @@ async fn each_estimator_publishes_its_entropy() {
     }
     let renormalized = list(&ask(json!({"estimator": "renormalized"})).await);
     for (renormalized, lower) in renormalized.iter().zip(all_numbers(&full["output_token_entropy_lower"])) {
-        assert!(*renormalized <= lower + 1e-6, "{renormalized} is no better than the certified {lower}");
+        assert!(*renormalized <= lower + 1e-6, "{renormalized} is not above the certified {lower}");
     }
 }
 
@@ -154,8 +154,8 @@ async fn reply_without_entropy_is_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_without_entropy_is_unchanged() {
-    let upstream = Upstream::start(Nature::default(), |_| {
-        Deed::ScriptedOutput(vec![message(
+    let upstream = Upstream::start(EngineProfile::default(), |_| {
+        FakeReply::KeepAlive(vec![message(
             200,
             &[("content-type", "application/json")],
             br#"{"text":"","output_ids":[],"meta_info":{}}"#,

@@ -24,7 +24,7 @@ pub fn engine(dialect: Dialect, streaming: Streaming) -> EngineOptions {
     EngineOptions { dialect, streaming, allowed, ..EngineOptions::default() }
 }
 
-/// A request, and what became of each of its sequences.
+/// A request and its name.
 pub struct Shape {
     pub name: &'static str,
     pub body: Value,
@@ -167,14 +167,14 @@ pub async fn check(demo: &Demo, shape: &Shape) -> usize {
     for (at, (through, direct)) in through.iter().zip(&direct).enumerate() {
         assert_eq!(repeatable(through, has_rid), repeatable(direct, has_rid), "{name}: item {at} is the engine's own");
         let (prompt, params) = &expected[at];
-        let said = all_numbers(&through["meta_info"]["output_token_entropy"]);
+        let returned = all_numbers(&through["meta_info"]["output_token_entropy"]);
         let truth = demo.entropies(prompt, &ids(through), params);
-        assert_close(&said, &truth, 1e-4, &format!("{name}: item {at}"));
+        assert_close(&returned, &truth, 1e-4, &format!("{name}: item {at}"));
         assert_eq!(
             through["meta_info"]["entropy_info"]["temperature"],
             if params.temperature == 0.0 { 1.0 } else { params.temperature }
         );
-        entropies.push(said);
+        entropies.push(returned);
     }
     if body["stream"].is_null() {
         stream(demo, shape, &plain, &entropies).await;
@@ -194,7 +194,7 @@ async fn stream(demo: &Demo, shape: &Shape, plain: &Value, entropies: &[Vec<f64>
     assert_eq!(through.len(), entropies.len(), "{name}: as many streams as items");
     for (index, events) in &through {
         let about = format!("{name}: stream {index}");
-        let (mut said, mut tokens) = (Vec::new(), 0);
+        let (mut returned, mut tokens) = (Vec::new(), 0);
         let theirs: Vec<Value> = direct[index].iter().map(|event| repeatable(event, has_rid)).collect();
         let ours: Vec<Value> = events.iter().map(|event| repeatable(event, has_rid)).collect();
         assert_eq!(ours, theirs, "{about}: the events are the engine's own");
@@ -203,11 +203,11 @@ async fn stream(demo: &Demo, shape: &Shape, plain: &Value, entropies: &[Vec<f64>
             let new = all_numbers(&meta["output_token_entropy"]);
             assert_eq!(new.len(), ids(event).len(), "{about}: as many numbers as ids in {event}");
             if !incremental {
-                said.clear();
+                returned.clear();
             }
-            said.extend(new);
+            returned.extend(new);
             tokens = tokens.max(meta["completion_tokens"].as_u64().unwrap());
-            assert_eq!(said.len() as u64, tokens, "{about}: every token so far has its number in {event}");
+            assert_eq!(returned.len() as u64, tokens, "{about}: every token so far has an entropy in {event}");
             let is_last = !meta["finish_reason"].is_null();
             assert_eq!(
                 meta.get("entropy_info").is_some(),
@@ -217,16 +217,16 @@ async fn stream(demo: &Demo, shape: &Shape, plain: &Value, entropies: &[Vec<f64>
             for member in
                 ["output_token_entropy_lower", "output_token_entropy_upper"].iter().filter_map(|key| meta.get(key))
             {
-                assert_eq!(member.as_array().unwrap().len(), ids(event).len(), "{about}: the bounds are as long");
+                assert_eq!(member.as_array().unwrap().len(), ids(event).len(), "{about}: one bound for each token");
             }
             for (key, list) in meta.get("output_token_stats").and_then(Value::as_object).into_iter().flatten() {
-                assert_eq!(list.as_array().unwrap().len(), ids(event).len(), "{about}: {key} is as long");
+                assert_eq!(list.as_array().unwrap().len(), ids(event).len(), "{about}: one {key} for each token");
             }
         }
         let index = usize::try_from(*index).unwrap();
-        assert_close(&said, &entropies[index], 1e-6, &format!("{about} equals the complete reply"));
+        assert_close(&returned, &entropies[index], 1e-6, &format!("{about} equals the complete reply"));
         let mean = events.last().unwrap()["meta_info"]["entropy_info"]["mean"].as_f64().unwrap();
-        let expected = said.iter().sum::<f64>() / said.len() as f64;
+        let expected = returned.iter().sum::<f64>() / returned.len() as f64;
         assert_close(&[mean], &[expected], 1e-5, &format!("{about}: mean"));
     }
 }

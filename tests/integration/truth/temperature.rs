@@ -5,7 +5,7 @@ use tokentap::demo::{EngineOptions, SamplingParams};
 
 use crate::support::demo::{Demo, all_numbers, assert_close, few_ids, ids, numbers, sampling};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, message};
 
 fn few() -> Option<Vec<u32>> {
     Some(few_ids("the light of the lamp comes and the sea is dark at night", false))
@@ -110,13 +110,13 @@ fn greedy() -> SamplingParams {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn top_k_1_request_is_sent_with_temperature_1() {
-    let upstream = Upstream::start(Nature::default(), |_| {
+    let upstream = Upstream::start(EngineProfile::default(), |_| {
         let reply = json!({"text": "a", "output_ids": [7], "meta_info": {
             "id": "r", "finish_reason": {"type": "length", "length": 1}, "prompt_tokens": 1,
             "output_token_logprobs": [[-0.5, 7, null]], "output_top_logprobs": [[[-0.5, 7, null], [-1.5, 8, null]]],
             "completion_tokens": 1,
         }});
-        Deed::ScriptedOutput(vec![message(200, &[("content-type", "application/json")], reply.to_string().as_bytes())])
+        FakeReply::KeepAlive(vec![message(200, &[("content-type", "application/json")], reply.to_string().as_bytes())])
     })
     .await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
@@ -145,8 +145,8 @@ async fn top_k_1_entropies_are_those_of_temperature_1() {
     let at_one = SamplingParams { temperature: 1.0, ..greedy() };
     let reply = demo.ask(&body).await;
     let truth = demo.entropies(&prompt, &ids(&reply), &at_one);
-    let said = all_numbers(&reply["meta_info"]["output_token_entropy"]);
-    assert_close(&said, &truth, 1e-4, "at temperature 1");
+    let entropies = all_numbers(&reply["meta_info"]["output_token_entropy"]);
+    assert_close(&entropies, &truth, 1e-4, "at temperature 1");
     let info = &reply["meta_info"]["entropy_info"];
     assert_eq!(info["temperature"], 1.0, "{info}");
     assert_eq!(info.get("reason"), None, "{info}");

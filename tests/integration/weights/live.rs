@@ -14,7 +14,7 @@ use super::{epoch, spans};
 use crate::crash::trainers::{generate_turn, post_control};
 use crate::support::client::{Answer, Connection, get, post, written};
 use crate::support::demo::Demo;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use crate::support::proxy::Proxy;
 
 async fn demo(options: EngineOptions) -> Demo {
@@ -22,8 +22,8 @@ async fn demo(options: EngineOptions) -> Demo {
 }
 
 async fn rows(proxy: &Proxy, session: &str) -> Vec<Value> {
-    let said = get(proxy.control, &format!("/v1/sessions/{session}/trajectories")).await.json();
-    said["trajectories"].as_array().unwrap().clone()
+    let trajectories = get(proxy.control, &format!("/v1/sessions/{session}/trajectories")).await.json();
+    trajectories["trajectories"].as_array().unwrap().clone()
 }
 
 /// The epoch and names of a session's only turn, which one policy sampled.
@@ -73,8 +73,8 @@ async fn weight_update_at_the_engine_starts_one_epoch() {
 async fn trainer_can_name_the_weights() {
     let demo = demo(EngineOptions::default()).await;
     let start = epoch(&demo.proxy).await;
-    let said = post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
-    assert_eq!(said, json!({"epoch": start + 1, "version": "7"}));
+    let reply = post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
+    assert_eq!(reply, json!({"epoch": start + 1, "version": "7"}));
     assert_eq!(sampled(&demo.proxy, "a").await, (start + 1, "default".into(), "7".into()));
     post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
     assert_eq!(epoch(&demo.proxy).await, start + 1, "the same name again changes nothing");

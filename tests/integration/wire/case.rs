@@ -30,11 +30,11 @@ pub struct Case {
     /// The client sends nothing after these bytes; otherwise another request follows on the connection.
     pub ends: bool,
     pub ports: &'static [Port],
-    /// The statuses of the replies, without that of the request after it.
+    /// The statuses of the replies, without that of the following request.
     pub statuses: &'static [u16],
-    /// The request after it is answered as well; otherwise the connection is closed.
+    /// The following request is answered as well; otherwise the connection is closed.
     pub kept: bool,
-    /// Either is allowed: it depends on timing.
+    /// The connection may stay open or be closed, depending on timing.
     pub either: bool,
     /// The bodies of the complete requests that reach the upstream.
     pub bodies: Vec<Vec<u8>>,
@@ -88,14 +88,14 @@ pub fn passed(body: &str) -> Expected {
     Expected { statuses: &[200], kept: true, bodies: vec![body.into()] }
 }
 
-/// The same, but the connection is closed after the reply.
+/// As [`passed`], but the connection is closed after the reply.
 pub fn last(body: &str) -> Expected {
     Expected { kept: false, ..passed(body) }
 }
 
 impl Expected {
-    /// With other statuses.
-    pub fn saying(self, statuses: &'static [u16]) -> Self {
+    /// The same with other statuses.
+    pub fn with_statuses(self, statuses: &'static [u16]) -> Self {
         Self { statuses, ..self }
     }
 
@@ -141,7 +141,7 @@ impl Case {
         self
     }
 
-    /// The bytes for a port, with this tag, and with the request after them.
+    /// The bytes for a port, with this tag, and with the following request.
     pub fn written(&self, port: Port, tag: &str) -> Vec<u8> {
         assert_eq!(tag.len(), TAG.len(), "lengths in the bytes must stay valid");
         let path: &[u8] = match port {

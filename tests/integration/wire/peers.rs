@@ -15,7 +15,7 @@ use super::case::{Case, Port};
 use super::exchange::{Pace, exchange};
 use super::recorder::{JournalEntry, Recorder};
 use super::table;
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 use crate::support::proxy::Proxy;
 
 /// A server with its recorder as the upstream.

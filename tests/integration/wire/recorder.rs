@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::strict::{ReceivedRequest, Strict};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 /// An event on a connection to the upstream.
 #[derive(Debug, Clone)]

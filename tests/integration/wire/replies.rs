@@ -156,13 +156,13 @@ async fn upstream() -> SocketAddr {
     let table = Arc::new(table());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(play(stream, Arc::clone(&table)));
+            tokio::spawn(serve(stream, Arc::clone(&table)));
         }
     });
     addr
 }
 
-async fn play(mut stream: TcpStream, table: Arc<Vec<Reply>>) {
+async fn serve(mut stream: TcpStream, table: Arc<Vec<Reply>>) {
     let mut read = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -206,12 +206,12 @@ async fn malformed_reply_is_an_error_for_its_client_only() {
             let second = "GET /second HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
             let bytes = [request.as_bytes(), second.as_bytes()].concat();
             let got = exchange(proxy.data, &bytes, false, Pace::Whole, false).await;
-            let behind = (200, b"second".to_vec());
+            let following = (200, b"second".to_vec());
             let holds = match (expected, &got.answers[..]) {
                 (Cut, []) => memchr::memmem::find(&got.rest, b"second").is_none(),
                 (Whole(status, body), [first, second]) => {
                     let same = first.0 == status && (status == 502 || first.1 == body.as_bytes());
-                    same && *second == behind && got.rest.is_empty()
+                    same && *second == following && got.rest.is_empty()
                 }
                 _ => false,
             };

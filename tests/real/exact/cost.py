@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""cost.py --base URL [--without] [--rounds N]   tokens per second and bytes per token, 8 requests of 64 tokens at a time, the kinds
-interleaved on one server. --without: the server has no plugin, so only the kinds without it are measured."""
+"""cost.py --base URL [--without] [--rounds N]   measures tokens per second and bytes per token with 8 concurrent requests of 64 tokens.
+The kinds of requests are interleaved on one server. --without: the server has no plugin, so only the other kinds are measured."""
 import argparse
 import concurrent.futures
 import pathlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""masks.py --base URL [--through]   processors that change logits after the observer, in a server with --grammar-backend xgrammar
---enable-custom-logit-processor: a grammar (applied by the plugin as well), a client's own processor (its rows are null, its
-neighbour's are not), and the support that was sampled from (no plugin needed). --through: the URL is tokentap's.
-The reference is the logprobs of the reply: of all legal tokens, or of the whole support."""
+"""masks.py --base URL [--through]   tests logit processors that run after the plugin, in a server with --grammar-backend xgrammar
+--enable-custom-logit-processor: a grammar, which the plugin also applies; a client's own processor, whose entropies are null while
+those of a concurrent request are not; and the support of each token, which needs no plugin. --through: the URL is tokentap's.
+The reference is the logprobs of the reply: of all tokens that the grammar allows, or of the whole support."""
 import argparse
 import concurrent.futures
 import json
@@ -39,11 +39,11 @@ def entropy(logprobs):
     return -sum(math.exp(value) * value for value in logprobs if value is not None and value > -1e30)
 
 
-def compare(name, said, truth, tolerance):
-    if said is None or len(said) != len(truth) or None in said:
-        return report(name, f"{said}")
-    error = max(abs(a - b) for a, b in zip(said, truth))
-    report(name, error > tolerance and f"off by {error:.1e} nat", f"{len(said):4} tokens, off by {error:.1e}")
+def compare(name, values, truth, tolerance):
+    if values is None or len(values) != len(truth) or None in values:
+        return report(name, f"{values}")
+    error = max(abs(a - b) for a, b in zip(values, truth))
+    report(name, error > tolerance and f"off by {error:.1e} nat", f"{len(values):4} tokens, off by {error:.1e}")
 
 
 def grammar():
@@ -51,7 +51,7 @@ def grammar():
     meta = post({"text": "The quick", "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 400})["meta_info"]
     rows = [[value for value, _, _ in row] for row in meta["output_top_logprobs"]]
     legal = [sum(value is not None and value > -1e30 for value in row) for row in rows]
-    report("a row shows every legal token", max(legal) >= 400 and f"{legal}", f"at most {max(legal)} of 400")
+    report("a row has every allowed token", max(legal) >= 400 and f"{legal}", f"at most {max(legal)} of 400")
     compare("grammar", meta.get(FIELD), [entropy(row) for row in rows], 1e-4)
     for name, more in {"stream": {"stream": True}, "json": {}}.items():
         grammar = {"regex": sampling["regex"]} if more else {"json_schema": json.dumps({"type": "object"})}
@@ -80,7 +80,7 @@ def processor():
         report("own processor: top-k instead", source != "top_k" and source, source)
     else:
         report("own processor: null", values != [None] * 12 and f"{values}")
-    report("own processor: its neighbour", (beside is None or None in beside) and f"{beside}", "12 numbers")
+    report("own processor: concurrent request", (beside is None or None in beside) and f"{beside}", "12 numbers")
 
 
 def support():
@@ -89,7 +89,7 @@ def support():
                            "top_k 50, min_p 0.05": {"top_k": 50, "min_p": 0.05}, "greedy": {"temperature": 0}}.items():
         sampling = {"temperature": 0.9, "max_new_tokens": 12} | sampling
         for stream in (False, True):
-            # also requested by the client, so that the reply shows the support of the number
+            # the client requests it as well, so that the reply has the support that belongs to the entropy
             body = {"text": "The quick", "sampling_params": sampling, "return_sampling_mask": True, "stream": stream,
                     "sampling_logprobs_mode": "support", "entropy_options": {"estimator": "sampled"}}
             reply = generate(args.base, body)
@@ -101,12 +101,12 @@ def support():
             report(named, (info["source"], info["estimator"]) != ("exact", "sampled") and f"{info}", info["source"])
             forced = {key: value for key, value in body.items() if not key.endswith(("_mask", "_mode", "stream"))}
             left = [key for key in post(forced)["meta_info"] if "sampling" in key]
-            report(f"{named}: forced masks are taken away", left)
+            report(f"{named}: forced masks are removed", left)
 
 
 for part in [grammar, processor] + [support] * args.through:
     try:
         part()
-    except Exception as error:  # one broken reply must not hide the other results
+    except Exception as error:  # one invalid reply must not hide the other results
         report(part.__name__, f"{type(error).__name__}: {error}")
 sys.exit(failed > 0)

@@ -2,7 +2,7 @@
 """numerics.py   compares the two reductions of the plugin with float64, and compiles the fused one for GPUs.
 
 Without a GPU the fused kernel runs in Triton's interpreter: its arithmetic is checked, its speed and its machine code are not.
-Compiling for sm_80, sm_90 and sm_100 needs no GPU; the loads must be 16 bytes wide and nothing may spill."""
+Compiling for sm_80, sm_90 and sm_100 needs no GPU; the loads must be 16 bytes wide and no register may spill."""
 import os
 import re
 import subprocess

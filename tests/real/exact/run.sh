@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# exact/run.sh [MODE...]   the plugin in real SGLang 0.5.23 servers on the CPU: every token's entropy against the weights, in
-# SGLang itself, through tokentap, and, in a server without the plugin, the intervals. All modes take about half an hour.
+# exact/run.sh [MODE...]   tests the plugin in real SGLang 0.5.23 servers on the CPU: compares each token's entropy with the weights, in
+# SGLang itself and through tokentap, and the intervals of a server without the plugin. All modes take about half an hour.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 set -uo pipefail
@@ -67,7 +67,7 @@ one() {
 }
 
 "$here/../setup.sh" 0.5.23 || exit
-# from a copy, because a build writes files; separate from the server's packages, so that other runs do not have it
+# built from a copy, because a build writes files; installed separately, so that other runs do not have the plugin
 cp -r "$here/../../../python/tokentap-sglang" "$work/source"
 uv pip install -q --python "$python" --no-deps --target "$work/site" "$work/source" || exit
 for mode in "${modes[@]}"; do

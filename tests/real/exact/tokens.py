@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """tokens.py --base URL --model DIR [--how plugin|tokentap|intervals] [--no-lag] [--only WORDS] SUITE...
 
-Are the entropies that a real SGLang reports the true ones, token by token?
-  plugin     SGLang itself is asked, through custom_params.tokentap_entropy
-  tokentap   tokentap in front of it is asked nothing special, and must say `source: exact`
-  intervals  tokentap in front of an SGLang without the plugin: the certified intervals must hold the true values
+Compares the entropies of a real SGLang with the true ones, token by token.
+  plugin     requests them from SGLang with custom_params.tokentap_entropy
+  tokentap   sends ordinary requests to tokentap in front of SGLang; its replies must have `source: exact`
+  intervals  tokentap in front of an SGLang without the plugin: the certified intervals must contain the true values
 Suites: basic, penalties, streams, batches, neighbours, chunks, retraction, aborts. Prints a line per case; exit status 1 if one failed."""
 import argparse
 import concurrent.futures
@@ -31,7 +31,7 @@ TOLERANCE = 1e-4  # nats: two float32 forward passes; temperatures below 1 enlar
 SLACK = 2e-4  # and the float32 logprobs on the wire, for intervals
 FIELD = "output_token_entropy"
 FOX, MAIN = "The quick brown fox jumps over the lazy dog and", "def main():\n    return"
-NO_END = {"logit_bias": {"151645": -50, "151643": -50}}  # never ends by itself; ignore_eos would reserve memory for all tokens
+NO_END = {"logit_bias": {"151645": -50, "151643": -50}}  # prevents end tokens; ignore_eos would reserve memory for all tokens
 rng = random.Random(7)
 weights = Weights(args.model, not args.no_lag)
 failed, tokens, worst = [], 0, 0.0
@@ -188,28 +188,28 @@ def batches():
 
 
 def neighbours():
-    """A request without entropies gets no key, even in one scheduler payload with another: both stream, or have equal length."""
+    """A request without entropies gets no entropy member, even if the scheduler sends its tokens together with another request's."""
     long, short = {"temperature": 1, "max_new_tokens": 60} | NO_END, {"temperature": 1, "max_new_tokens": 20} | NO_END
     asking, silent, whole_reply = together(
         lambda: stream(ask(FOX, long)), lambda: generate(args.base, ask(MAIN, short, False) | {"stream": True}).events(),
         lambda: post(ask(MAIN, short, False)))
     check("streams beside a silent stream", FOX, asking[0], long)
     seen = [event for event in silent if FIELD in event["meta_info"]]
-    report("silent stream", seen and f"the key in {len(seen)} of {len(silent)} events", f"{len(silent)} events")
-    report("silent request", FIELD in whole_reply["meta_info"] and "the key is there")
+    report("silent stream", seen and f"the member is in {len(seen)} of {len(silent)} events", f"{len(silent)} events")
+    report("silent request", FIELD in whole_reply["meta_info"] and "the reply has the member")
     if args.how == "plugin":
         asks = {"custom_params": {"tokentap_entropy": True}}
         lists = [{"max_new_tokens": 8} | NO_END | (asks if at % 2 else {}) for at in range(4)]
         answers = post({"text": [FOX] * 4, "sampling_params": lists})
         found = [FIELD in answer["meta_info"] for answer in answers]
-        report("list of which half asks", found != [False, True, False, True] and f"{found}")
+        report("batch of which half requests entropies", found != [False, True, False, True] and f"{found}")
         for at in (1, 3):
-            check(f"list of which half asks [{at}]", FOX, answers[at], lists[at])
+            check(f"batch of which half requests entropies [{at}]", FOX, answers[at], lists[at])
         full = post(ask(FOX, {}) | {"sampling_params": {"max_new_tokens": 4, "custom_params": {"tokentap_entropy": "full"}}})
-        check("asked for the full vocabulary alone", FOX, full, {})
+        check("only the full vocabulary requested", FOX, full, {})
         for odd in (False, None, 1, "yes", [], {}):
             answer = post({"text": FOX, "sampling_params": {"max_new_tokens": 2, "custom_params": {"tokentap_entropy": odd}}})
-            report(f"tokentap_entropy: {odd!r}", FIELD in answer["meta_info"] and "is no wish")
+            report(f"tokentap_entropy: {odd!r}", FIELD in answer["meta_info"] and "the reply has entropies although the value is invalid")
 
 
 def chunks():
@@ -230,7 +230,7 @@ def retraction():
     """For a server with --max-total-tokens 400: eight sequences that do not fit at the same time."""
     kinds = [{"temperature": (1, 0.7, 0, 1.5)[at % 4], "max_new_tokens": 120} | NO_END for at in range(8)]
     happened = 0
-    # the scheduler decides on retractions: at most six rounds until there were two
+    # the scheduler decides on retractions: at most six rounds until there are two
     for turn in range(6):
         prompts = [[rng.randrange(1000, 90000) for _ in range(10)] for _ in kinds]
         answers = together(*(
@@ -255,8 +255,8 @@ def aborts():
                 call(args.base, "POST", "/abort_request", {"rid": rid})
         answer = whole(events)
         check(f"aborted stream [{at}]", FOX, answer, sampling)
-        report(f"aborted stream [{at}]: its end", answer["meta_info"]["finish_reason"]["type"] != "abort" and "not aborted")
-    # aborted while it runs without streaming: a concurrent stream is the clock
+        report(f"aborted stream [{at}]: finish reason", answer["meta_info"]["finish_reason"]["type"] != "abort" and "not aborted")
+    # a non-streaming request is aborted while it runs; a concurrent stream triggers the abort
     rid, done = f"cut-{rng.random()}", threading.Event()
 
     def cut():
@@ -275,7 +275,7 @@ def aborts():
 
     answer, _ = together(run, cut)
     check("aborted, not streamed", FOX, answer, sampling)
-    one("after a client that left", {"temperature": 1})
+    one("after a disconnect", {"temperature": 1})
 
 
 SUITES = {name: globals()[name] for name in
@@ -283,7 +283,7 @@ SUITES = {name: globals()[name] for name in
 for suite in args.suites:
     try:
         SUITES[suite]()
-    except Exception as error:  # one broken reply must not hide the other results
+    except Exception as error:  # one invalid reply must not hide the other results
         report(suite, f"{type(error).__name__}: {error}")
 print(f"{'FAIL' if failed else 'ok':5} {args.how}: {tokens} tokens, worst {worst:.1e} nat, {len(failed)} failed")
 sys.exit(bool(failed))

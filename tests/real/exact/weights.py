@@ -1,10 +1,10 @@
 """The reference entropies: the served weights over the same tokens, float32 forward, float64 softmax, full vocabulary.
 
-`logits` applies what SGLang applies before it reports: penalties, logit_bias, min_new_tokens. top-k, top-p and min-p are no part
+`logits` applies what SGLang applies before it reports: penalties, logit_bias, min_new_tokens. top-k, top-p and min-p are not part
 of the distribution that logprobs and entropies describe. With the overlap scheduler penalties lag one step: at output t >= 1 the
 counted tokens are the last one of the prompt and outputs 0 .. t-2; without it, outputs 0 .. t-1 (measured, 0.5.23).
-Repetition scales what frequency and presence have been subtracted from; without the overlap scheduler the order is that of a Python
-set of classes, another one in each process, so each is tried."""
+The repetition penalty is applied after frequency and presence were subtracted. Without the overlap scheduler the order is that of a
+Python set of classes, which differs between processes, so each order is tried."""
 import itertools
 
 import torch

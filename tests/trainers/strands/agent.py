@@ -1,14 +1,14 @@
 """agent.py [--base URL --control URL --model FOLDER]
 
-Agents of strands-agents with tools, on strands-sglang's own client and model, several at once through tokentap. What
-each model kept as its rollout must be tokentap's export of the session, to the last bit of each logprob, and the
-exported entropies must be those that came with the replies. Prints a line per check; exit status 1 if one failed.
+Concurrent agents of strands-agents with tools generate through tokentap with the client and model of strands-sglang. The rollout of each
+model must equal tokentap's export of the session, bit by bit, and the exported entropies must equal those of the replies. Prints a line
+per check; exit status 1 if one failed.
 
-Without arguments: $TOKENTAP demo. Its language model has learnt to call tools from a few dialogues, so the calls are
-sampled and found by strands-sglang's own parser (the checks demand that some came). With arguments: a server with
-random weights, which never writes a call. There a parser of ours says that each of the first two answers was one;
-everything else, the agent's loop, the tool, its result as the next prompt, is as ever. Its answers end at any of 9478
-stop tokens, because <|im_end|> is as rare as any other word to it.
+Without arguments it starts $TOKENTAP demo. The demo's language model has learnt to call tools from a few dialogues, so the calls are
+sampled and parsed by strands-sglang's own parser; the checks require that there are some. With arguments it uses a server with random
+weights, which never samples a call. There a parser of this file treats each of the first two answers as a call; the agent's loop, the
+tool and its result in the next prompt are the same. Its answers end at any of 9478 stop tokens, because <|im_end|> is as rare as any
+other token.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ QUESTIONS = ["What is the weather today?", "When is high water on Monday?"]
 failed: list[str] = []
 
 
-def check(name: str, *problems: str, said: str = "") -> None:
+def check(name: str, *problems: str, note: str = "") -> None:
     """Prints the result."""
     failed.extend([name] * bool(problems))
-    print("FAIL" if problems else "ok  ", name, *([f"({said})"] if said else []), *problems, sep="  ", flush=True)
+    print("FAIL" if problems else "ok  ", name, *([f"({note})"] if note else []), *problems, sep="  ", flush=True)
 
 
 def differ(what: str, got: Any, want: Any) -> list[str]:
-    """Both values, shortened, if they differ."""
+    """A list with both values, shortened, if they differ."""
     return [] if got == want else [f"{what}: {str(got)[:200]} instead of {str(want)[:200]}"]
 
 
@@ -73,7 +73,7 @@ def tides(day: str = "today") -> str:
     return f"High water {day} 06:12, low water 12:25."
 
 
-class Listening(SessionClient):
+class RecordingClient(SessionClient):
     """Records the replies before strands-sglang parses them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -86,8 +86,8 @@ class Listening(SessionClient):
         return reply
 
 
-class TwiceATool(ToolParser):
-    """Parses the first two replies as tool calls, whatever their text."""
+class FirstTwoAreCalls(ToolParser):
+    """Parses the first two replies as tool calls, regardless of their text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,9 +104,9 @@ class TwiceATool(ToolParser):
 class Run:
     """A finished episode."""
 
-    client: Listening
+    client: RecordingClient
     model: SGLangModel
-    # Names of the tools whose results were sent to the model.
+    # names of the called tools
     called: list[str] = field(default_factory=list)
 
 
@@ -120,12 +120,12 @@ class Setting:
     has_calls: bool
 
     async def episode(self, number: int) -> Run:
-        """One agent, one question."""
-        async with Listening(self.base, session=f"strands-{uuid4().hex[:8]}-{number}", max_retries=2) as client:
+        """Runs one agent with one question."""
+        async with RecordingClient(self.base, session=f"strands-{uuid4().hex[:8]}-{number}", max_retries=2) as client:
             model = SGLangModel(
                 client=client,
                 tokenizer=self.tokenizer,
-                tool_parser=HermesToolParser() if self.has_calls else TwiceATool(),
+                tool_parser=HermesToolParser() if self.has_calls else FirstTwoAreCalls(),
                 sampling_params={**self.sampling, "sampling_seed": number},
             )
             run = Run(client, model)
@@ -137,7 +137,7 @@ class Setting:
                 hooks=[LoopLimiter(max_tool_iters=3)],
             )
             try:
-                # strands ends an episode with an error at these limits; its rollout stays
+                # at these limits strands raises an error; the rollout of the episode is still checked
                 with suppress(MaxTokensReachedException):
                     await agent.invoke_async(QUESTIONS[number % len(QUESTIONS)])
             except EventLoopException as error:
@@ -159,20 +159,20 @@ def compare(control: Client, run: Run) -> None:
         *differ("logprobs", found.rollout.logprobs, kept.logprobs),
         *differ("segment_info", found.rollout.segment_info, kept.segment_info),
         *differ("initial_prompt_length", found.rollout.initial_prompt_length, kept.initial_prompt_length),
-        *differ("logprobs that are missing", [at for at, x in enumerate(found.rollout.logprobs) if x is None], [0]),
+        *differ("positions without a logprob", [at for at, x in enumerate(found.rollout.logprobs) if x is None], [0]),
     ]
-    came = [x for reply in run.client.replies for x in reply["meta_info"]["output_token_entropy"]]
+    returned = [x for reply in run.client.replies for x in reply["meta_info"]["output_token_entropy"]]
     masked = [x for x, mask in zip(found.entropy, kept.loss_mask, strict=True) if mask]
-    problems += differ("entropies", masked, came) + differ("one a sampled token", len(came), sum(kept.loss_mask))
-    if any(x is None for x in came):
+    problems += differ("entropies", masked, returned) + differ("entropies per sampled token", len(returned), sum(kept.loss_mask))
+    if any(x is None for x in returned):
         problems.append("an entropy is missing")
     if any(x is not None for x, mask in zip(found.entropy, kept.loss_mask, strict=True) if not mask):
-        problems.append("an entropy where nothing was sampled")
+        problems.append("an entropy at a token that was not sampled")
     turns, calls = len(run.client.replies), len(run.called)
     check(
         f"episode {session[-2:].strip('-')}",
         *problems,
-        said=f"{turns} turns, {calls} calls, {len(masked)} of {len(kept)} sampled",
+        note=f"{turns} turns, {calls} calls, {len(masked)} of {len(kept)} sampled",
     )
 
 
@@ -182,12 +182,12 @@ def names() -> None:
     for name in ("", "my episode 1", "a/b", "x" * 129):
         with suppress(ValueError):
             SessionClient("http://127.0.0.1:1", session=name)
-            problems.append(f"{name!r} was taken")
+            problems.append(f"{name!r} was accepted")
     check("names", *problems)
 
 
 async def prove(setting: Setting, control: str, count: int) -> None:
-    """Concurrent episodes, which are then checked in sequence."""
+    """Runs episodes concurrently, then checks them in sequence."""
     names()
     runs = await asyncio.gather(*(setting.episode(number) for number in range(count)))
     with Client(setting.base, control) as client:
@@ -195,11 +195,11 @@ async def prove(setting: Setting, control: str, count: int) -> None:
             compare(client, run)
     several = [run for run in runs if len(run.client.replies) > 1]
     check(
-        "turns", *([] if several else ["no episode has two"]), said=f"{len(several)} of {count} episodes have several"
+        "turns", *([] if several else ["no episode has two turns"]), note=f"{len(several)} of {count} episodes have several"
     )
     results = sum(text.count("force 4") + text.count("06:12, low") for text in map(observations, several))
-    problems = [] if results else ["no tool's result is in a prompt"]
-    check("tools", *problems, said=f"{results} results stand in rollouts, between sampled tokens")
+    problems = [] if results else ["no prompt has a tool result"]
+    check("tools", *problems, note=f"{results} tool results in rollouts, between sampled tokens")
 
 
 def observations(run: Run) -> str:
@@ -227,14 +227,14 @@ def demo() -> Iterator[tuple[str, str]]:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            said = ""
+            output = ""
             for line in process.stdout or ():
-                said += line
+                output += line
                 if line.startswith("Metrics:"):
                     break
-            data, control = re.search(r"(http://[\d.:]+)/generate", said), re.search(r"(http://[\d.:]+)/v1", said)
+            data, control = re.search(r"(http://[\d.:]+)/generate", output), re.search(r"(http://[\d.:]+)/v1", output)
             if not data or not control:
-                raise RuntimeError(f"the demo did not start: {said}")
+                raise RuntimeError(f"the demo did not start: {output}")
             yield data[1], control[1]
         finally:
             process.terminate()
@@ -245,12 +245,12 @@ def main() -> int:
     args.add_argument("--base")
     args.add_argument("--control")
     args.add_argument("--model", type=Path)
-    said = args.parse_args()
-    if said.base:
+    parsed = args.parse_args()
+    if parsed.base:
         stops = list(range(0, 151643, 16))
         sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop_token_ids": stops}
-        setting = Setting(said.base, AutoTokenizer.from_pretrained(said.model), sampling, has_calls=False)
-        asyncio.run(prove(setting, said.control, 4))
+        setting = Setting(parsed.base, AutoTokenizer.from_pretrained(parsed.model), sampling, has_calls=False)
+        asyncio.run(prove(setting, parsed.control, 4))
     else:
         with demo() as (data, control):
             tokenizer = AutoTokenizer.from_pretrained(ASSETS)

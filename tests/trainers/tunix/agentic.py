@@ -28,7 +28,7 @@ ENDS = {"logit_bias": {"1019": 8.0}}
 PROMPTS = [["Who keeps the lamp?", "What stands by the sea?"], ["Who wrote the letter?", "Where is the ship?"]]
 
 
-class Twice(BaseTaskEnv):
+class TwoPrompts(BaseTaskEnv):
     """Sends a second prompt after the first answer."""
 
     def __init__(self, single_example: Any, **kwargs: Any) -> None:
@@ -41,7 +41,7 @@ class Twice(BaseTaskEnv):
         return EnvStepResult(observation="And then?", reward=1.0, done=self.step_count == 2, info={})
 
 
-class Watched(GRPOLearner):
+class RecordingLearner(GRPOLearner):
     """The learner, with a session for each episode, and the trajectories that it received."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -92,11 +92,11 @@ def check(traj: dict[str, Any], client: Client, pad: int) -> tuple[int, int, str
     assert len(first) == paths[0]["segments"][0]["end"], f"{name}: the first prompt is as long as the record's"
     if len(paths) == 1:
         whole = [*first, *traj["conversation_tokens"].tolist()]
-        assert paths[0]["token_ids"][: len(whole)] == whole, f"{name}: the path is tunix's trajectory, token by token"
+        assert paths[0]["token_ids"][: len(whole)] == whole, f"{name}: the path equals tunix's trajectory"
     return len(sampled), len(turns), client.session(name)["list"][-1]["cause"]
 
 
-def check_all(learner: Watched, client: Client) -> str:
+def check_all(learner: RecordingLearner, client: Client) -> str:
     """All trajectories that the learner received."""
     assert len(learner.seen) == STEPS * 2 * GROUP, f"{len(learner.seen)} trajectories"
     found = [check(traj, client, learner.rl_cluster.rollout.pad_id()) for traj in learner.seen]
@@ -118,7 +118,7 @@ def main() -> int:
         )
         algorithm = GRPOConfig(num_generations=GROUP, max_response_length=ANSWER, use_rollout_logps=True)
         parser = QwenChatTemplateParser(tokenizer)
-        learner = Watched(rl, algorithm, reward, chat_parser=parser, env_class=Twice)
+        learner = RecordingLearner(rl, algorithm, reward, chat_parser=parser, env_class=TwoPrompts)
         learner.train([{"prompts": np.array(batch)} for batch in PROMPTS])
         status = outcome(("trajectories equal the sessions", lambda: check_all(learner, client)))
         rl.rollout.close()

@@ -27,7 +27,7 @@ CONFIG = RolloutConfig(
 
 
 class Weights:
-    """A saver with a fixed answer, and a rollout with it."""
+    """A rollout, and a saver that returns a fixed folder."""
 
     def __init__(self, client: Client, tokenizer: Any, folder: Path) -> None:
         self.client = client
@@ -52,13 +52,13 @@ class Weights:
     def refused(self) -> str:
         """Weights that cannot be loaded change nothing."""
         epoch = self.client.policy()["epoch"]
-        said = ""
+        message = ""
         try:
             self.rollout.update_params({})
         except WeightsNotUpdated as error:
-            said = str(error)
-        assert "the engine refused to load them" in said, f"a reason was expected, not {said!r}"
-        assert self.client.policy()["epoch"] == epoch, "the policy is that of before"
+            message = str(error)
+        assert "the engine refused to load them" in message, f"the error has no reason: {message!r}"
+        assert self.client.policy()["epoch"] == epoch, "the policy has not changed"
         return self.sampled(("0", "default"))
 
     def after(self) -> str:
@@ -69,15 +69,15 @@ class Weights:
 
 
 @contextmanager
-def engine(said: argparse.Namespace) -> Iterator[tuple[Client, Path, Path]]:
-    """A client, the folder of the tokenizer, and one with other weights."""
-    if said.base is None:
+def engine(arguments: argparse.Namespace) -> Iterator[tuple[Client, Path, Path]]:
+    """A client, the folder of the tokenizer, and a folder with other weights."""
+    if arguments.base is None:
         with demo() as client:
             yield client, TOKENIZER, Path("/other-weights")
     else:
         # tests/real makes model-0 and model-1, which differ only in their weights
-        with Client(said.base, said.control, retries=5) as client:
-            yield client, said.model, said.model.with_name("model-1")
+        with Client(arguments.base, arguments.control, retries=5) as client:
+            yield client, arguments.model, arguments.model.with_name("model-1")
 
 
 def main() -> int:

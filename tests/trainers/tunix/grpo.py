@@ -1,7 +1,7 @@
 """Two steps of tunix's own GRPO learner, sampled through tokentap; the data of the learner is compared with the record.
 
-The actor is tunix's toy transformer and the demo engine has a model of its own, so what is proved is the way of the
-data (ids, padding, logprobs, entropies, versions of the policy), not that anything is learnt.
+The actor is tunix's toy transformer, while the demo engine samples from another model. The checks are about the data (ids, padding,
+logprobs, entropies, policy versions), not about learning.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ GROUP = 4
 STEPS = 2
 TEMPERATURE = 0.8
 PROMPT, ANSWER = 16, 24
-# Answers end at it, so that their lengths differ; the demo's own end of sequence is also what it pads with.
+# The end token, so that the lengths of answers differ; the demo's own end token is also its padding.
 FULL_STOP = 13
 PROMPTS = [["The lamp", "The keeper of the lighthouse wrote"], ["Every morning the", "A"]]
 
 
-class Watched(GRPOLearner):
+class RecordingLearner(GRPOLearner):
     """The learner, which stores each batch with its samples and their full distributions."""
 
     def __init__(self, *args: Any, client: Client, **kwargs: Any) -> None:
@@ -78,7 +78,7 @@ def entropy_metric(rollout: Any) -> Any:
 
     def metric(completions: list[str], **_: Any) -> dict[str, Any]:
         samples = rollout().recent(completions)
-        assert samples == rollout().recent(len(completions)), "they are the last that this thread sampled"
+        assert samples == rollout().recent(len(completions)), "recent(n) returns the last samples of this thread"
         return {"entropy/mean": (np.mean(np.concatenate([sample.entropy for sample in samples])), np.mean)}
 
     return metric
@@ -95,26 +95,26 @@ def config() -> RolloutConfig:
     )
 
 
-def rows(learner: Watched) -> Iterator[tuple[int, int, Any, Sample]]:
+def rows(learner: RecordingLearner) -> Iterator[tuple[int, int, Any, Sample]]:
     """(step, row, example, sample) of all samples."""
     for step, (example, samples, _) in enumerate(learner.seen):
         for row, sample in enumerate(samples):
             yield step, row, example, sample
 
 
-def check_variety(learner: Watched) -> str:
+def check_variety(learner: RecordingLearner) -> str:
     """tunix uses one seed for all, and repeats prompts."""
     assert len(learner.seen) == STEPS, f"{STEPS} batches were sampled, not {len(learner.seen)}"
     samples = [sample for _, _, _, sample in rows(learner)]
     texts = {sample.text for sample in samples}
-    assert len(texts) > len(samples) // 2, f"{len(texts)} different texts"
+    assert len(texts) > len(samples) // 2, f"only {len(texts)} different texts"
     lengths = [len(sample.tokens) for sample in samples]
     assert min(lengths) < ANSWER, "some answers end early"
-    assert max(lengths) == ANSWER, "and some do not"
+    assert max(lengths) == ANSWER, "some answers reach the limit"
     return f"{len(texts)} texts in {len(samples)} samples, {min(lengths)} to {max(lengths)} tokens"
 
 
-def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> str:
+def check_padding(learner: RecordingLearner, tokenizer: TokenizerAdapter) -> str:
     """The training data equal the result of tunix's own sampler and padding for the same prompt and tokens."""
     prompts = [prompt for batch in PROMPTS for prompt in batch for _ in range(GROUP)]
     vanilla = functools.partial(sampler.Sampler.tokenize, type("Bare", (), {"tokenizer": tokenizer})())
@@ -130,7 +130,7 @@ def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> str:
     return f"{len(prompts)} rows"
 
 
-def check_record(learner: Watched, client: Client) -> str:
+def check_record(learner: RecordingLearner, client: Client) -> str:
     """Tokens, logprobs, entropies and policies are those that tokentap recorded."""
     tokens = [
         equals_record(client, sample, (str(step), str(step) if step else "default"))
@@ -139,7 +139,7 @@ def check_record(learner: Watched, client: Client) -> str:
     return f"{STEPS} steps, {len(tokens)} samples, {sum(tokens)} tokens"
 
 
-def check_truth(learner: Watched) -> str:
+def check_truth(learner: RecordingLearner) -> str:
     """Compares logprobs and entropies with the full distributions."""
     count, worst = 0, 0.0
     for _, samples, truth in learner.seen:
@@ -148,13 +148,13 @@ def check_truth(learner: Watched) -> str:
             exact = -np.sum(np.exp(full) * full, axis=1)
             worst = max(worst, float(np.max(np.abs(sample.entropy - exact))))
             count += len(full)
-    assert worst < 1e-5, f"with all logprobs asked the entropy is the exact one, not {worst} nats off"
+    assert worst < 1e-5, f"with all logprobs requested, entropies are exact: {worst} nats off"
     return f"{count} tokens, logprobs equal, entropies within {worst:.1e} nats"
 
 
 def check_policy(client: Client, folder: Path, model: Any) -> str:
     """The engine and tokentap have the last version; the last saved weights are those of the actor."""
-    assert client.policy()["version"] == str(STEPS), f"tokentap calls the policy {client.policy()}"
+    assert client.policy()["version"] == str(STEPS), f"tokentap has the policy {client.policy()}"
     saved = load_file(folder / str(STEPS) / "model.safetensors")
     first = load_file(folder / "1" / "model.safetensors")
     actor = flat(nnx.state(model, nnx.Param))
@@ -171,14 +171,14 @@ def main() -> int:
         # each batch is trained twice
         rl = cluster(client, tokenizer, config(), STEPS * 2, saver=saver(Path(name)), entropy=True, session="grpo")
         algorithm = GRPOConfig(num_generations=GROUP, num_iterations=2, beta=0.04)
-        learner = Watched(rl, algorithm, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)
+        learner = RecordingLearner(rl, algorithm, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)
         learner.train([{"prompts": np.array(batch)} for batch in PROMPTS])
         status = outcome(
             ("samples of one prompt differ", lambda: check_variety(learner)),
             ("padding and old logprobs are tunix's", lambda: check_padding(learner, TokenizerAdapter(tokenizer))),
             ("samples equal the record", lambda: check_record(learner, client)),
             ("the full distribution agrees", lambda: check_truth(learner)),
-            ("weights and policy move together", lambda: check_policy(client, Path(name), rl.actor_trainer.model)),
+            ("weights and policy version change together", lambda: check_policy(client, Path(name), rl.actor_trainer.model)),
         )
         rl.rollout.close()
     return status

@@ -48,17 +48,17 @@ class WithBos:
 
 def raised(kind: type[Exception], words: str, call: Callable[[], object]) -> None:
     """Checks that a call fails with the reason."""
-    said = None
+    message = None
     try:
         call()
     except kind as error:
-        said = str(error)
-    assert said is not None, f"{kind.__name__} was expected"
-    assert words in said, f"{words!r} is not in {said}"
+        message = str(error)
+    assert message is not None, f"expected {kind.__name__}"
+    assert words in message, f"{words!r} is not in {message}"
 
 
 def padding(client: Client) -> str:
-    """Prompts and their padding are those of tunix's sampler, whatever max_prompt_length is."""
+    """Prompts and their padding are those of tunix's sampler, for every max_prompt_length."""
     compared = 0
     for tokenizer in (AutoTokenizer.from_pretrained(TOKENIZER), WithBos()):
         rollout = TokentapRollout(None, tokenizer, client=client)
@@ -90,7 +90,7 @@ def seeds(client: Client) -> str:
     first = run(jax.random.PRNGKey(7))
     assert first == run(jax.random.key(7)) == run(np.array([0, 7]))
     assert first != run(jax.random.PRNGKey(8))
-    assert len({tuple(tokens) for tokens in first}) > 4, "samples of one prompt and calls after another differ"
+    assert len({tuple(tokens) for tokens in first}) > 4, "samples of one prompt differ, and so do repeated calls"
     return f"{len(first)} samples"
 
 
@@ -106,8 +106,8 @@ def templates(client: Client) -> str:
         rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, enable_thinking=False)
         ids = tokenizer.encode(rendered)
         assert row[-len(ids) :].tolist() == ids, "the prompt is the rendered chat"
-        assert tokens.tolist() == sample.tokens.tolist(), "recent samples stand in the order of the output"
-        assert len(tokens) == 3, "RLCluster's own limit holds"
+        assert tokens.tolist() == sample.tokens.tolist(), "recent samples are in the order of the output"
+        assert len(tokens) == 3, "RLCluster's own limit applies"
     old = rl.get_old_per_token_logps(
         jnp.asarray(output.left_padded_prompt_tokens), jnp.asarray(np.stack(output.tokens)), micro_batch_size=1
     )
@@ -128,13 +128,13 @@ def threads(client: Client) -> str:
     def sampled(prompt: str) -> list[str]:
         texts = rollout.generate([prompt] * 3, RolloutConfig(max_tokens_to_generate=6, temperature=1.0)).text
         both.wait(60)
-        assert [sample.text for sample in rollout.recent(3)] == texts, "the last of this thread"
-        assert [sample.text for sample in rollout.recent(texts)] == texts, "those of the completions"
+        assert [sample.text for sample in rollout.recent(3)] == texts, "recent(n) returns the last samples of this thread"
+        assert [sample.text for sample in rollout.recent(texts)] == texts, "recent(texts) returns the samples with these texts"
         return texts
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(sampled, ("The lamp", "The sea"))
-    assert [sample.text for sample in rollout.recent(second)] == second, "a third thread finds them too"
+    assert [sample.text for sample in rollout.recent(second)] == second, "another thread finds them by their texts"
     raised(ValueError, "0 kept of this thread", lambda: rollout.recent(1))
     raised(LookupError, "with these texts", lambda: rollout.recent(["never sampled"]))
     rollout.close()
@@ -164,14 +164,14 @@ def weights(client: Client, folder: Path) -> str:
     save = saver(folder)
 
     def doubled(params: Any, version: int) -> Path:
-        # this computes on the device, which RLCluster forbids in its own scope
+        # this computes on the device, which RLCluster disallows in its scope
         save(jax.tree.map(lambda leaf: leaf * 2.0, params), version)
         return place[0]
 
     rl = cluster(client, tokenizer, RolloutConfig(max_tokens_to_generate=4), 1, saver=doubled, version=40)
     assert client.policy()["version"] == "40"
     raised(WeightsNotUpdated, "no weights at '/nonexistent'", rl.sync_weights)
-    assert client.policy()["version"] == "40", "what the engine refused has no name"
+    assert client.policy()["version"] == "40", "a rejected update does not change the version"
     place[0] = folder / "41"
     rl.sync_weights()
     assert rl.rollout.version == 41
@@ -202,11 +202,11 @@ def main() -> int:
     with demo() as client, tempfile.TemporaryDirectory() as name:
         status = outcome(
             ("padding is that of tunix's sampler", lambda: padding(client)),
-            ("seeds give the same run again", lambda: seeds(client)),
+            ("equal seeds give equal samples", lambda: seeds(client)),
             ("chats, micro batches, old logprobs", lambda: templates(client)),
-            ("threads have samples of their own", lambda: threads(client)),
-            ("names that can be none", lambda: names(client)),
-            ("sync_weights moves engine and policy", lambda: weights(client, Path(name))),
+            ("each thread has separate samples", lambda: threads(client)),
+            ("invalid session names are rejected", lambda: names(client)),
+            ("sync_weights updates engine and policy", lambda: weights(client, Path(name))),
         )
     with demo("--entropy", "off") as client:
         return outcome(("missing entropies", lambda: entropies(client))) or status

@@ -14,7 +14,7 @@ def equals_record(client: Client, sample: Sample, policy: tuple[str, str]) -> in
     sampled = [at for at, mask in enumerate(path["loss_mask"]) if mask]
     assert path["token_ids"] == [*sample.prompt.tolist(), *sample.tokens.tolist()], "ids are those of the record"
     assert same_bits(sample.logprobs, [path["logprobs"][at] for at in sampled]), "logprobs are those of the record"
-    assert sample.entropy is not None, "there are entropies"
+    assert sample.entropy is not None, "the sample has entropies"
     assert same_bits(sample.entropy, [path["entropy"][at] for at in sampled]), "entropies are those of the record"
     names = {(span["version"], span["weight_version"]) for span in path["policy"]}
     assert names == {policy}, f"sampled from {policy}, not {names}"

@@ -55,7 +55,7 @@ def flat(params: Any) -> dict[str, Any]:
 
 
 def saver(folder: Path) -> Callable[[Any, int], Path]:
-    """Writes parameters as safetensors, one directory per version; writes it again after a failed update."""
+    """Returns a saver that writes parameters as safetensors into a folder per version. After a failed update it overwrites the folder."""
 
     def save(params: Any, version: int) -> Path:
         made = folder / f"{version}.new"

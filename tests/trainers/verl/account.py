@@ -12,10 +12,10 @@ class Account:
     failed: list[str] = field(default_factory=list)
     passed: int = 0
 
-    def check(self, name: str, problems: list[str], said: str = "") -> None:
-        """A check passes without problems; `said` is a figure to print."""
+    def check(self, name: str, problems: list[str], note: str = "") -> None:
+        """A check passes without problems; `note` is printed with its result."""
         if problems:
             self.failed.append(name)
         else:
             self.passed += 1
-        print("FAIL" if problems else "ok  ", name, f"({said})" if said else "", *problems[:5], sep="  ", flush=True)
+        print("FAIL" if problems else "ok  ", name, f"({note})" if note else "", *problems[:5], sep="  ", flush=True)

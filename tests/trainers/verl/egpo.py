@@ -61,7 +61,7 @@ def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str
 
     problems, thought, raised, cut = [], 0, 0, 0
     for at, row in enumerate(found):
-        told = theirs[row.session]
+        theirs_row = theirs[row.session]
         grpo = float(grpo_alone[at][data.batch["response_mask"][at].bool()][0])
         want, nats = by_numpy(row, grpo, think)
         mask = np.array(row.mask, float)
@@ -70,17 +70,17 @@ def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str
         raised += want != grpo
         if not np.allclose(ours, want * mask, rtol=1e-6, atol=1e-7):
             problems.append(f"row {at}: tokentap.verl has other advantages than NumPy")
-        if len(told["advantages"]) > len(row.ids):
+        if len(theirs_row["advantages"]) > len(row.ids):
             # verl truncated this response; tokentap's H is over all sampled tokens
             cut += 1
             continue
-        if (nats is None) != (told["H"] is None) or (nats is not None and abs(nats - told["H"]) > 1e-6):
-            problems.append(f"row {at}: H {nats} and {told['H']}")
-        if not np.allclose(grpo, told["grpo_advantage"], rtol=1e-5, atol=1e-6):
-            problems.append(f"row {at}: GRPO {grpo} and {told['grpo_advantage']}")
-        if not np.allclose(want, told["advantage"], rtol=1e-5, atol=1e-6):
-            problems.append(f"row {at}: {want} and {told['advantage']}")
-        broadcast = np.array(told["advantages"])[len(row.prompt) : len(row.ids)]
+        if (nats is None) != (theirs_row["H"] is None) or (nats is not None and abs(nats - theirs_row["H"]) > 1e-6):
+            problems.append(f"row {at}: H {nats} and {theirs_row['H']}")
+        if not np.allclose(grpo, theirs_row["grpo_advantage"], rtol=1e-5, atol=1e-6):
+            problems.append(f"row {at}: GRPO {grpo} and {theirs_row['grpo_advantage']}")
+        if not np.allclose(want, theirs_row["advantage"], rtol=1e-5, atol=1e-6):
+            problems.append(f"row {at}: {want} and {theirs_row['advantage']}")
+        broadcast = np.array(theirs_row["advantages"])[len(row.prompt) : len(row.ids)]
         if not np.allclose(broadcast, ours, rtol=1e-5, atol=1e-6):
             problems.append(f"row {at}: tokentap's numbers a token differ")
     if not raised or cut == len(found):

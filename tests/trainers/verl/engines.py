@@ -31,15 +31,15 @@ def demo(binary: str, *options: str) -> Iterator[Addresses]:
     command = [binary, "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        said = ""
+        text = ""
         assert process.stdout is not None
         for line in process.stdout:
-            said += line
+            text += line
             if line.startswith("Metrics:"):
                 break
-        found = {name: re.search(pattern, said) for name, pattern in LINES.items()}
+        found = {name: re.search(pattern, text) for name, pattern in LINES.items()}
         if not all(found.values()):
-            raise RuntimeError(f"the demo did not start:\n{said}")
+            raise RuntimeError(f"the demo did not start:\n{text}")
         yield Addresses(**{name: match.group(1) for name, match in found.items() if match})
     finally:
         process.terminate()
@@ -49,7 +49,7 @@ def demo(binary: str, *options: str) -> Iterator[Addresses]:
 def whole_vocabulary(engine: str, vocabulary: int, temperature: float) -> Any:
     """A Truth: requests the logprobs of the whole vocabulary at each position directly from the engine.
 
-    Those are at temperature 1, whatever sampled; at another they are divided by it, and the sum is 1 again.
+    The engine returns them at temperature 1. For another temperature they are divided by it and renormalised.
     """
 
     def truth(ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -1,4 +1,4 @@
-"""verl's own config, tokenizer and prompts, small enough for a CPU."""
+"""The config, tokenizer and prompts for verl, small enough for a CPU."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def demo_model(folder: Path, *, thought: str = "") -> Path:
 
 def loops(file: Path, base: str, control: str | None, **options: str) -> Path:
     """An agent_loop_config_path with both loops."""
-    said = {"base_url": base, "control_url": control, **options}
+    settings = {"base_url": base, "control_url": control, **options}
     classes = {"tokentap_agent": "SingleTurnAgentLoop", "tokentap_tool_agent": "ToolAgentLoop"}
     # JSON is YAML
     file.write_text(
-        json.dumps([{"name": name, "_target_": f"tokentap.verl.{of}", **said} for name, of in classes.items()])
+        json.dumps([{"name": name, "_target_": f"tokentap.verl.{of}", **settings} for name, of in classes.items()])
     )
     return file
 
 
 def config(model: Path, loops: Path, **rollout: Any) -> DictConfig:
     """verl's ppo_trainer.yaml for this model; `loops` is the agent_loop_config_path."""
-    said = {
+    settings = {
         "name": "sglang",
         "prompt_length": PROMPT,
         "response_length": RESPONSE,
@@ -63,7 +63,7 @@ def config(model: Path, loops: Path, **rollout: Any) -> DictConfig:
         "multi_turn.function_tool_path": HERE / "tools.py",
         **rollout,
     }
-    overrides = [f"actor_rollout_ref.rollout.{name}={value}" for name, value in said.items()]
+    overrides = [f"actor_rollout_ref.rollout.{name}={value}" for name, value in settings.items()]
     overrides += [f"actor_rollout_ref.model.path={model}", "trainer.device=cpu"]
     overrides += ["transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
@@ -84,7 +84,7 @@ def prompts(questions: list[str], n: int, loop: str) -> DataProto:
 
 
 def objects(values: list[Any]) -> Any:
-    """A NumPy array of objects, also where they are lists of one length."""
+    """A NumPy array of objects, also if they are lists of equal length."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array

@@ -16,10 +16,10 @@ def check(binary: str, model: Path, work: Path, account: Account) -> None:
     with engines.demo(binary, "--entropy", "off") as at:
         try:
             roll(model, lab.loops(work / "raise.yaml", at.base, None))
-            problems = ["a batch came"]
+            problems = ["no error"]
         except MissingEntropy as error:
             problems = [] if "computes none" in str(error) else [str(error)]
-        account.check("missing entropies: refused", problems)
+        account.check("missing entropies: rejected", problems)
         data = roll(model, lab.loops(work / "mask.yaml", at.base, None, missing_entropy="mask"))
         lengths = data.batch["attention_mask"][:, lab.PROMPT :].sum(1).tolist()
         counted = data.non_tensor_batch["tokentap_missing_entropy"].tolist()

@@ -25,7 +25,7 @@ STEP = 3
 def check(
     config: DictConfig, client: Client, account: Account, questions: list[str], loop: str, think: tuple[int, int]
 ) -> None:
-    """Each question `rollout.n` times: the queue has the recorded data of tokentap, and EGPO shapes it."""
+    """Samples each question `rollout.n` times: the queue has the data that tokentap recorded, and EGPO shapes it."""
     tq.init(config.transfer_queue)
     try:
         manager, batch = AgentLoopManagerTQ.create(config=config, llm_client=None), prompts(questions, loop)
@@ -36,7 +36,7 @@ def check(
         tags = dict(sorted(finished(len(questions) * config.actor_rollout_ref.rollout.n).items()))
         stored = tq.kv_batch_get(keys=list(tags), partition_id="train", select_fields=FIELDS)
         found = [row(stored, at) for at in range(len(tags))]
-        shaped_problems, said = shaped.check(config, tags, found, think)
+        shaped_problems, note = shaped.check(config, tags, found, think)
     finally:
         tq.close()
     problems = [one for each in found for one in as_recorded(each, client)]
@@ -46,7 +46,7 @@ def check(
     # keys are {uid}_{sample}_{output}, and uids count the questions
     asked = [questions[int(key.split("_")[0].removeprefix("group-"))] for key in tags]
     problems = [
-        f"{key} has not the prompt {question!r}"
+        f"{key} does not have the prompt {question!r}"
         for key, question, each in zip(tags, asked, found, strict=True)
         if question not in tokenizer.decode(each.prompt)
     ]
@@ -54,7 +54,7 @@ def check(
     # the weights of step 2 are used for sampling in step 3
     seen = {tag[f"{end}_global_steps"] for tag in tags.values() for end in ("min", "max")}
     account.check(f"newer trainer, {loop}: global steps", [] if seen == {STEP - 1} else [str(seen)])
-    account.check(f"newer trainer, {loop}: EGPO", shaped_problems, said)
+    account.check(f"newer trainer, {loop}: EGPO", shaped_problems, note)
 
 
 def row(stored: TensorDict, at: int) -> Row:
@@ -86,7 +86,7 @@ def finished(count: int, seconds: float = 60.0) -> dict[str, dict[str, Any]]:
         tags: dict[str, dict[str, Any]] = tq.kv_list(partition_id="train").get("train", {})
         failed = [key for key, tag in tags.items() if tag.get("status") == "failure"]
         if failed:
-            raise RuntimeError(f"verl could not roll out {failed}; its workers' log says why")
+            raise RuntimeError(f"verl could not roll out {failed}; see the log of its workers")
         samples = {key: tag for key, tag in tags.items() if tag.get("status") == "success"}
         if len(samples) == count:
             return samples

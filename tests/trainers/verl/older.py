@@ -36,7 +36,7 @@ class Older:
         self.account.check(f"{name}: order of the prompts", self._order(data, [q for q in questions for _ in range(n)]))
         sessions = {row.session for row in found}
         problems = [] if len(sessions) == len(found) else ["rows share a session"]
-        self.account.check(f"{name}: a session each, {n} samples a prompt", problems)
+        self.account.check(f"{name}: one session per row, {n} samples per prompt", problems)
         return data
 
     def _order(self, data: Any, questions: list[str]) -> list[str]:
@@ -44,33 +44,33 @@ class Older:
         for at, (row, question) in enumerate(zip(rows(data), questions, strict=True)):
             text = self.tokenizer.decode(row.prompt)
             if question not in text:
-                problems.append(f"row {at} has not the prompt {question!r}")
+                problems.append(f"row {at} does not have the prompt {question!r}")
         return problems
 
     def check_truth(self, data: Any, truth: Truth, tolerance: float | None) -> None:
         """The entropies are near those of the distribution before each token."""
-        problems, said = as_true(rows(data), truth, tolerance)
-        self.account.check(f"{self.name}: near the truth", problems, said)
+        problems, note = as_true(rows(data), truth, tolerance)
+        self.account.check(f"{self.name}: near the truth", problems, note)
 
     def check_tools(self, data: Any) -> None:
         """Observations are part of the response, and neither mask nor entropy counts them."""
         observed = [row.mask[: len(row.mask) - row.mask[::-1].index(1)].count(0) for row in rows(data)]
         turns = data.non_tensor_batch["__num_turns__"].tolist()
         problems = [] if any(observed) else ["no tool was called, so nothing was checked"]
-        said = f"turns {turns}, observed tokens before the last sampled one {observed}"
-        self.account.check(f"{self.name}: observations", problems, said)
+        note = f"turns {turns}, observed tokens before the last sampled one {observed}"
+        self.account.check(f"{self.name}: observations", problems, note)
 
     def check_versions(self, data: Any, version: int) -> None:
         """The policy on the control port is verl's global step."""
         seen = {data.non_tensor_batch[f"{end}_global_steps"][at] for end in ("min", "max") for at in range(len(data))}
         self.account.check(f"{self.name}: global steps", [] if seen == {version} else [f"{seen}, not {version}"])
 
-    def check_side_by_side(self, data: Any) -> None:
+    def check_concurrency(self, data: Any) -> None:
         """Rollouts are concurrent: tokentap served several of them at once."""
         spans = []
         for row in rows(data):
             turn = self.client.trajectories(row.session)["trajectories"][0]["turns"][0]
             spans.append((turn["started_ms"], turn["started_ms"] + turn["elapsed_ms"]))
         most = max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
-        problems = [] if most > 1 else ["one after the other"]
-        self.account.check(f"{self.name}: side by side", problems, f"at most {most} of {len(spans)} at once")
+        problems = [] if most > 1 else ["the rollouts ran in sequence"]
+        self.account.check(f"{self.name}: concurrent rollouts", problems, f"at most {most} of {len(spans)} at once")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """prove.py --tokentap BINARY | --base URL --control URL --model FOLDER
 
-verl's own agent loops, workers and managers on ray generate through tokentap: in front of its demo engine, or of an
-engine that runs already and serves FOLDER. Prints a line per check; exit status 1 if one failed."""
+verl's own agent loops, workers and managers on ray generate through tokentap, in front of its demo engine or of a
+running engine that serves FOLDER. Prints a line per check; exit status 1 if one failed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def with_demo(binary: str, work: Path, account: Account) -> None:
             config = lab.config(model, unnamed, n=2, **{"agent.num_workers": 1})
             newer.check(config, client, account, QUESTIONS, loop, THINK)
         worker.check(plain, unnamed, client, account, engines.whole_vocabulary(at.engine, 1024, 1.0))
-        # last, because the weights change
+        # runs last, because it changes the weights
         aborted.check(at, client, account)
     missing.check(binary, plain, work, account)
     resumed.check(account)
@@ -73,7 +73,7 @@ def with_engine(base: str, control: str, model: Path, work: Path, account: Accou
         named = lab.loops(work / "named.yaml", base, None)
         single = Older("engine", lab.config(model, named), client, account)
         data = single.batch("tokentap_agent", QUESTIONS, 4)
-        single.check_side_by_side(data)
+        single.check_concurrency(data)
         single.check_truth(data, engines.weights(str(model)), None)
         config = lab.config(model, named, **{"multi_turn.format": "always", "response_length": 96})
         tools = Older("engine with tools", config, client, account)
@@ -87,18 +87,18 @@ def main() -> int:
     args.add_argument("--base")
     args.add_argument("--control")
     args.add_argument("--model", type=Path)
-    said, account = args.parse_args(), Account()
-    # workers are separate processes and find these modules in the same way
+    parsed, account = args.parse_args(), Account()
+    # workers are separate processes and must find these modules
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(lab.HERE), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # actors are only counted, not run concurrently
     ray.init(num_cpus=16, include_dashboard=False, object_store_memory=256 << 20, logging_level="warning")
     try:
         with tempfile.TemporaryDirectory() as work:
-            if said.base:
-                with_engine(said.base, said.control, said.model, Path(work), account)
+            if parsed.base:
+                with_engine(parsed.base, parsed.control, parsed.model, Path(work), account)
             else:
-                with_demo(said.tokentap, Path(work), account)
+                with_demo(parsed.tokentap, Path(work), account)
     finally:
         ray.shutdown()
     print(f"{account.passed} ok, {len(account.failed)} FAIL")

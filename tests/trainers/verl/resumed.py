@@ -43,7 +43,8 @@ class Scripted:
 
 
 def check(account: Account) -> None:
-    """Continues after the received tokens within the remaining limit; without resuming, they are the result."""
+    """An aborted generation continues after the received tokens within the remaining limit. Without resuming, the received tokens are
+    the result."""
     # the second reply is discarded with its version
     replies = [reply([7, 8], "4", "abort"), reply([9], "3", "abort", logprobs=False), reply([10], "6", "stop")]
     client = Scripted(list(replies))
@@ -68,19 +69,19 @@ def check(account: Account) -> None:
 def ends(account: Account) -> None:
     """An abort with the last token is complete; an unknown version makes all versions unknown."""
     client, problems = Scripted([reply([7, 8], "4", "abort")]), []
-    # a pause would never end
+    # the infinite pause would block if the generation were resumed
     output, _ = generate(client, resume=True, pause=float("inf"), max_tokens=2, max_new_tokens=9)
     if (output.stop_reason, client.asked) != ("length", [(PROMPT, 2)]):
         problems.append(f"{output.stop_reason}, asked {client.asked}")
     output, _ = generate(Scripted([reply([7, 8], "4", "abort")]), resume=False, max_tokens=2)
     if output.stop_reason != "abort":
         problems.append(f"not resumed: {output.stop_reason}")
-    account.check("aborted with the last token: its length ended it", problems)
+    account.check("aborted with the last token: finished by length", problems)
     replies, problems = [reply([7], "4", "abort"), reply([8], "default", "stop")], []
     output, sampled = generate(Scripted(replies), resume=True)
     if any(output.extra_fields.values()) or sampled.sources != {"top_k"}:
         problems.append(f"{output.extra_fields}, {sampled.sources}")
-    account.check("a version that is no number: no step is told", problems)
+    account.check("a version that is not a number: no global steps", problems)
 
 
 def generate(client: Any, *, resume: bool, pause: float = 0, **limits: int) -> Any:

@@ -82,25 +82,23 @@ def as_recorded(row: Row, client: Client) -> list[str]:
         theirs = path[name][len(row.prompt) : length]
         want = np.array([0.0 if number is None else number for number in theirs], np.float32)
         if any((number is None) == bool(bit) for number, bit in zip(theirs, row.mask, strict=True)):
-            problems.append(f"{name}: recorded for other tokens than the trained ones")
+            problems.append(f"{name}: recorded for other than the trained tokens")
         elif not np.array_equal(want, ours):
             problems.append(f"{name}: not the same float32 in session {row.session}")
     return problems
 
 
 def as_true(found: list[Row], truth: Truth, tolerance: float | None) -> tuple[list[str], str]:
-    """Mean and largest distance of the entropies from the truth, and the mean distance from that of the token before.
-
-    A batch whose entropies were moved by one token would have the second number for the first.
-    """
+    """Returns problems, and a text with the mean and largest distance of the entropies from the truth and the mean distance from the truth
+    of the previous token. If the entropies were shifted by one token, the second mean would be the smaller one."""
     near, moved = [], []
     for row in found:
         true, trained = truth(row.ids)[len(row.prompt) :], np.array(row.mask, bool)
         near.append(np.abs(row.entropy - true)[trained])
         moved.append(np.abs(row.entropy[1:] - true[:-1])[trained[1:]])
     distance, other = np.concatenate(near), float(np.concatenate(moved).mean())
-    said = f"{len(distance)} tokens, mean {distance.mean():.2g}, at most {distance.max():.2g}, moved by one {other:.2g}"
-    problems = [] if distance.mean() < 0.5 * other else ["no nearer than entropies that were moved by one token"]
+    note = f"{len(distance)} tokens, mean {distance.mean():.2g}, at most {distance.max():.2g}, shifted by one {other:.2g}"
+    problems = [] if distance.mean() < 0.5 * other else ["not nearer to the truth than entropies shifted by one token"]
     if tolerance is not None and distance.max() > tolerance:
         problems.append(f"further than {tolerance}")
-    return problems, said
+    return problems, note

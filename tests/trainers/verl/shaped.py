@@ -38,7 +38,7 @@ def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row],
         trainer = get_trainer_cls("egpo")(config)
         trainer._compute_advantage(batch, {})
     ours = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, select_fields=["advantages"])["advantages"]
-    problems = [] if trainer.trainer_mode == "sync" else [f"verl takes it for {trainer.trainer_mode}"]
+    problems = [] if trainer.trainer_mode == "sync" else [f"the trainer mode is {trainer.trainer_mode}"]
     raised = 0
     for at, row in enumerate(found):
         group = np.array([rewards[at - at % 2], rewards[at - at % 2 + 1]])
@@ -48,10 +48,10 @@ def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row],
         if not np.allclose(ours[at].numpy(), want * np.array(row.mask), rtol=1e-5, atol=1e-6):
             problems.append(f"row {at}: {ours[at].unique().tolist()}, not {want}")
     if bool(ours[len(found)].any()):
-        problems.append("a row that fills the batch has an advantage")
+        problems.append("a padding row has an advantage")
     if not raised:
         problems.append("no row was shaped, so nothing was compared")
-    return problems, f"{len(found)} rows, {raised} shaped, {len(batch) - len(found)} that fills the batch"
+    return problems, f"{len(found)} rows, {raised} shaped, {len(batch) - len(found)} padding rows"
 
 
 def put(batch: tq.KVBatchMeta, **fields: list[torch.Tensor]) -> None:

@@ -30,5 +30,5 @@ def check(account: Account) -> None:
     tracer = Tracer()
     with patch.multiple(RolloutTraceConfig.get_instance(), backend="trackio", client=tracer):
         resumed.generate(resumed.Scripted([resumed.reply([7, 8], "4", "stop")]), resume=False)
-    told = [(trace["inputs"]["prompt_ids"], trace["output"]["token_ids"]) for trace in tracer.logged.values()]
-    account.check("traced as verl's client is", [] if told == [(resumed.PROMPT, [7, 8])] else [f"{tracer.logged}"])
+    traced = [(trace["inputs"]["prompt_ids"], trace["output"]["token_ids"]) for trace in tracer.logged.values()]
+    account.check("traced like verl's client", [] if traced == [(resumed.PROMPT, [7, 8])] else [f"{tracer.logged}"])

@@ -16,7 +16,7 @@ from verl.workers.config import CheckpointEngineConfig
 
 
 class Trainer:
-    """The part of verl's worker group, of a trainer or of engines, that a weight update uses."""
+    """The methods of verl's worker groups (trainer and engines) that a weight update calls."""
 
     world_size = 0
 
@@ -49,7 +49,7 @@ class Replica:
 
 
 def check(at: Addresses, client: Client, account: Account, step: int) -> None:
-    """After an update tokentap's policy has the name of the step, and paused engines have it before they continue."""
+    """After an update the version of tokentap's policy is the step. It is set before paused engines continue."""
     trainer, replica = Trainer(), Replica(client)
     # without the base URL
     control_alone = {"TOKENTAP_BASE_URL": "", "TOKENTAP_CONTROL_URL": at.control}
@@ -67,11 +67,11 @@ def check(at: Addresses, client: Client, account: Account, step: int) -> None:
     problems = [] if version == str(step) else [f"{version}, not {step}"]
     account.check("new weights: their step is the policy's version", problems)
     want = [str(step - 1)] * 2
-    account.check("new weights: named before engines go on", [] if replica.named == want else [str(replica.named)])
+    account.check("new weights: version set before engines continue", [] if replica.named == want else [str(replica.named)])
     with patch.dict(os.environ, TOKENTAP_CONTROL_URL=""):
         try:
             CheckpointManager(CheckpointEngineConfig(backend="naive"), trainer, [])
-            problems = ["a manager came"]
+            problems = ["no error"]
         except ValueError as error:
             problems = [] if "TOKENTAP_CONTROL_URL" in str(error) else [str(error)]
-    account.check("new weights: a manager without a control port is refused at once", problems)
+    account.check("new weights: a manager without a control port is rejected early", problems)

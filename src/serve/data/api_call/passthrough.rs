@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use crate::api::openai_chat::passthrough::PassthroughRequest;
 use crate::api::openai_chat::sglext::{EngineIds, Remainder};
 use crate::engine::client::{self, Reply, ReplyBody};
 use crate::engine::forwarded::ForwardedBody;
@@ -41,7 +40,7 @@ pub(super) async fn pass_through(
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let length = call.request.body().len();
-    let records = state.config.sessions.record && call.api.reads_passthrough();
+    let records = state.config.sessions.record && call.api.records_passthrough();
     let read = || {
         let body = call.request.body();
         // the engine refuses a body that is not an object
@@ -54,8 +53,7 @@ pub(super) async fn pass_through(
             }
         };
         let object = object.filter(|_| records && identity.explicit);
-        let request = object
-            .map(|object| PassthroughRequest::of(body, &object, call.request.headers(), &state.upstream.borrow().chat));
+        let request = object.and_then(|object| call.api.passthrough(body, &object, call.request.headers()));
         Ok::<_, InvalidName>((identity, request))
     };
     let (identity, request) = on_body(BodyLength::Request(length), read).await?;
@@ -78,8 +76,8 @@ pub(super) async fn pass_through(
     let mut headers = upstream_headers(head.headers);
     // the reply is parsed, so it must not be compressed
     headers.remove(header::ACCEPT_ENCODING);
-    request.wanted.ask_for_all(&mut headers);
-    let recorder = PassthroughRecorder::new(state, (request, call.remembered), turns, uncaptured);
+    request.sglext.request_all_ids(&mut headers);
+    let recorder = PassthroughRecorder::new(state, (request, call.forwarded_chat), turns, uncaptured);
     let reply = send(
         &state.client,
         &state.metrics,
@@ -135,7 +133,7 @@ async fn record_whole(
     };
     let mut engine_ids = EngineIds::default();
     let read = on_body(BodyLength::Reply(body.len()), || {
-        catch_unwind(AssertUnwindSafe(|| engine_ids.read(&body, 0..body.len(), recorder.request.wanted)))
+        catch_unwind(AssertUnwindSafe(|| engine_ids.read(&body, 0..body.len(), recorder.request.sglext)))
     })
     .await;
     let remainder = match read {

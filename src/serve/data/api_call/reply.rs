@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use crate::api::sample::Sample;
-use crate::api::{Api, ApiError, ReplyEncoder};
+use crate::api::{Api, ApiError, EventEncoder, ReplyEncoder};
 use crate::engine::headers;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventAccess, EventKind, GenerationEvent, Output, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation};
+use crate::generation::update::SequenceUpdate;
 use crate::long_work::{BodyLength, on_body};
-use crate::serve::body::{Body, EncodedBody, Encoder};
+use crate::serve::body::{Body, EncodedBody};
 use crate::serve::proxy_state::ProxyState;
 
 /// Builds the reply to a request of an API. Error replies also acknowledge their events once the client has read them.
@@ -50,7 +50,7 @@ enum ReplyStart {
     /// The body of a reply that does not stream.
     Whole(String),
     Stream {
-        encoder: EventEncoder,
+        encoder: ApiEventEncoder,
         /// The encoded first events.
         first: Vec<u8>,
     },
@@ -88,7 +88,7 @@ async fn start(
         return Ok(ReplyStart::Whole(encode_whole(state, events, &*encoder).await?));
     }
     let limit = state.config.limits.max_reply_bytes;
-    let mut encoder = EventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
+    let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
     let mut first = Vec::new();
     // with keep-alive comments the head is sent at once; without them it waits for the first event, which may be an error
     while first.is_empty() && state.config.chat.sse_keepalive.is_zero() {
@@ -136,8 +136,8 @@ async fn encode_whole(state: &ProxyState, events: &mut Events, encoder: &dyn Rep
         return Err(unreadable("neither an object nor a list of objects"));
     }
     on_body(BodyLength::Reply(event.raw().len()), || {
-        let samples = Sample::all(&event).map_err(unreadable)?;
-        encoder.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
+        let updates = SequenceUpdate::all(&event).map_err(unreadable)?;
+        encoder.whole(&updates).map_err(|error| Error::Internal { message: error.to_string() })
     })
     .await
 }
@@ -163,7 +163,7 @@ fn failed(api: &dyn Api, error: &Error) -> ApiError {
 
 /// Encodes the events of a stream.
 #[derive(Debug)]
-struct EventEncoder {
+struct ApiEventEncoder {
     api: Arc<dyn Api>,
     encoder: Box<dyn ReplyEncoder>,
     /// The encoding of the current event.
@@ -172,7 +172,7 @@ struct EventEncoder {
     limit: u64,
 }
 
-impl Encoder for EventEncoder {
+impl EventEncoder for ApiEventEncoder {
     fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
         match &event.kind {
             EventKind::Outputs(outputs) => {
@@ -200,14 +200,14 @@ impl Encoder for EventEncoder {
     }
 }
 
-impl EventEncoder {
+impl ApiEventEncoder {
     fn output(&mut self, event: &GenerationEvent, output: &Output) -> Result<(), BoxError> {
         if let Some(error) = output.error(event) {
             self.encoder.fail(&self.api.event_error(error), &mut self.text);
             return Ok(());
         }
-        let sample = Sample::of(event, output, self.encoder.known(output.index));
-        let sample = sample.map_err(|error| format!("an event of the engine is {error}"))?;
-        self.encoder.event(&sample, &mut self.text)
+        let update = SequenceUpdate::of(event, output, self.encoder.encoded_tokens(output.index));
+        let update = update.map_err(|error| format!("an event of the engine is {error}"))?;
+        self.encoder.event(&update, &mut self.text)
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;

@@ -124,7 +124,7 @@ fn trailers() -> Vec<Case> {
         bad("a trailer without a colon", "X-A\r\n"),
         bad("space before a trailer's colon", "X-A : b\r\n"),
         bad("a folded trailer", "X-A: b\r\n c\r\n"),
-        // see above
+        // as above, the bytes after the bare line feed are parsed as trailers
         with("bare LF after a trailer", &format!("X-A: b\n\r\n{}\r\n", hidden())),
         bad("NUL within a trailer", "X-A: b\0\r\n"),
         bad("a trailer of 100 KB", &large),

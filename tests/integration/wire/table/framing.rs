@@ -182,7 +182,7 @@ fn both() -> Vec<Case> {
     let hello = "5\r\nhello\r\n0\r\n\r\n";
     let two = |name, lines: &str, body: &str| case(name, "9112 6.3", post(lines, body), last("hello"));
     // one reader ends at the length, before the hidden request, the other at the last chunk
-    let behind = format!("0\r\n\r\n{}", hidden());
+    let chunks = format!("0\r\n\r\n{}", hidden());
     let size = format!("{:x}\r\n{}\r\n0\r\n\r\n", hidden().len(), hidden());
     let prefix = size.find("\r\n").map_or(0, |end| end + 2);
     vec![
@@ -193,7 +193,7 @@ fn both() -> Vec<Case> {
         case(
             "CL.TE: a request after the last chunk",
             "9112 11.2",
-            post(&format!("Content-Length: {}\r\nTransfer-Encoding: chunked\r\n", behind.len()), &behind),
+            post(&format!("Content-Length: {}\r\nTransfer-Encoding: chunked\r\n", chunks.len()), &chunks),
             last(""),
         ),
         case(
@@ -205,13 +205,13 @@ fn both() -> Vec<Case> {
         case(
             "TE.TE: the second is invalid",
             "9112 11.2",
-            post("Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\nContent-Length: 4\r\n", &behind),
+            post("Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\nContent-Length: 4\r\n", &chunks),
             refused(&[400]),
         ),
         case(
             "TE.TE: the first is invalid",
             "9112 11.2",
-            post("Transfer-Encoding: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n", &behind),
+            post("Transfer-Encoding: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n", &chunks),
             refused(&[501]),
         ),
         case(

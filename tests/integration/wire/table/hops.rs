@@ -102,7 +102,7 @@ fn upgrades() -> Vec<Case> {
 
 fn expectations() -> Vec<Case> {
     let body = |name, lines: &str| {
-        case(name, "9110 10.1.1", post(lines, "hello"), passed("hello").saying(&[100, 200])).without("expect")
+        case(name, "9110 10.1.1", post(lines, "hello"), passed("hello").with_statuses(&[100, 200])).without("expect")
     };
     let plain = |name, lines: &str| case(name, "9110 10.1.1", post(lines, "hello"), passed("hello")).without("expect");
     vec![
@@ -112,7 +112,7 @@ fn expectations() -> Vec<Case> {
             "Expect with chunked",
             "9110 10.1.1",
             post("Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"),
-            passed("hello").saying(&[100, 200]),
+            passed("hello").with_statuses(&[100, 200]),
         )
         .without("expect"),
         case("Expect without a body", "9110 10.1.1", get("Expect: 100-continue\r\n"), passed("")).without("expect"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::openai_chat::passthrough::PassthroughRequest;
 use crate::api::openai_chat::sglext::EngineIds;
-use crate::chat::remembered::Remembered;
+use crate::chat::forwarded::ForwardedChat;
 use crate::generation::recorder::{ForwardedSequence, RecordContext, Recorder};
 use crate::serve::data::forward::UncapturedGeneration;
 use crate::serve::proxy_state::ProxyState;
@@ -17,7 +17,7 @@ use crate::session::{Call, ReportedVersions};
 pub(super) struct PassthroughRecorder {
     pub(super) state: Arc<ProxyState>,
     pub(super) request: PassthroughRequest,
-    remembered: Option<Remembered>,
+    forwarded_chat: Option<ForwardedChat>,
     // declared before `recorder`, so that dropping it marks the session as incomplete before the call ends
     uncaptured: UncapturedGeneration,
     recorder: Recorder,
@@ -28,7 +28,7 @@ impl PassthroughRecorder {
     /// Creates a recorder before the request is sent.
     pub(super) fn new(
         state: &Arc<ProxyState>,
-        (request, remembered): (PassthroughRequest, Option<Remembered>),
+        (request, forwarded_chat): (PassthroughRequest, Option<ForwardedChat>),
         call: Call,
         uncaptured: UncapturedGeneration,
     ) -> Self {
@@ -45,7 +45,7 @@ impl PassthroughRecorder {
             ids_are_sampled: true,
         };
         let recorder = Recorder::new(call, context);
-        Self { state: Arc::clone(state), request, remembered, uncaptured, recorder, first_ms: None }
+        Self { state: Arc::clone(state), request, forwarded_chat, uncaptured, recorder, first_ms: None }
     }
 
     /// Does not record a reply, such as an error or a compressed one.
@@ -76,7 +76,7 @@ impl PassthroughRecorder {
             return Vec::new();
         };
         let prompt: Arc<[u32]> = prompt.into();
-        let chat = self.remembered.take().map(|remembered| Box::new(remembered.behind(&prompt)));
+        let chat = self.forwarded_chat.take().map(|forwarded_chat| Box::new(forwarded_chat.after_prompt(&prompt)));
         self.recorder.set_chat(chat);
         for (index, ids) in responses.into_iter().enumerate() {
             let sequence = ForwardedSequence {

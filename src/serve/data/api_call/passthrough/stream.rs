@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame};
 
 use super::recorder::PassthroughRecorder;
-use crate::api::openai_chat::sglext::Listener;
+use crate::api::openai_chat::sglext::SglextFilter;
 use crate::budget::Share;
 use crate::engine::client::ReplyBody;
 use crate::engine::forwarded::BodyFailure;
@@ -24,7 +24,7 @@ const UNCOUNTED: usize = 64 * 1024;
 pub(super) struct PassthroughStream {
     state: Arc<ProxyState>,
     upstream: ReplyBody,
-    listener: Listener,
+    filter: SglextFilter,
     /// `None` once the reply has ended.
     recorder: Option<PassthroughRecorder>,
     /// The next bytes for the client. While `recording` is set, they wait until the turns that they complete are on disk.
@@ -40,7 +40,7 @@ pub(super) struct PassthroughStream {
 impl std::fmt::Debug for PassthroughStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PassthroughStream")
-            .field("listener", &self.listener)
+            .field("filter", &self.filter)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
     }
@@ -52,7 +52,7 @@ impl PassthroughStream {
         let state = Arc::clone(&recorder.state);
         Self {
             upstream,
-            listener: Listener::new(recorder.request.wanted, recorder.request.n),
+            filter: SglextFilter::new(recorder.request.sglext, recorder.request.n),
             recorder: Some(recorder),
             out: Vec::new(),
             recording: None,
@@ -71,7 +71,7 @@ impl PassthroughStream {
                 self.recording = None;
             }
             // a client may disconnect when all choices have ended, but the ids come later: hold these bytes until then
-            if !self.out.is_empty() && !self.listener.is_closing() {
+            if !self.out.is_empty() && !self.filter.awaits_ids() {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.out).into()))));
             }
             if let Some(error) = ready!(self.failed.poll(cx)) {
@@ -100,32 +100,32 @@ impl PassthroughStream {
         if let Some(recorder) = &mut self.recorder {
             recorder.record_first_bytes();
         }
-        let read = catch_unwind(AssertUnwindSafe(|| self.listener.push(data, &mut self.out)));
+        let read = catch_unwind(AssertUnwindSafe(|| self.filter.push(data, &mut self.out)));
         if read.is_err() {
             self.state.metrics.panics.inc();
         }
-        let held = self.listener.pending() + if self.listener.is_closing() { self.out.len() } else { 0 };
+        let held = self.filter.pending_bytes() + if self.filter.awaits_ids() { self.out.len() } else { 0 };
         // small buffers are not worth the cost of counting
         let counted = if held < UNCOUNTED { 0 } else { held };
         if read.is_err() || held > self.limit || self.share.resize(counted).is_err() {
-            self.out.extend_from_slice(&self.listener.give_up());
+            self.out.extend_from_slice(&self.filter.stop_parsing());
             // the buffered bytes are forwarded, and the generation counts as uncaptured
             self.recorder = None;
             let _ = self.share.resize(0);
         }
-        if self.listener.has_ids() || self.listener.is_done() {
+        if self.filter.has_ids() || self.filter.is_done() {
             self.record();
         }
     }
 
     fn end(&mut self) {
         self.ended = true;
-        self.out.extend_from_slice(&self.listener.rest());
+        self.out.extend_from_slice(&self.filter.take_pending());
         self.record();
     }
 
     fn record(&mut self) {
-        let engine_ids = self.listener.take();
+        let engine_ids = self.filter.take_ids();
         let acks = self
             .recorder
             .take()

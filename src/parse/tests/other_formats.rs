@@ -1,9 +1,9 @@
-//! The formats that no peer defines outcomes of: what each text is.
+//! Calls in the formats that strands-sglang has no parsers for.
 
 use super::*;
 
 #[test]
-fn llama3() {
+fn llama3_calls_are_parsed() {
     let f = r#"{"name": "f", "parameters": {"a": 1}}"#;
     let g = r#"{"name": "g", "arguments": {}}"#;
     let called = [call("f", r#"{"a": 1}"#), call("g", "{}")];
@@ -16,7 +16,7 @@ fn llama3() {
         (format!("<|python_tag|>{f};"), ";", &called[..1]),
         (format!("<|python_tag|>{f} {g}"), g, &called[..1]),
         (format!("<|python_tag|>{f};{{\"name\": "), ";{\"name\":", &called[..1]),
-        // after a tag a call may be wrong
+        // after a tag, an invalid call is a call with an error
         ("<|python_tag|>{\"name\": \"f\", }".into(), "", &[error("f", "{\"name\": \"f\", }")]),
         ("<|python_tag|>{\"a\": 1}".into(), "", &[error("unknown_tool", "{\"a\": 1}")]),
         (format!("<|python_tag|>{{\"name\": \"h\"}};{g}"), "", &[call("h", "{}"), called[1].clone()]),
@@ -25,7 +25,7 @@ fn llama3() {
         assert_calls(Format::Llama3, text, content, calls);
     }
     let texts = [
-        // an answer in JSON is an answer
+        // JSON without the members of a call is content
         r#"{"name": "Ada", "born": 1815}"#.to_owned(),
         r#"{"name": "f", "parameters": null}"#.to_owned(),
         r#"{"name": "f", "parameters": {}"#.to_owned(),
@@ -48,7 +48,7 @@ fn llama3() {
 }
 
 #[test]
-fn pythonic() {
+fn pythonic_calls_are_parsed() {
     let table: &[(&str, &[ToolCall])] = &[
         ("[f()]", &[call("f", "{}")]),
         (" [ f( a = 1 , b=\"x\" ) ,\n g() , ]\n", &[call("f", r#"{"a": 1, "b": "x"}"#), call("g", "{}")]),
@@ -74,8 +74,8 @@ fn pythonic() {
     for (text, calls) in table {
         assert_calls(Format::Pythonic, text, "", calls);
     }
-    // the shape of calls, and something in it that is none
-    let wrong = [
+    // a list that begins and ends like calls, but is not a list of calls
+    let invalid = [
         "[f(1)]",
         "[f(1), ]",
         "[f(a=x)]",
@@ -93,7 +93,7 @@ fn pythonic() {
         "[f(a=1e)]",
         "[f(a='\\x4')]",
     ];
-    for text in wrong {
+    for text in invalid {
         assert_calls(Format::Pythonic, text, "", &[error("f", text)]);
     }
     let texts = [
@@ -120,7 +120,7 @@ fn pythonic() {
 }
 
 #[test]
-fn mistral() {
+fn mistral_calls_are_parsed() {
     let with_id = |call: ToolCall, id: &str| ToolCall { id: Some(id.to_owned()), ..call };
     let table: &[(&str, &str, &[ToolCall])] = &[
         (r#"[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]"#, "", &[call("f", r#"{"a": 1}"#)]),
@@ -135,7 +135,7 @@ fn mistral() {
         (r#"[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{"b":2}"#, "", &[call("f", "{}"), call("g", r#"{"b": 2}"#)]),
         (r#"[TOOL_CALLS] f [CALL_ID]abc123def[ARGS] {}"#, "", &[with_id(call("f", "{}"), "abc123def")]),
         (r#"[TOOL_CALLS]f[ARGS][1]"#, "", &[call("f", "{}")]),
-        // brackets that close around what is no JSON, or no call
+        // closed brackets around invalid JSON or an invalid call
         (r#"[TOOL_CALLS]f[ARGS]{a: 1}"#, "", &[error("f", "{a: 1}")]),
         (r#"[TOOL_CALLS] [{"name": "f"},]"#, "", &[error("f", r#"[{"name": "f"},]"#)]),
         (
@@ -177,7 +177,7 @@ fn mistral() {
 }
 
 #[test]
-fn deepseek() {
+fn deepseek_sections_are_parsed() {
     let fenced = |name: &str, json: &str| {
         format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{json}\n```<｜tool▁call▁end｜>")
     };

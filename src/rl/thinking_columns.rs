@@ -1,14 +1,14 @@
-//! The columns about the thinking of a row.
+//! The columns of an exported row with statistics of the thinking.
 
-use super::{Think, ThinkTokens};
+use super::{ThinkStats, ThinkTokens};
 use crate::export::Thinking;
 use crate::session::Path;
 
-/// The statistics of a path. Where the think tokens are not known, all but `high_entropy_share` are `None`; that one counts the sampled
-/// tokens above `threshold` nats.
+/// Computes the statistics of a path. `threshold` is that of a token with high entropy, in nats. If the think tokens are unknown, all
+/// statistics except `high_entropy_share` are `None`.
 #[must_use]
 pub fn thinking(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Thinking {
-    let think = Think::of(path, tokens, threshold);
+    let think = ThinkStats::of(path, tokens, threshold);
     Thinking {
         entropy_mean: think.mean,
         tokens: tokens.map(|_| think.tokens as u64),
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_values_are_null() {
+    fn unknown_statistics_are_null() {
         let thought = path("s", vec![turn(&[1], &[START, 7, 8, END], &[0.0, 0.5, 1.0, 0.0])]);
         let expected = [("mean", "0.75"), ("count", "2"), ("closed", "true"), ("share", "0.25")];
         check(thinking(&thought, Some(THINK), 0.672), expected);

@@ -1,24 +1,24 @@
-//! When events are emitted, and what parsing costs.
+//! When events are emitted, and how the time of parsing grows with the text.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// The events of each piece, and last those of the end; consecutive parts of content are joined.
-fn told(grammar: &Grammar, pieces: &[&str]) -> Vec<Vec<Event>> {
-    let mut streaming = grammar.stream();
-    let mut told: Vec<Vec<Event>> = pieces
+/// The events of each piece, and those of the end of the text. Consecutive content events are joined.
+fn events_by_piece(grammar: &Grammar, pieces: &[&str]) -> Vec<Vec<Event>> {
+    let mut parser = grammar.stream();
+    let mut by_piece: Vec<Vec<Event>> = pieces
         .iter()
         .map(|piece| {
             let mut events = Vec::new();
-            streaming.push(piece, &mut events);
+            parser.push(piece, &mut events);
             events
         })
         .collect();
     let mut last = Vec::new();
-    streaming.finish(&mut last);
-    told.push(last);
-    for events in &mut told {
+    parser.finish(&mut last);
+    by_piece.push(last);
+    for events in &mut by_piece {
         events.dedup_by(|next, event| match (event, next) {
             (Event::Content(text), Event::Content(more)) => {
                 text.push_str(more);
@@ -27,7 +27,7 @@ fn told(grammar: &Grammar, pieces: &[&str]) -> Vec<Vec<Event>> {
             _ => false,
         });
     }
-    told
+    by_piece
 }
 
 fn content(text: &str) -> Event {
@@ -54,11 +54,11 @@ fn only_a_possible_marker_delays_events() {
         vec![content(" <tool_x")],
         vec![],
     ];
-    assert_eq!(told(&grammar(Format::Hermes), &pieces), expected);
+    assert_eq!(events_by_piece(&grammar(Format::Hermes), &pieces), expected);
 }
 
 #[test]
-fn a_call_is_emitted_when_its_block_is_complete() {
+fn call_is_emitted_when_its_block_is_complete() {
     let pieces = ["Now ", "<tool_call>{\"name\"", ": \"f\"}</tool_call", ">", " ", "then"];
     let expected = vec![
         vec![content("Now")],
@@ -69,40 +69,40 @@ fn a_call_is_emitted_when_its_block_is_complete() {
         vec![content("  then")],
         vec![],
     ];
-    assert_eq!(told(&grammar(Format::Hermes), &pieces), expected);
+    assert_eq!(events_by_piece(&grammar(Format::Hermes), &pieces), expected);
 }
 
 #[test]
-fn an_answer_in_json_waits_for_the_end_of_its_first_object() {
+fn json_answer_is_buffered_until_its_first_object_ends() {
     let pieces = ["{\"name\": ", "\"Ada\"}", " was"];
     let expected = vec![vec![], vec![content("{\"name\": \"Ada\"}")], vec![content(" was")], vec![]];
-    assert_eq!(told(&grammar(Format::Llama3), &pieces), expected);
+    assert_eq!(events_by_piece(&grammar(Format::Llama3), &pieces), expected);
     let pieces = ["[see", " ", "there]"];
     let expected = vec![vec![], vec![], vec![content("[see there]")], vec![]];
-    assert_eq!(told(&grammar(Format::Pythonic), &pieces), expected);
+    assert_eq!(events_by_piece(&grammar(Format::Pythonic), &pieces), expected);
 }
 
-/// How long a text takes that begins with `first` and goes on with `again`, one character at a time.
-fn cost(grammar: &Grammar, first: &str, again: &str, length: usize) -> Duration {
+/// The time to parse a text of `length` bytes, one character at a time. The text is `first` and then repetitions of `repeated`.
+fn parse_time(grammar: &Grammar, first: &str, repeated: &str, length: usize) -> Duration {
     let close = if first.starts_with("<tool_call>") { "</tool_call>" } else { "" };
-    let text = format!("{first}{}{close}", again.repeat(length / again.len()));
+    let text = format!("{first}{}{close}", repeated.repeat(length / repeated.len()));
     let start = Instant::now();
-    let message = streamed(grammar, characters(&text));
-    let took = start.elapsed();
-    assert_eq!(message, grammar.parse(&text), "{first}{again}");
-    took
+    let message = parse_pieces(grammar, characters(&text));
+    let elapsed = start.elapsed();
+    assert_eq!(message, grammar.parse(&text), "{first}{repeated}");
+    elapsed
 }
 
-/// What the text goes on with where the prompt opened a span.
-const OPENED: &str = " <";
+/// The repeated text of the case in which the prompt opened a span.
+const IN_PROMPT_SPAN: &str = " <";
 
 #[test]
-fn a_character_costs_the_same_however_much_is_held() {
+fn time_of_parsing_is_linear_in_the_text() {
     let texts = [
         (Format::Hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", "a<"),
         (Format::Hermes, "<think>", "a <"),
         (Format::Hermes, "<tool_call>a<think>", "a <"),
-        (Format::Hermes, "", OPENED),
+        (Format::Hermes, "", IN_PROMPT_SPAN),
         (Format::Hermes, "", " "),
         (Format::Hermes, "", "<think>a</think> "),
         (Format::Hermes, "", "<tool_call>{}</tool_call>\n"),
@@ -119,16 +119,16 @@ fn a_character_costs_the_same_however_much_is_held() {
         (Format::Mistral, "", "[TOOL_CALLS]f "),
         (Format::Mistral, "", "[TOOL_CALLS]"),
     ];
-    for (format, first, again) in texts {
-        let grammar = Grammar { opened: again == OPENED, ..grammar(format) };
-        // four times the text takes four times as long, and sixteen times where what is held is read again each time; some of the
-        // tries may be disturbed by others on the machine
+    for (format, first, repeated) in texts {
+        let grammar = Grammar { opened: repeated == IN_PROMPT_SPAN, ..grammar(format) };
+        // four times the text takes four times as long; it would take sixteen times as long if each piece read the buffered text again.
+        // Other processes on the machine may disturb some of the tries
         let tries = std::iter::repeat_with(|| {
-            let short = cost(&grammar, first, again, 20_000);
-            (short, cost(&grammar, first, again, 80_000))
+            let short = parse_time(&grammar, first, repeated, 20_000);
+            (short, parse_time(&grammar, first, repeated, 80_000))
         });
-        let costs: Vec<_> =
+        let times: Vec<_> =
             tries.take(5).take_while(|(short, long)| *long > *short * 8 + Duration::from_millis(50)).collect();
-        assert!(costs.len() < 5, "{format} {first}{again} took {costs:?}");
+        assert!(times.len() < 5, "{format} {first}{repeated} took {times:?}");
     }
 }

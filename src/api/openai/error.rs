@@ -1,7 +1,7 @@
-//! Errors as OpenAI's clients read them.
+//! Errors in OpenAI's format.
 //!
-//! Clients decide by the status whether to send a request again. 413 and 422 become 400, which all clients treat as final,
-//! and a conversation that is too long is named by the words that they look for.
+//! Clients decide by the status whether to retry. 413 and 422 become 400, which all clients treat as final. Clients detect a conversation
+//! that is too long by words in the message.
 
 use http::StatusCode;
 use serde::Serialize;
@@ -10,22 +10,22 @@ use super::to_json;
 use crate::api::ApiError;
 use crate::json::Value;
 
-/// Words that every client looks for when a conversation is too long.
-const TOO_LONG: &str = "maximum context length";
+/// The words by which clients detect that a conversation is too long.
+const CONTEXT_OVERFLOW: &str = "maximum context length";
 
-/// Words of engines for the same.
-const OVERFLOWS: [&str; 2] = ["context length", "maximum allowed length"];
+/// Words in engine messages that mean the same.
+const ENGINE_OVERFLOWS: [&str; 2] = ["context length", "maximum allowed length"];
 
-/// An error for the client.
+/// An error that is sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct OpenAiError {
     /// 4xx or 5xx.
     pub status: StatusCode,
-    /// What is wrong.
+    /// The message.
     pub message: String,
 }
 
-/// The body of an error.
+/// The body of an error reply.
 #[derive(Serialize)]
 struct ErrorMember<'a> {
     object: &'static str,
@@ -36,53 +36,57 @@ struct ErrorMember<'a> {
     code: u16,
 }
 
-impl Problem {
-    /// The error for a status and a message, in the status and the words that clients act on.
+impl OpenAiError {
+    /// An error with the status and the words that clients expect: 413 and 422 become 400, and a message about a context overflow gets
+    /// the words that clients look for.
     #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
         match status {
             StatusCode::PAYLOAD_TOO_LARGE => Self {
                 status: StatusCode::BAD_REQUEST,
-                message: format!("{message} (longer than any conversation of this {TOO_LONG})"),
+                message: format!("{message} (a request of this size exceeds the {CONTEXT_OVERFLOW})"),
             },
             StatusCode::UNPROCESSABLE_ENTITY => Self { status: StatusCode::BAD_REQUEST, message },
-            status if OVERFLOWS.iter().any(|words| message.contains(words)) && !message.contains(TOO_LONG) => {
-                Self { status, message: format!("This conversation exceeds the {TOO_LONG}. {message}") }
+            status
+                if ENGINE_OVERFLOWS.iter().any(|words| message.contains(words))
+                    && !message.contains(CONTEXT_OVERFLOW) =>
+            {
+                Self { status, message: format!("This conversation exceeds the {CONTEXT_OVERFLOW}. {message}") }
             }
             status => Self { status, message },
         }
     }
 
-    /// What the engine answered to a native request.
+    /// Converts an error reply of the engine to a /generate request.
     #[must_use]
     pub fn from_engine(status: StatusCode, body: &[u8]) -> Self {
-        let said = Value::parse(body).ok().and_then(|value| {
+        let message = Value::parse(body).ok().and_then(|value| {
             ["error", "message", "detail"].iter().find_map(|name| {
-                let said = value.get(name)?;
-                said.as_str().or_else(|| said.get("message")?.as_str()).map(str::to_owned)
+                let member = value.get(name)?;
+                member.as_str().or_else(|| member.get("message")?.as_str()).map(str::to_owned)
             })
         });
-        Self::new(status, said.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()))
+        Self::new(status, message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()))
     }
 
-    /// The `error` of an event of a native stream.
+    /// Converts the `error` member of an event of a /generate stream.
     #[must_use]
     pub fn from_event(error: &str) -> Self {
         let value = Value::parse(error.as_bytes()).unwrap_or_default();
         let code = if let Some(Value::Number(code)) = value.get("code") { code.parse().ok() } else { None };
         let status = code.and_then(|code: u16| StatusCode::from_u16(code).ok());
         let status = status.filter(|status| status.is_client_error() || status.is_server_error());
-        let told = value.get("message").and_then(Value::as_str);
-        // SGLang 0.5.6 gives no code, and has such events for requests that are wrong alone
-        let otherwise = match told {
+        let message = value.get("message").and_then(Value::as_str);
+        // SGLang 0.5.6 sends no code, and sends such events only for invalid requests
+        let default_status = match message {
             Some(_) if value.get("code").is_none() => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Self::new(status.unwrap_or(otherwise), value.as_str().or(told).unwrap_or(error))
+        Self::new(status.unwrap_or(default_status), value.as_str().or(message).unwrap_or(error))
     }
 
-    /// The body of a reply.
+    /// The body of the error reply, as JSON text.
     #[must_use]
     pub fn body(&self) -> String {
         let kind = match self.status {
@@ -97,13 +101,13 @@ impl Problem {
     }
 }
 
-impl From<Problem> for ApiError {
-    fn from(problem: Problem) -> Self {
-        Self { status: problem.status, body: problem.body() }
+impl From<OpenAiError> for ApiError {
+    fn from(error: OpenAiError) -> Self {
+        Self { status: error.status, body: error.body() }
     }
 }
 
-/// Appends the event of a stream that cannot go on.
+/// Appends the event of a stream that fails.
 pub(crate) fn write_event(error: &ApiError, out: &mut String) {
     out.push_str("data: {\"error\":");
     out.push_str(&error.body);

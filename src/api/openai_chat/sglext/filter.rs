@@ -1,17 +1,18 @@
-//! A stream of the engine's own chat endpoint, whose ids are taken as it passes.
+//! Parses the token ids in a stream of the engine's own chat endpoint while the stream is forwarded.
 
 use bytes::Bytes;
 use memchr::memmem;
 
-use super::{EngineIds, Remainder, Wanted};
+use super::{EngineIds, Remainder, SglextOptions};
 use crate::engine::sse::{SseDecoder, SseEvent};
 
-/// Reads a stream, however its bytes are split. Of most events it reads no JSON.
+/// Filters a stream: parses `sglext`, and removes the ids that the client did not request. The bytes of the stream may be split anywhere.
+/// The JSON of most events is not parsed.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct SglextFilter {
     decoder: SseDecoder,
-    wanted: Wanted,
-    /// How many choices there are.
+    options: SglextOptions,
+    /// The number of choices.
     n: usize,
     engine_ids: EngineIds,
     state: State,
@@ -19,21 +20,22 @@ pub(crate) struct Listener {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Reading,
-    /// The end mark has come.
+    Parsing,
+    /// `[DONE]` has arrived.
     Done,
-    /// Bytes pass unread from here on.
+    /// The rest of the stream is not parsed.
     Passthrough,
 }
 
-impl Listener {
-    /// A reader at the start of a stream of `n` choices.
+impl SglextFilter {
+    /// A filter at the start of a stream of `n` choices.
     #[must_use]
-    pub(crate) fn new(wanted: Wanted, n: usize) -> Self {
-        Self { decoder: SseDecoder::default(), wanted, n, engine_ids: EngineIds::default(), state: State::Reading }
+    pub(crate) fn new(options: SglextOptions, n: usize) -> Self {
+        Self { decoder: SseDecoder::default(), options, n, engine_ids: EngineIds::default(), state: State::Parsing }
     }
 
-    /// Reads more; what goes on to the client is put behind `out`. Whatever becomes of it, no byte is lost.
+    /// Parses more bytes, and appends the bytes for the client to `out`. If parsing panics, no byte is lost: each event is in `out` or
+    /// still pending.
     pub(crate) fn push(&mut self, data: &[u8], out: &mut Vec<u8>) {
         if self.state == State::Passthrough {
             out.extend_from_slice(data);
@@ -42,7 +44,7 @@ impl Listener {
         self.decoder.push(data);
         while let Some(event) = self.decoder.next() {
             let before = out.len();
-            // first of all: what is out cannot be lost any more
+            // appended first, so that a panic in the parser does not lose the event
             out.extend_from_slice(&event.raw);
             if event.is_done() {
                 self.state = State::Done;
@@ -58,55 +60,56 @@ impl Listener {
         }
     }
 
-    /// Stops listening, and hands out what was held back.
-    pub(crate) fn give_up(&mut self) -> Bytes {
+    /// Stops parsing and returns the pending bytes. The rest of the stream passes unchanged.
+    pub(crate) fn stop_parsing(&mut self) -> Bytes {
         self.state = State::Passthrough;
         self.decoder.take_rest()
     }
 
-    /// What waits for the end of its event when the stream has ended.
-    pub(crate) fn rest(&mut self) -> Bytes {
+    /// Returns the bytes of an incomplete event, after the end of the stream.
+    pub(crate) fn take_pending(&mut self) -> Bytes {
         self.decoder.take_rest()
     }
 
-    /// How many bytes wait for the end of their event.
+    /// The number of bytes of the incomplete event.
     #[must_use]
-    pub(crate) fn pending(&self) -> usize {
+    pub(crate) fn pending_bytes(&self) -> usize {
         self.decoder.pending()
     }
 
-    /// Whether ids and end mark are still to come although every choice has ended, behind which clients leave.
+    /// Whether all choices have ended, but neither the ids nor `[DONE]` has arrived. Clients may disconnect after the last choice.
     #[must_use]
-    pub(crate) fn is_closing(&self) -> bool {
-        self.state == State::Reading && self.engine_ids.finishes.len() >= self.n && !self.has_ids()
+    pub(crate) fn awaits_ids(&self) -> bool {
+        self.state == State::Parsing && self.engine_ids.finishes.len() >= self.n && !self.has_ids()
     }
 
-    /// Whether the ids have come.
+    /// Whether the ids of the prompt and of all choices have arrived.
     #[must_use]
     pub(crate) fn has_ids(&self) -> bool {
         self.engine_ids.prompt.is_some() && self.engine_ids.responses.is_some()
     }
 
-    /// Whether the end mark has come.
+    /// Whether `[DONE]` has arrived.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// What was engine_ids; nothing where not all was listened to.
-    pub(crate) fn take(&mut self) -> Option<EngineIds> {
+    /// Takes the parsed ids; `None` if a part of the stream was not parsed.
+    pub(crate) fn take_ids(&mut self) -> Option<EngineIds> {
         (self.state != State::Passthrough).then(|| std::mem::take(&mut self.engine_ids))
     }
 
+    /// Parses an event, and returns the part of it that is forwarded.
     fn read(&mut self, event: &SseEvent) -> Remainder {
-        let Some(at) = event.data.clone().filter(|_| matters(&event.raw)) else { return Remainder::Same };
-        // what cannot be read is not what was asked for
-        self.engine_ids.read(&event.raw, at, self.wanted).unwrap_or(Remainder::Same)
+        let Some(at) = event.data.clone().filter(|_| is_relevant(&event.raw)) else { return Remainder::Same };
+        // an event that cannot be parsed has no ids and passes unchanged
+        self.engine_ids.read(&event.raw, at, self.options).unwrap_or(Remainder::Same)
     }
 }
 
-/// Whether an event may have ids or the end of a choice. In texts quotes are escaped, so that they are not taken for keys.
-fn matters(event: &[u8]) -> bool {
+/// Whether an event may have ids or a finish reason. Quotes in JSON strings are escaped, so that a text does not match as a key.
+fn is_relevant(event: &[u8]) -> bool {
     const REASON: &[u8] = b"\"finish_reason\":";
     let ended = |at: usize| !event[at + REASON.len()..].trim_ascii_start().starts_with(b"null");
     memmem::find(event, b"\"sglext\"").is_some() || memmem::find_iter(event, REASON).any(ended)
@@ -117,14 +120,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read_all<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, wanted: Wanted) -> (Vec<u8>, Option<EngineIds>) {
-        let mut listener = Listener::new(wanted, 1);
+    fn read_all<'a>(
+        chunks: impl IntoIterator<Item = &'a [u8]>,
+        options: SglextOptions,
+    ) -> (Vec<u8>, Option<EngineIds>) {
+        let mut filter = SglextFilter::new(options, 1);
         let mut out = Vec::new();
-        chunks.into_iter().for_each(|chunk| listener.push(chunk, &mut out));
-        out.extend_from_slice(&listener.rest());
-        (out, listener.take())
+        chunks.into_iter().for_each(|chunk| filter.push(chunk, &mut out));
+        out.extend_from_slice(&filter.take_pending());
+        (out, filter.take_ids())
     }
 
+    /// An event, and whether it has ids.
     fn event() -> impl Strategy<Value = (bool, &'static str)> {
         prop::sample::select(vec![
             (false, "data: {\"id\":\"r\",\"choices\":[{\"index\":0,\"finish_reason\":null}]}\n\n"),
@@ -149,59 +156,60 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_split_gives_the_same_ids_and_text(
+        fn splits_of_the_bytes_do_not_change_the_ids_or_the_text(
             events in prop::collection::vec(event(), 0..10),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
-            wanted in any::<(bool, bool)>(),
+            requested in any::<(bool, bool)>(),
         ) {
-            let wanted = Wanted { input: wanted.0, output: wanted.1, framed: false };
+            let options = SglextOptions { input: requested.0, output: requested.1, framed: false };
             let text: String = events.iter().map(|(_, text)| *text).collect();
             let bytes = text.as_bytes();
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
             at.sort_unstable();
-            let whole = read_all([bytes], wanted);
-            prop_assert_eq!(&read_all(at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]), wanted), &whole);
-            prop_assert_eq!(&read_all(bytes.chunks(1), wanted), &whole);
-            let both = Wanted { input: true, output: true, framed: false };
-            if wanted == both || events.iter().all(|(ids, _)| !ids) {
+            let whole = read_all([bytes], options);
+            prop_assert_eq!(&read_all(at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]), options), &whole);
+            prop_assert_eq!(&read_all(bytes.chunks(1), options), &whole);
+            let both = SglextOptions { input: true, output: true, framed: false };
+            if options == both || events.iter().all(|(ids, _)| !ids) {
                 prop_assert_eq!(&whole.0, bytes);
             }
         }
     }
 
     #[test]
-    fn an_event_of_its_own_is_heard_and_goes_no_further() {
+    fn separate_event_with_ids_is_parsed_and_not_forwarded() {
         let finish = "data: {\"id\":\"r\",\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}\n\n";
         let ids = "event: sglext_ids\ndata: {\"id\":\"r\",\"choices\":[],\"usage\":null,\"sglext\":{\"input_ids\":[1],\"output_ids\":[[2]]}}\n\n";
-        let (out, engine_ids) = read_all([finish.as_bytes(), ids.as_bytes(), b"data: [DONE]\n\n"], Wanted::default());
+        let (out, engine_ids) =
+            read_all([finish.as_bytes(), ids.as_bytes(), b"data: [DONE]\n\n"], SglextOptions::default());
         assert_eq!(String::from_utf8(out).unwrap(), format!("{finish}data: [DONE]\n\n"));
         let engine_ids = engine_ids.unwrap();
         assert_eq!((engine_ids.prompt, engine_ids.responses), (Some(vec![1]), Some(vec![vec![2]])));
     }
 
     #[test]
-    fn the_end_is_near_when_every_choice_has_ended() {
-        let mut listener = Listener::new(Wanted::default(), 2);
+    fn filter_awaits_ids_after_all_choices_have_ended_until_done() {
+        let mut filter = SglextFilter::new(SglextOptions::default(), 2);
         let mut out = Vec::new();
         let finish =
             |index: usize| format!("data: {{\"choices\":[{{\"index\":{index},\"finish_reason\":\"stop\"}}]}}\n\n");
-        for (said, closing) in
+        for (event, awaits_ids) in
             [(finish(1), false), (finish(1), false), (finish(0), true), ("data: [DONE]\n\n".into(), false)]
         {
-            listener.push(said.as_bytes(), &mut out);
-            assert_eq!(listener.is_closing(), closing, "{said}");
+            filter.push(event.as_bytes(), &mut out);
+            assert_eq!(filter.awaits_ids(), awaits_ids, "{event}");
         }
-        assert!(listener.is_done());
+        assert!(filter.is_done());
     }
 
     #[test]
-    fn listener_that_gives_up_returns_all_bytes_and_no_ids() {
-        let mut listener = Listener::new(Wanted::default(), 1);
+    fn filter_that_stops_parsing_returns_all_bytes_and_no_ids() {
+        let mut filter = SglextFilter::new(SglextOptions::default(), 1);
         let mut out = Vec::new();
-        listener.push(b"data: {\"te", &mut out);
-        assert_eq!((out.len(), listener.pending()), (0, 10));
-        out.extend_from_slice(&listener.give_up());
-        listener.push(b"xt\":1", &mut out);
-        assert_eq!((&out[..], listener.take()), (&b"data: {\"text\":1"[..], None));
+        filter.push(b"data: {\"te", &mut out);
+        assert_eq!((out.len(), filter.pending_bytes()), (0, 10));
+        out.extend_from_slice(&filter.stop_parsing());
+        filter.push(b"xt\":1", &mut out);
+        assert_eq!((&out[..], filter.take_ids()), (&b"data: {\"text\":1"[..], None));
     }
 }

@@ -1,4 +1,5 @@
-//! An upstream that the test controls byte by byte: it answers the probe, and passes every other request with its connection to the test.
+//! An upstream that the test controls byte by byte: it answers the probe itself, and passes every other request with its connection to
+//! the test.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::client::{Connection, written};
-use super::upstream::{Deed, Nature, UpstreamRequest, message};
+use super::upstream::{EngineProfile, FakeReply, UpstreamRequest, message};
 
-/// Waits for an event that must happen. The timeout only ends a failing test.
+/// Awaits an event that must happen soon. The timeout only ends a failing test.
 pub async fn soon<F: Future>(what: &str, event: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), event).await.unwrap_or_else(|_| panic!("never happened: {what}"))
 }
@@ -29,71 +30,71 @@ pub fn chunk(piece: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
 }
 
-/// An event of a stream without tokens: only its id and index matter.
+/// An event of a stream, without tokens: only its id and index matter.
 pub fn event(rid: &str, index: usize) -> Vec<u8> {
     let meta = serde_json::json!({"id": rid, "finish_reason": null, "prompt_tokens": 3, "completion_tokens": 0});
     let event = serde_json::json!({"text": "", "output_ids": [], "meta_info": meta, "index": index});
     chunk(format!("data: {event}\n\n").as_bytes())
 }
 
-/// The upstream.
-pub struct Hand {
+/// An upstream whose replies the test writes.
+pub struct ManualUpstream {
     pub addr: SocketAddr,
     calls: mpsc::UnboundedReceiver<Call>,
-    nature: Arc<Mutex<Nature>>,
+    profile: Arc<Mutex<EngineProfile>>,
 }
 
-/// A request that the test answers. Drop closes the connection.
+/// A request that the test answers. The connection closes on drop.
 pub struct Call {
     pub asked: UpstreamRequest,
     /// The head, unchanged.
     pub head: Vec<u8>,
     stream: TcpStream,
     read: Vec<u8>,
-    player: Player,
+    handler: ConnectionHandler,
 }
 
 #[derive(Clone)]
-struct Player {
-    nature: Arc<Mutex<Nature>>,
+struct ConnectionHandler {
+    profile: Arc<Mutex<EngineProfile>>,
     calls: mpsc::UnboundedSender<Call>,
 }
 
-impl Hand {
+impl ManualUpstream {
     pub async fn start() -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
 
-    /// Starts one with this mode of streams.
+    /// Starts an upstream with this streaming mode.
     pub async fn streaming(streaming: &'static str) -> Self {
-        let nature = Nature { flat: false, streaming, ..Nature::default() };
-        Self::of(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature)
+        let profile = EngineProfile { flat: false, streaming, ..EngineProfile::default() };
+        Self::of(TcpListener::bind("127.0.0.1:0").await.unwrap(), profile)
     }
 
-    /// Starts one with nested logprobs, as older engines have them.
+    /// Starts an upstream on an open listener, with nested logprobs, as older engines have them.
     pub fn on(listener: TcpListener) -> Self {
-        Self::of(listener, Nature { flat: false, ..Nature::default() })
+        Self::of(listener, EngineProfile { flat: false, ..EngineProfile::default() })
     }
 
-    fn of(listener: TcpListener, nature: Nature) -> Self {
+    fn of(listener: TcpListener, profile: EngineProfile) -> Self {
         let addr = listener.local_addr().unwrap();
         let (sender, calls) = mpsc::unbounded_channel();
-        let nature = Arc::new(Mutex::new(nature));
-        let player = Player { nature: Arc::clone(&nature), calls: sender };
+        let profile = Arc::new(Mutex::new(profile));
+        let handler = ConnectionHandler { profile: Arc::clone(&profile), calls: sender };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(player.clone().play(stream, Vec::new()));
+                tokio::spawn(handler.clone().serve(stream, Vec::new()));
             }
         });
-        Self { addr, calls, nature }
+        Self { addr, calls, profile }
     }
 
-    /// Replaces this engine by another one at the same address.
-    pub fn replace(&self, nature: Nature) {
-        *self.nature.lock().unwrap() = nature;
+    /// Simulates another engine at the same address.
+    pub fn replace(&self, profile: EngineProfile) {
+        *self.profile.lock().unwrap() = profile;
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub async fn next(&mut self) -> Call {
         soon("a request reaches the upstream", self.calls.recv()).await.expect("the upstream lives as long as the test")
     }
@@ -103,8 +104,8 @@ impl Hand {
         let body = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
         client.send(&written(data, "POST", "/generate", &[], body)).await;
         let mut call = self.next().await;
-        call.say(STREAM).await;
-        call.say(&event("running", 0)).await;
+        call.send(STREAM).await;
+        call.send(&event("running", 0)).await;
         assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
         (client, call)
     }
@@ -115,8 +116,8 @@ impl Hand {
     }
 }
 
-impl Player {
-    async fn play(self, mut stream: TcpStream, mut read: Vec<u8>) {
+impl ConnectionHandler {
+    async fn serve(self, mut stream: TcpStream, mut read: Vec<u8>) {
         loop {
             let end = loop {
                 if let Some(end) = memchr::memmem::find(&read, b"\r\n\r\n") {
@@ -139,14 +140,14 @@ impl Player {
                 }
                 asked.body = read.drain(..length).collect();
             }
-            let answer = self.nature.lock().unwrap().answer(&asked);
-            if let Some(Deed::ScriptedOutput(said)) = answer {
-                if stream.write_all(&said.concat()).await.is_err() {
+            let answer = self.profile.lock().unwrap().answer(&asked);
+            if let Some(FakeReply::KeepAlive(reply)) = answer {
+                if stream.write_all(&reply.concat()).await.is_err() {
                     return;
                 }
                 continue;
             }
-            let call = Call { asked, head, stream, read, player: self.clone() };
+            let call = Call { asked, head, stream, read, handler: self.clone() };
             // fails if the test has ended
             let _ = self.calls.send(call);
             return;
@@ -213,12 +214,12 @@ impl Call {
     }
 
     /// Sends bytes of the reply.
-    pub async fn say(&mut self, bytes: &[u8]) {
+    pub async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }
 
     /// Sends without waiting; returns the number of bytes sent, or `None` if the connection is closed.
-    pub fn try_say(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub fn try_send(&mut self, bytes: &[u8]) -> Option<usize> {
         match self.stream.try_write(bytes) {
             Ok(written) => Some(written),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
@@ -226,11 +227,11 @@ impl Call {
         }
     }
 
-    /// Sends the rest of the reply and keeps the connection for the next request.
+    /// Sends the rest of the reply and waits for the next request on the connection.
     pub async fn reply(mut self, bytes: &[u8]) {
-        self.say(bytes).await;
-        let Self { stream, player, .. } = self;
-        tokio::spawn(player.play(stream, Vec::new()));
+        self.send(bytes).await;
+        let Self { stream, handler, .. } = self;
+        tokio::spawn(handler.serve(stream, Vec::new()));
     }
 
     /// Answers with an empty object.
@@ -243,21 +244,21 @@ impl Call {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// Closes the connection by a reset: bytes that were not read yet may be lost.
+    /// Resets the connection: unread bytes may be lost.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 
     /// Sends bytes of the reply one by one.
-    pub async fn spell(&mut self, bytes: &[u8]) {
+    pub async fn send_byte_by_byte(&mut self, bytes: &[u8]) {
         self.stream.set_nodelay(true).unwrap();
         for byte in bytes {
-            self.say(std::slice::from_ref(byte)).await;
+            self.send(std::slice::from_ref(byte)).await;
         }
     }
 
     /// Waits until tokentap has closed the connection.
-    pub async fn gone(mut self) {
+    pub async fn closed(mut self) {
         soon("the connection is closed", async { while more(&mut self.stream, &mut self.read).await {} }).await;
     }
 }

@@ -1,14 +1,14 @@
-//! The four formats that strands-sglang has parsers of: what each text is to them.
+//! Calls in the four formats that strands-sglang has parsers for. The expected calls are those of its parsers.
 
 use super::*;
 
 #[test]
-fn hermes() {
+fn hermes_blocks_are_parsed() {
     let table: &[(&str, ToolCall)] = &[
         (r#"{"name": "f", "arguments": {"a": 1}}"#, call("f", r#"{"a": 1}"#)),
         ("\n {\"name\":\"f\",\"arguments\":{\"a\":[1,2],\"b\":{}}}\x1f\n", call("f", r#"{"a": [1, 2], "b": {}}"#)),
         (r#"{"arguments": {"city": "Zürich 🏔"}, "name": "f"}"#, call("f", r#"{"city": "Z\u00fcrich \ud83c\udfd4"}"#)),
-        // no arguments, or some that are no object: none
+        // missing arguments, or arguments that are not an object, count as no arguments
         (r#"{"name": "f"}"#, call("f", "{}")),
         (r#"{"name": "f", "arguments": "{\"a\": 1}"}"#, call("f", "{}")),
         (r#"{"name": "f", "arguments": [1]}"#, call("f", "{}")),
@@ -17,7 +17,7 @@ fn hermes() {
         (r#"{"name": "f", "parameters": {"a": 1}}"#, call("f", "{}")),
         // the last of repeated keys counts
         (r#"{"name": "g", "name": "f", "arguments": {"a": 1, "b": 2, "a": 3}}"#, call("f", r#"{"a": 3, "b": 2}"#)),
-        // no JSON: the name that is spelled out, and the text as it was
+        // invalid JSON: the first name in the text, and the raw text
         (r#"{"name": "f", "arguments": {"a": }}"#, error("f", r#"{"name": "f", "arguments": {"a": }}"#)),
         (r#"{'name': 'f'}"#, error("unknown_tool", r#"{'name': 'f'}"#)),
         (r#"{"name": "", "name" : "f", }"#, error("f", r#"{"name": "", "name" : "f", }"#)),
@@ -25,16 +25,16 @@ fn hermes() {
         (r#"{"name": "f"} {"name": "g"}"#, error("f", r#"{"name": "f"} {"name": "g"}"#)),
         ("", error("unknown_tool", "")),
         (" \n", error("unknown_tool", "")),
-        // no object, or none with a name
+        // not an object, or an object without a name
         (r#"[{"name": "f"}]"#, error("f", r#"[{"name": "f"}]"#)),
         (r#""f""#, error("unknown_tool", r#""f""#)),
         (r#"{"arguments": {}}"#, error("unknown_tool", r#"{"arguments": {}}"#)),
         (r#"{"name": ""}"#, error("unknown_tool", r#"{"name": ""}"#)),
         (r#"{"name": 3}"#, error("unknown_tool", r#"{"name": 3}"#)),
         (r#"{"name": null, "function": {"name": "f"}}"#, error("f", r#"{"name": null, "function": {"name": "f"}}"#)),
-        // what is no schema of ours is not looked at
+        // names and other members are not validated
         (r#"{"name": "no such tool", "more": 1}"#, call("no such tool", "{}")),
-        // a start within a block is a part of it
+        // a start marker inside a block is part of the block
         (r#"{"name": "f", <tool_call>"#, error("f", r#"{"name": "f", <tool_call>"#)),
     ];
     for (body, expected) in table {
@@ -43,7 +43,7 @@ fn hermes() {
 }
 
 #[test]
-fn qwen_xml() {
+fn qwen_xml_blocks_are_parsed() {
     let parameter = |key: &str, value: &str| format!("<function=f><parameter={key}>{value}</parameter></function>");
     let table: &[(String, ToolCall)] = &[
         (parameter("a", "1"), call("f", r#"{"a": 1}"#)),
@@ -64,11 +64,11 @@ fn qwen_xml() {
             "<function=f><parameter=a>1</parameter><parameter=b>2</parameter><parameter=a>3</parameter></function>".into(),
             call("f", r#"{"a": 3, "b": 2}"#),
         ),
-        // a parameter that does not end is none, and a second function is ignored
+        // a parameter without an end is ignored, and so is a second function
         ("<function=f><parameter=a>1</function>".into(), call("f", "{}")),
         (format!("<function=g></function>{}", parameter("a", "1")), call("g", "{}")),
         ("<function=f><parameter=a>1<parameter=b>2</parameter></function>".into(), call("f", r#"{"a": "1<parameter=b>2"}"#)),
-        // no name to be had
+        // no name
         ("<function=></function>".into(), error("unknown_tool", "<function=></function>")),
         ("<function=  >1</function>".into(), error("unknown_tool", "<function=  >1</function>")),
         (" <function=f> ".into(), error("unknown_tool", "<function=f>")),
@@ -82,7 +82,7 @@ fn qwen_xml() {
 }
 
 #[test]
-fn glm() {
+fn glm_blocks_are_parsed() {
     let table: &[(&str, ToolCall)] = &[
         ("f<arg_key>a</arg_key><arg_value>1</arg_value>", call("f", r#"{"a": 1}"#)),
         (
@@ -99,7 +99,7 @@ fn glm() {
         ("f<arg_key>a</arg_key><arg_value>{\"b\":1.0}</arg_value>", call("f", r#"{"a": {"b": 1.0}}"#)),
         ("f<arg_key>a</arg_key><arg_value>1", call("f", "{}")),
         ("f<arg_key>a</arg_key>", call("f", "{}")),
-        // a key goes on up to a value
+        // a key ends at the end tag that a value follows
         (
             "f<arg_key>a</arg_key>x<arg_key>b</arg_key><arg_value>1</arg_value>",
             call("f", r#"{"a</arg_key>x<arg_key>b": 1}"#),
@@ -116,7 +116,7 @@ fn glm() {
 }
 
 #[test]
-fn kimi_k2() {
+fn kimi_k2_calls_are_parsed() {
     let with_id = |call: ToolCall, id: &str| ToolCall { id: Some(id.to_owned()), ..call };
     let table: &[(&str, &str, ToolCall)] = &[
         ("functions.f:0", r#"{"a":1}"#, call("f", r#"{"a": 1}"#)),
@@ -125,22 +125,23 @@ fn kimi_k2() {
         ("f", "{}", call("f", "{}")),
         ("functions.a.b-c_ü:0", "{}", call("a.b-c_ü", "{}")),
         ("functions.:0", "{}", call("functions.", "{}")),
-        // in another form the whole id is the name
+        // the whole id is the name if it has another form
         ("functions.f:0:1", "{}", call("functions.f:0:1", "{}")),
         ("functions.f/g:0", "{}", call("functions.f/g:0", "{}")),
         ("f:x", "{}", call("f:x", "{}")),
         (":0", "{}", call(":0", "{}")),
-        // JSON, but no object
+        // JSON, but not an object
         ("f:0", "[1]", call("f", "{}")),
         ("f:0", "null", call("f", "{}")),
-        // no JSON
+        // invalid JSON
         ("functions.f:0", "{\"a\":", error("f", "{\"a\":")),
         ("f:0", "", error("f", "")),
         ("a b", "{}", error("", "")),
     ];
     for (id, arguments, expected) in table {
-        let one = format!("<|tool_call_begin|> {id}\n<|tool_call_argument_begin|> {arguments} <|tool_call_end|>");
-        let text = format!("<|tool_calls_section_begin|>{one}<|tool_calls_section_end|>");
+        let section_call =
+            format!("<|tool_call_begin|> {id}\n<|tool_call_argument_begin|> {arguments} <|tool_call_end|>");
+        let text = format!("<|tool_calls_section_begin|>{section_call}<|tool_calls_section_end|>");
         if expected.name.is_empty() {
             assert_calls(Format::KimiK2, &text, &text, &[]);
         } else {
@@ -150,25 +151,31 @@ fn kimi_k2() {
 }
 
 #[test]
-fn sections_of_kimi_k2() {
-    let one = |id: &str| format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>");
+fn kimi_k2_sections_are_parsed() {
+    let section_call = |id: &str| format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>");
     let section = |inner: &str| format!("<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>");
     let called = |id: &str| ToolCall { id: Some(id.to_owned()), ..call(id, "{}") };
-    let all = format!("so {} and {}", section(&format!(" x {} y {}", one("a"), one("b"))), section(&one("c")));
+    let all = format!(
+        "so {} and {}",
+        section(&format!(" x {} y {}", section_call("a"), section_call("b"))),
+        section(&section_call("c"))
+    );
     assert_calls(Format::KimiK2, &all, "so  and", &[called("a"), called("b"), called("c")]);
-    let cut = section(&format!("{}<|tool_call_begin|>b<|tool_call_argument_begin|>{{", one("a")));
+    let cut = section(&format!("{}<|tool_call_begin|>b<|tool_call_argument_begin|>{{", section_call("a")));
     assert_calls(Format::KimiK2, &cut, "", &[called("a")]);
-    let again = section(&format!("<|tool_call_begin|>a {}", one("b")));
-    assert_calls(Format::KimiK2, &again, "", &[called("b")]);
-    for none in [section(""), section("x"), one("a"), format!("<|tool_calls_section_begin|>{}", one("a"))] {
-        assert_calls(Format::KimiK2, &none, &none, &[]);
+    let restarted = section(&format!("<|tool_call_begin|>a {}", section_call("b")));
+    assert_calls(Format::KimiK2, &restarted, "", &[called("b")]);
+    for text in
+        [section(""), section("x"), section_call("a"), format!("<|tool_calls_section_begin|>{}", section_call("a"))]
+    {
+        assert_calls(Format::KimiK2, &text, &text, &[]);
     }
 }
 
 #[test]
 fn complete_calls_are_parsed_anywhere_in_the_text() {
-    let one = |name: &str| format!("<tool_call>{{\"name\": \"{name}\"}}</tool_call>");
-    let (f, g) = (one("f"), one("g"));
+    let block = |name: &str| format!("<tool_call>{{\"name\": \"{name}\"}}</tool_call>");
+    let (f, g) = (block("f"), block("g"));
     let table = [
         (format!("{f}\n{g}"), "", vec!["f", "g"]),
         (format!("Let me see.\n\n{f}\n"), "Let me see.", vec!["f"]),
@@ -176,7 +183,7 @@ fn complete_calls_are_parsed_anywhere_in_the_text() {
         (format!("{f}</tool_call>"), "</tool_call>", vec!["f"]),
         (" no calls \n".to_owned(), " no calls \n", vec![]),
         (format!("</tool_call> {f}"), "</tool_call>", vec!["f"]),
-        // what does not end is no call, and is not lost
+        // a call without an end is content
         (format!("{f} <tool_call>{{\"name\": \"g\""), "<tool_call>{\"name\": \"g\"", vec!["f"]),
         ("a <tool_call>\n".to_owned(), "a <tool_call>\n", vec![]),
         ("a <tool_cal".to_owned(), "a <tool_cal", vec![]),

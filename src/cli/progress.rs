@@ -1,15 +1,15 @@
-//! The progress of a file, shown on a terminal.
+//! The progress bar of a file that is read or written.
 
 use std::io::IsTerminal;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
-/// A bar on standard error, where that is a terminal; nothing in a pipe or a log.
+/// A progress bar on standard error. It is hidden if standard error is not a terminal.
 #[derive(Debug)]
-pub(super) struct Bar(ProgressBar);
+pub(super) struct Progress(ProgressBar);
 
-impl Bar {
-    /// `length`: bytes altogether, where they are known.
+impl Progress {
+    /// A progress bar at 0. `length` is the size of the file in bytes, if it is known.
     pub(super) fn new(length: Option<u64>) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -24,24 +24,25 @@ impl Bar {
         Self(bar)
     }
 
+    /// Adds processed bytes.
     pub(super) fn add(&self, bytes: usize) {
         self.0.inc(bytes as u64);
     }
 
-    /// Removes the bar; only the line printed after it remains.
+    /// Removes the bar from the terminal.
     pub(super) fn clear(&self) {
         self.0.finish_and_clear();
     }
 }
 
-impl Drop for Bar {
+impl Drop for Progress {
     fn drop(&mut self) {
-        // a command that fails prints its line where the bar was
+        // a command that fails prints its error at the position of the bar
         self.0.finish_and_clear();
     }
 }
 
-/// Bytes as people read them.
+/// Formats a number of bytes with a unit, such as `1.50 MiB`.
 pub(super) fn size(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
 }

@@ -1,6 +1,7 @@
-//! The CA that verifies a control port.
+//! TLS connections to a control port.
 //!
-//! `--control-ca` names it; the system's CAs are never used. The port belongs to the operator of the trainers, and so does its CA.
+//! The certificate of the port is verified with the CA file `--control-ca`. The CAs of the system are never used, because the control port
+//! and its CA belong to the operator of the trainers.
 
 use std::fmt;
 use std::path::Path;
@@ -15,17 +16,17 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::connection::Stream;
 
-/// Speaks TLS to those that a CA vouches for.
-pub(super) struct Trust(TlsConnector);
+/// A TLS client that trusts the CAs of a file.
+pub(super) struct TlsClient(TlsConnector);
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for TlsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Trust")
+        f.write_str("TlsClient")
     }
 }
 
-impl Trust {
-    /// The certificates of a PEM file.
+impl TlsClient {
+    /// Reads the CA certificates from a PEM file.
     pub(super) fn try_new(file: &Path) -> Result<Self, String> {
         let wrong = |cause: &dyn fmt::Display| format!("--control-ca {}: {cause}", file.display());
         let pem = std::fs::read(file).map_err(|error| wrong(&format_args!("cannot be read: {error}")))?;
@@ -45,8 +46,8 @@ impl Trust {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// TLS with `host`.
-    pub(super) async fn greet(&self, host: &str, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+    /// Performs the TLS handshake, and verifies that the certificate is for `host`.
+    pub(super) async fn handshake(&self, host: &str, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
         let stream = self.0.connect(name, stream).await.map_err(|error| error.to_string())?;
         Ok(Box::new(stream))

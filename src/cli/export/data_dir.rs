@@ -1,11 +1,11 @@
-//! Sessions from the log in a folder, without a tokentap.
+//! Exports sessions from the log in `--data-dir`, without a running tokentap.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Chunks, ExportSource, Outcome};
+use super::{Chunks, ExportSource, ExportSummary};
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
@@ -13,14 +13,14 @@ use crate::session::ledger::Record;
 use crate::session::ledger::log;
 use crate::session::{Session, Store, StoreLimits};
 
-/// Nothing leaves: what the log holds is what is exported.
+/// No limit: all sessions of the log are exported.
 const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
 
-/// Reads the log, and lays out the export.
+/// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
     let store = Store::new(LIMITS);
-    let mut names = Names::default();
-    let found = log::read(dir, |record| names.kept(record).into_iter().for_each(|record| store.restore(record)))
+    let mut names = SessionNames::default();
+    let found = log::read(dir, |record| names.rename(record).into_iter().for_each(|record| store.restore(record)))
         .map_err(|error| format!("--data-dir: {error}"))?;
     if found.segments == 0 {
         return Err(format!("--data-dir {}: holds no log", dir.display()));
@@ -34,7 +34,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
     if found.unknown > 0 {
         tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
     }
-    let sessions = chosen(&store, &args.session)?;
+    let sessions = select(&store, &args.session)?;
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {
         shape: Shape {
@@ -43,7 +43,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
             max_response_length: args.max_response_length,
             entropies: false,
         },
-        // as a running tokentap does
+        // the same statistics as from a running tokentap
         annotate: Some(Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))),
         ..Batch::default()
     };
@@ -54,21 +54,23 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         batch.refused.append(&mut refused);
     }
     let export = format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
-    let outcome = Outcome::of(sessions.len(), &export.tally);
-    Ok(ExportSource { length: export.length, chunks: Chunks::Made(export.chunks), outcome })
+    let summary = ExportSummary::of(sessions.len(), &export.tally);
+    Ok(ExportSource { length: export.length, chunks: Chunks::Local(export.chunks), summary })
 }
 
-/// Sessions that left the memory of the tokentap that wrote the log are still in it. One that came later under the same name is another,
-/// `name~2`.
+/// Makes session names unique. The log still has the sessions that tokentap evicted from memory, so a later session may have the same
+/// name. It is renamed to `name~2`.
 #[derive(Debug, Default)]
-struct Names {
+struct SessionNames {
+    /// Names of evicted sessions, until another session with the name begins.
     evicted: HashSet<Arc<str>>,
-    lives: HashMap<Arc<str>, u32>,
+    /// By reused name: the number of the latest session with this name.
+    numbers: HashMap<Arc<str>, u32>,
 }
 
-impl Names {
-    /// The record as it is to be restored; `None` for an eviction.
-    fn kept(&mut self, mut record: Record) -> Option<Record> {
+impl SessionNames {
+    /// Returns the record with the unique name of its session; `None` for an eviction.
+    fn rename(&mut self, mut record: Record) -> Option<Record> {
         let begins = matches!(&record, Record::Turn { turn, .. } if turn.id == 0);
         let session = match &mut record {
             Record::Evicted { session } => {
@@ -84,16 +86,20 @@ impl Names {
             Record::Policy { .. } => return Some(record),
         };
         if begins && self.evicted.remove(&session.name) {
-            *self.lives.entry(Arc::clone(&session.name)).or_insert(1) += 1;
+            *self.numbers.entry(Arc::clone(&session.name)).or_insert(1) += 1;
         }
-        if let Some(life) = self.lives.get(&session.name) {
-            session.name = format!("{}~{life}", session.name).into();
+        if let Some(number) = self.numbers.get(&session.name) {
+            session.name = format!("{}~{number}", session.name).into();
         }
         Some(record)
     }
 }
 
-fn chosen(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> {
+/// Returns the sessions with these names; all sessions if there are no names.
+///
+/// # Errors
+/// A line for the user when the log has no session with one of the names.
+fn select(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> {
     if names.is_empty() {
         return Ok(store.page(0, usize::MAX).into_iter().map(|(_, session)| session).collect());
     }
@@ -107,15 +113,15 @@ mod tests {
     use crate::session::{Turn, TurnMetadata};
 
     #[test]
-    fn a_session_that_was_evicted_is_exported_beside_its_successor() {
+    fn session_with_the_name_of_an_evicted_session_is_renamed() {
         let turn = |id| {
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
             let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about: TurnMetadata::default() };
             Record::Turn { session: "s".into(), turn: Arc::new(turn) }
         };
-        let mut names = Names::default();
-        let mut name = |record| match names.kept(record) {
+        let mut names = SessionNames::default();
+        let mut name = |record| match names.rename(record) {
             Some(Record::Turn { session, .. }) => Some(session.name.to_string()),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! One object of a native reply, as far as a chat reply is made of it.
+//! The fields of one object of a reply, for the encoders of all APIs except the native one.
 
 use std::collections::VecDeque;
 
@@ -6,50 +6,50 @@ use crate::engine::response::Chunk;
 use crate::generation::event::{EventKind, GenerationEvent, Output};
 use crate::json::{Cursor, Malformed, Value};
 
-/// An object: a whole sequence, or an event of its stream.
+/// The new tokens of a sequence: a whole sequence, or what an event of its stream adds.
 #[derive(Debug)]
-pub struct Sample<'a> {
-    /// Which of the request's sequences.
+pub struct SequenceUpdate<'a> {
+    /// The index of the sequence in the request.
     pub index: usize,
-    /// The ids after the tokens that are known.
+    /// The new token ids.
     pub ids: Vec<u32>,
-    /// The event repeats all earlier tokens.
+    /// Whether the event lists earlier tokens too.
     pub repeats: bool,
-    /// How many tokens the sequence has by now.
+    /// The number of tokens of the sequence so far.
     pub tokens: usize,
     /// `stop`, `length`, `abort`; `None` before the end.
-    pub finish: Option<String>,
+    pub finish: Option<&'a str>,
     /// `finish_reason.matched`, as JSON text.
-    pub matched: Option<String>,
-    /// It ended by an error, which is `finish_reason.status_code`.
+    pub matched: Option<&'a str>,
+    /// Whether the engine failed.
     pub failed: bool,
-    /// Tokens that are new.
+    /// The number of new tokens.
     new: usize,
     event: &'a GenerationEvent,
     output: &'a Output,
 }
 
-/// The logprob of a sampled token, with the likeliest tokens in its place.
+/// The logprob of a sampled token, and the top-k logprobs at its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenLogprob {
-    /// The token.
+    /// The token id.
     pub id: u32,
-    /// Its text, if the engine sends it.
+    /// The text of the token, if the engine sends it.
     pub text: Option<String>,
-    /// Its logprob, as JSON text.
+    /// The logprob, as JSON text.
     pub logprob: String,
-    /// The likeliest tokens with their logprobs and texts, in the engine's order.
+    /// The top-k tokens with their logprobs and texts, in the engine's order.
     pub top: Vec<(u32, String, Option<String>)>,
 }
 
-impl<'a> Sample<'a> {
-    /// An object of an event, of a sequence of which `known` tokens have been seen.
+impl<'a> SequenceUpdate<'a> {
+    /// Reads an object of an event. `known` is the number of tokens of its sequence that earlier events had.
     ///
     /// # Errors
     /// When its ids are not integers.
     pub fn of(event: &'a GenerationEvent, output: &'a Output, known: usize) -> Result<Self, Malformed> {
         let (bytes, chunk) = (event.raw(), &output.chunk);
-        // counted from the start of the sequence in every kind of stream, while lists hold all tokens or the new ones
+        // `completion_tokens` counts from the start of the sequence in every streaming mode, but lists hold all tokens or only the new ones
         let counted = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let tokens = counted.unwrap_or_else(|| chunk.count_ids(bytes)).max(known);
         let mut ids = Vec::new();
@@ -57,32 +57,30 @@ impl<'a> Sample<'a> {
             Some(span) => Chunk::last_ids(bytes, span, tokens - known, &mut ids)?,
             None => false,
         };
-        let reason = chunk.member(bytes, "finish_reason").and_then(|text| Value::parse(text).ok());
-        let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(crate::chat::dumps);
-        let failed = reason.as_ref().is_some_and(|reason| reason.get("status_code").is_some());
-        let mut sample = Self {
+        let finish = chunk.finish.as_ref();
+        let mut update = Self {
             index: output.index,
             repeats,
             tokens,
             ids,
             new: tokens - known,
-            finish: chunk.finish.as_ref().map(|finish| finish.kind.clone()),
-            matched,
-            failed,
+            finish: finish.map(|finish| &*finish.kind),
+            matched: finish.and_then(|finish| std::str::from_utf8(&bytes[finish.matched.clone()?]).ok()),
+            failed: finish.is_some_and(|finish| finish.is_error),
             event,
             output,
         };
-        if sample.ids.len() < sample.new {
-            // events that were merged list the ids of the last (0.5.6 with `--stream-output`), but the logprobs of all
-            let chosen = sample.last("output_token_logprobs");
-            if chosen.len() == sample.new {
-                sample.ids = chosen.iter().filter_map(|value| Some(entry(value)?.0)).collect();
+        if update.ids.len() < update.new {
+            // merged events list the ids of the last one (0.5.6 with `--stream-output`), but the logprobs of all
+            let chosen = update.last("output_token_logprobs");
+            if chosen.len() == update.new {
+                update.ids = chosen.iter().filter_map(|value| Some(entry(value)?.0)).collect();
             }
         }
-        Ok(sample)
+        Ok(update)
     }
 
-    /// The objects of a reply that does not stream; none where the event holds none.
+    /// Reads the objects of a reply that does not stream. Empty if the event has no objects.
     ///
     /// # Errors
     /// When the ids of one are not integers.
@@ -98,14 +96,15 @@ impl<'a> Sample<'a> {
         &self.output.chunk
     }
 
-    /// The engine's text: all of it, or only the new text.
+    /// The engine's text: the whole text, or only the new text. Empty if there is none.
     #[must_use]
     pub fn text(&self) -> String {
-        let text = self.chunk().object.get(self.event.raw(), "text").and_then(|text| Value::parse(text).ok());
-        text.and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
+        let text = self.chunk().object.get(self.event.raw(), "text").filter(|text| text.first() == Some(&b'"'));
+        let text = text.and_then(|text| Cursor::new(text).string().ok());
+        text.map(|text| text.decode().into_owned()).unwrap_or_default()
     }
 
-    /// The prompt's ids that the engine echoes, as JSON text.
+    /// The ids of the prompt that the engine echoes, as JSON text.
     #[must_use]
     pub fn prompt_ids(&self) -> Option<&'a str> {
         std::str::from_utf8(&self.event.raw()[self.chunk().prompt_ids.clone()?]).ok()
@@ -117,44 +116,44 @@ impl<'a> Sample<'a> {
         self.chunk().rid.as_deref()
     }
 
-    /// The parts of ids of its tool calls: the engine's request id, and the index of the sample.
+    /// The engine's request id and the index of the sequence, which identify its tool calls.
     #[must_use]
     pub fn name(&self) -> (&str, usize) {
         (self.rid().unwrap_or_default(), self.index)
     }
 
-    /// Tokens of the prompt.
+    /// The number of prompt tokens. 0 if the engine does not report it.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.chunk().prompt_tokens.unwrap_or(0)
     }
 
-    /// A member of `meta_info` that counts something.
+    /// A member of `meta_info` that is a count.
     #[must_use]
     pub fn count(&self, name: &str) -> Option<u64> {
         self.chunk().count(self.event.raw(), name)
     }
 
-    /// A member of `meta_info` that tokentap does not change, as JSON text.
+    /// A member of `meta_info` that tokentap does not change, as JSON text. `None` if it is null.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<&'a str> {
         self.chunk().member(self.event.raw(), name).and_then(|text| std::str::from_utf8(text).ok())
     }
 
-    /// All of `meta_info` with what tokentap changes of it, as JSON text.
+    /// `meta_info` with tokentap's changes, as JSON text.
     #[must_use]
     pub fn meta_info(&self) -> Option<String> {
         let span = self.chunk().meta.as_ref()?.span.clone();
         String::from_utf8(self.event.edited(span)).ok()
     }
 
-    /// A list of logprobs without entries that only tokentap asked for, as JSON text.
+    /// A list of logprobs without the forced entries, as JSON text.
     fn logprobs(&self, name: &str) -> Option<String> {
         let span = self.chunk().meta.as_ref()?.value_span(self.event.raw(), name)?;
         String::from_utf8(self.event.edited(span)).ok().filter(|text| text != "null")
     }
 
-    /// The entries of a list of `meta_info` that belong to the new tokens; those before them are passed unread.
+    /// The entries of a list of `meta_info` that belong to the new tokens. Earlier entries are skipped without parsing.
     fn last(&self, name: &str) -> Vec<Value> {
         let Some(text) = self.logprobs(name) else { return Vec::new() };
         let mut spans = VecDeque::new();
@@ -176,22 +175,22 @@ impl<'a> Sample<'a> {
         spans.into_iter().filter_map(|span| Value::parse(&text.as_bytes()[span]).ok()).collect()
     }
 
-    /// The logprobs of the new tokens; empty where the engine was not asked for them.
+    /// The logprobs of the new tokens. Empty if they were not requested.
     #[must_use]
     pub fn token_logprobs(&self) -> Vec<TokenLogprob> {
         let mut rows = self.last("output_top_logprobs").into_iter();
         let chosen = self.last("output_token_logprobs").into_iter();
-        let said = chosen.filter_map(|value| {
+        let logprobs = chosen.filter_map(|value| {
             let (id, logprob, text) = entry(&value)?;
             let row = rows.next().unwrap_or_default();
             let top = row.as_array().unwrap_or_default().iter().filter_map(entry).collect();
             Some(TokenLogprob { id, text, logprob, top })
         });
-        said.collect()
+        logprobs.collect()
     }
 }
 
-/// An entry of a list of logprobs: the logprob, the id, and perhaps the text.
+/// Reads an entry of a list of logprobs: the id, the logprob as JSON text, and the text if there is one.
 fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
     let [logprob, id, rest @ ..] = value.as_array()? else { return None };
     let Value::Number(id) = id else { return None };
@@ -214,12 +213,12 @@ mod tests {
         GenerationEvent::outline(Bytes::copy_from_slice(text.as_bytes()), EventAccess::Fields).unwrap()
     }
 
-    fn sample(event: &GenerationEvent, known: usize) -> Sample<'_> {
+    fn update(event: &GenerationEvent, known: usize) -> SequenceUpdate<'_> {
         let EventKind::Outputs(outputs) = &event.kind else { panic!("an object") };
-        Sample::of(event, &outputs[0], known).unwrap()
+        SequenceUpdate::of(event, &outputs[0], known).unwrap()
     }
 
-    /// An event that lists these ids, says so many tokens, and has rows of these.
+    /// An event with these `output_ids`, this `completion_tokens`, and logprobs of the ids in `rows`.
     fn event(ids: &[u32], tokens: &str, rows: &[u32]) -> String {
         let rows: Vec<String> = rows.iter().map(|id| format!("[-0.{id}, {id}, \"],[\"]")).collect();
         format!(
@@ -229,38 +228,39 @@ mod tests {
     }
 
     #[test]
-    fn ids_after_the_known_tokens_are_taken() {
+    fn ids_after_the_known_tokens_are_read() {
         for (ids, tokens, known, expected, repeats) in [
             (&[1, 2, 3][..], "3", 0, &[1, 2, 3][..], false),
             (&[1, 2, 3], "3", 2, &[3], true),
             (&[1, 2, 3], "3", 3, &[], true),
-            // what is new alone
+            // only the new ids
             (&[3], "3", 2, &[3], false),
             (&[], "2", 2, &[], false),
-            // an engine that does not count
+            // an engine that does not report `completion_tokens`
             (&[1, 2, 3], "null", 1, &[2, 3], true),
         ] {
             let event = parsed(&event(ids, tokens, &[]));
-            let sample = sample(&event, known);
-            assert_eq!((&sample.ids[..], sample.repeats), (expected, repeats), "{ids:?} {tokens} {known}");
+            let update = update(&event, known);
+            assert_eq!((&update.ids[..], update.repeats), (expected, repeats), "{ids:?} {tokens} {known}");
         }
     }
 
     #[test]
-    fn ids_that_merged_events_lost_stand_in_their_logprobs() {
+    fn ids_that_merged_events_lack_are_read_from_logprobs() {
         let merged = parsed(&event(&[4], "4", &[1, 2, 3, 4]));
-        let sample = self::sample(&merged, 1);
-        assert_eq!((sample.ids.as_slice(), sample.tokens), (&[2, 3, 4][..], 4));
-        let said: Vec<_> = sample.token_logprobs().into_iter().map(|said| (said.id, said.logprob, said.text)).collect();
-        assert_eq!(said[0], (2, "-0.2".to_owned(), Some("],[".to_owned())));
-        assert_eq!(said.len(), 3);
+        let update = self::update(&merged, 1);
+        assert_eq!((update.ids.as_slice(), update.tokens), (&[2, 3, 4][..], 4));
+        let logprobs = update.token_logprobs().into_iter();
+        let logprobs: Vec<_> = logprobs.map(|token| (token.id, token.logprob, token.text)).collect();
+        assert_eq!(logprobs[0], (2, "-0.2".to_owned(), Some("],[".to_owned())));
+        assert_eq!(logprobs.len(), 3);
         // a count that is impossible is ignored
         for tokens in ["20000000000000", "18446744073709551615"] {
             let event = parsed(&event(&[4], tokens, &[1, 4]));
-            let sample = self::sample(&event, 0);
-            assert_eq!((&sample.ids[..], sample.token_logprobs().len()), (&[4][..], 2), "{tokens}");
+            let update = self::update(&event, 0);
+            assert_eq!((&update.ids[..], update.token_logprobs().len()), (&[4][..], 2), "{tokens}");
         }
-        // ids that no member has are not invented
-        assert_eq!(self::sample(&parsed(&event(&[4], "4", &[])), 1).ids, [4]);
+        // missing ids are not invented
+        assert_eq!(self::update(&parsed(&event(&[4], "4", &[])), 1).ids, [4]);
     }
 }

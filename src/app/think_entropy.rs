@@ -1,15 +1,14 @@
-//! Counts how the policy thinks: off the path of replies, turn by turn as they are recorded.
+//! The metric of the thinking's entropy, which a task computes from recorded turns.
 
 use std::sync::Arc;
 
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Parts;
-use crate::rl::{HIGH_ENTROPY, Think};
+use crate::rl::{HIGH_ENTROPY, ThinkStats};
 
-/// Observes the mean entropy of the thinking of each turn that has any, until the store is gone. When a
-/// thousand turns arrive at once, those that it cannot keep up with are skipped: the mean over many turns does not change, and no
-/// sender waits.
+/// Observes the mean entropy of the thinking in each recorded turn, until the store is dropped. If a thousand turns arrive at once, the
+/// task skips those that it cannot keep up with: no sender waits for it, and the mean over many turns does not change.
 pub(super) async fn watch(parts: Arc<Parts>) {
     let mut turns = parts.sessions.watch_turns();
     loop {
@@ -19,7 +18,7 @@ pub(super) async fn watch(parts: Arc<Parts>) {
             Err(RecvError::Closed) => return,
         };
         let Some(turn) = turn else { continue };
-        if let Some(mean) = Think::of_turn(&turn, parts.trainers.think_tokens(), HIGH_ENTROPY).mean {
+        if let Some(mean) = ThinkStats::of_turn(&turn, parts.trainers.think_tokens(), HIGH_ENTROPY).mean {
             parts.metrics.think_entropy.with_label_values(&[&*turn.about.model]).observe(mean);
         }
     }

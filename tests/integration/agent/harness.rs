@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::support::client::{Answer, get, request};
 use crate::support::demo::{Demo, ids};
-use crate::support::hand::soon;
+use crate::support::manual_upstream::soon;
 
 /// Sets k to the whole vocabulary, so that entropies are exact.
 pub const EXACT: [&str; 2] = ["--top-logprobs", "1024"];
@@ -28,15 +28,15 @@ pub struct SequenceReply {
     pub metas: Vec<Value>,
 }
 
-/// An engine, a tokentap, and the replies that clients received.
-pub struct Lab {
+/// A demo engine, a tokentap in front of it, and the replies that clients received.
+pub struct Harness {
     pub demo: Demo,
     pub exact: bool,
     replies: Mutex<Vec<SequenceReply>>,
 }
 
-impl Lab {
-    /// Starts a lab in which entropies are exact.
+impl Harness {
+    /// Starts a harness in which entropies are exact.
     pub async fn exact(options: EngineOptions) -> Self {
         Self { exact: true, ..Self::start(options, &EXACT).await }
     }
@@ -107,7 +107,7 @@ impl Lab {
     /// Checks an answer, and records and returns the reply of each sequence.
     pub fn record(&self, session: &str, body: &Value, answer: &Answer) -> Vec<SequenceReply> {
         assert_eq!(answer.status, 200, "{body} was answered {}", answer.text());
-        assert!(answer.complete, "the answer to {body} ended as it should");
+        assert!(answer.complete, "the answer to {body} is complete");
         assert_eq!(answer.header("x-tokentap-session"), Some(session), "the reply names its session");
         let sequences = match body["stream"] == true {
             true => self.streamed(&answer.events()),
@@ -148,7 +148,7 @@ impl Lab {
 
 /// An agent that keeps its own list of tokens, so that no text is tokenised twice.
 pub struct Agent<'a> {
-    pub lab: &'a Lab,
+    pub harness: &'a Harness,
     pub session: String,
     pub tokens: Vec<u32>,
     pub stream: bool,
@@ -157,21 +157,21 @@ pub struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     /// An agent with an empty context.
-    pub fn blank(lab: &'a Lab, session: &str) -> Self {
-        let end_of_turn = lab.demo.engine.model().eos();
-        Self { lab, session: session.to_owned(), tokens: Vec::new(), stream: false, end_of_turn }
+    pub fn blank(harness: &'a Harness, session: &str) -> Self {
+        let end_of_turn = harness.demo.engine.model().eos();
+        Self { harness, session: session.to_owned(), tokens: Vec::new(), stream: false, end_of_turn }
     }
 
     /// An agent with a task.
-    pub fn new(lab: &'a Lab, session: &str, task: &str) -> Self {
-        let mut agent = Self::blank(lab, session);
+    pub fn new(harness: &'a Harness, session: &str, task: &str) -> Self {
+        let mut agent = Self::blank(harness, session);
         agent.read(&format!("<|im_start|>user\n{task}<|im_end|>\n<|im_start|>assistant\n"));
         agent
     }
 
     /// Appends text to the context.
     pub fn read(&mut self, text: &str) {
-        self.tokens.extend(self.lab.demo.encode(text));
+        self.tokens.extend(self.harness.demo.encode(text));
     }
 
     /// Appends a tool's result; ends the turn first if the policy did not.
@@ -189,7 +189,7 @@ impl<'a> Agent<'a> {
 
     /// Sends the next request and appends the reply to the context.
     pub async fn act(&mut self, sampling: &Value) -> SequenceReply {
-        let reply = self.lab.ask(&self.session, &self.body(sampling)).await;
+        let reply = self.harness.ask(&self.session, &self.body(sampling)).await;
         self.tokens.extend_from_slice(&reply.output);
         reply
     }

@@ -1,76 +1,77 @@
-//! The answer of `POST /v1/advantages`.
+//! The response to `POST /v1/advantages`.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{AdvantageEstimator, GroupId, GroupRequest, GroupStats, Request, RequestError, SampleRequest, Think};
+use super::{AdvantageEstimator, GroupId, GroupRequest, GroupStats, Request, RequestError, SampleRequest, ThinkStats};
 use crate::session::Path;
 
-/// What was computed, and with which parameters.
+/// The advantages, and the parameters that they were computed with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Answer {
-    /// How.
+pub struct AdvantageResponse {
+    /// The estimator.
     pub estimator: AdvantageEstimator,
-    /// EGPO's weight; `grpo` does not use it.
+    /// EGPO's weight of the entropy, per nat; `grpo` does not use it.
     pub lambda: f64,
-    /// EGPO's bound; `grpo` does not use it.
+    /// EGPO's bound of the entropy: at most `|A| / alpha`; `grpo` does not use it.
     pub alpha: f64,
-    /// Divided by the standard deviation.
+    /// Whether the advantages were divided by the standard deviation of their group.
     pub normalize_std: bool,
-    /// In the order of the request.
-    pub groups: Vec<GroupAnswer>,
+    /// The groups, in the order of the request.
+    pub groups: Vec<GroupResponse>,
 }
 
-/// A group.
+/// The advantages of a group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct GroupAnswer {
-    /// Its name.
+pub struct GroupResponse {
+    /// The id of the group, from the request.
     pub id: GroupId,
-    /// What was subtracted from each reward; 0 for a group of one.
+    /// The mean reward, which was subtracted from each reward; 0 for a group of one.
     pub mean: f64,
     /// The unbiased standard deviation of the rewards; 1 for a group of one.
     pub std: f64,
-    /// In the order of the request.
-    pub samples: Vec<SampleAnswer>,
+    /// The samples, in the order of the request.
+    pub samples: Vec<SampleResponse>,
 }
 
-/// A sample.
+/// The advantage of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SampleAnswer {
+pub struct SampleResponse {
     /// The session.
     pub session: String,
-    /// The last turn of the path that was taken.
+    /// The last turn of the sample's path.
     pub leaf: u32,
-    /// As in the request.
+    /// The reward, from the request.
     pub reward: f64,
     /// The estimator's advantage.
     pub advantage: f64,
-    /// GRPO's advantage, before entropy shaped it; the same number for `grpo`.
+    /// The advantage of GRPO, which is not shaped by entropy. It equals `advantage` if the estimator is `grpo`.
     pub grpo_advantage: f64,
-    /// EGPO's `H`: the mean entropy of the thinking, nats; `None` without any. Told for `grpo` too.
+    /// EGPO's `H`: the mean entropy of the thinking in nats; `None` if no token of the thinking has a known entropy. It is also set for
+    /// `grpo`.
     #[serde(rename = "H")]
     pub entropy: Option<f64>,
-    /// More about the thinking.
-    pub think: Think,
-    /// An entropy that `H` should hold is not known; the same flag as in `think`.
+    /// Statistics of the thinking.
+    pub think: ThinkStats,
+    /// `H` lacks the unknown entropy of a token; the same flag as in `think`.
     pub incomplete: bool,
-    /// The estimator of the entropies: its name, `mixed` if turns differ, `None` if unknown.
+    /// The name of the estimator of the entropies; `mixed` if it differs between turns, `None` if it is unknown.
     pub entropy_estimator: Option<Cow<'static, str>>,
-    /// One number a token of the path, prompts too: the advantage where the loss mask is 1, else 0.
+    /// One number for each token of the path, prompts included: the advantage if the loss mask is 1, else 0.
     pub advantages: Vec<f64>,
 }
 
-/// Answers a request. `lookup` finds the path of a session and, where one is named, a leaf; else of the leaf whose path has the most
-/// sampled tokens. It is called once a sample, in order, so it may give shared turns to the first row only.
+/// Computes the response to a request. `lookup` returns the path of a session that ends at the given leaf; without a leaf, the path with
+/// the most sampled tokens. It is called once for each sample, in order, so it may mark a shared turn as trained in its first path only.
 ///
 /// # Errors
 ///
-/// Those of [`Request::check`], and `not_found` with the reason of `lookup`.
+/// The errors of [`Request::check`], and `not_found` with the message of `lookup`.
 pub fn advantages(
     request: &Request,
     mut lookup: impl FnMut(&str, Option<u32>) -> Result<Path, String>,
-) -> Result<Answer, RequestError> {
+) -> Result<AdvantageResponse, RequestError> {
     request.check()?;
     let mut groups = Vec::with_capacity(request.groups.len());
     for (at, GroupRequest { id, samples }) in request.groups.iter().enumerate() {
@@ -82,21 +83,21 @@ pub fn advantages(
                 .map_err(|message| RequestError::new("not_found", format!("groups[{at}].samples[{place}]"), message))?;
             answers.push(request.sample(sample, stats, &path));
         }
-        groups.push(GroupAnswer { id: id.clone(), mean: stats.mean, std: stats.std, samples: answers });
+        groups.push(GroupResponse { id: id.clone(), mean: stats.mean, std: stats.std, samples: answers });
     }
     let Request { estimator, lambda, alpha, normalize_std, .. } = *request;
-    Ok(Answer { estimator, lambda, alpha, normalize_std, groups })
+    Ok(AdvantageResponse { estimator, lambda, alpha, normalize_std, groups })
 }
 
 impl Request {
-    fn sample(&self, sample: &SampleRequest, stats: GroupStats, path: &Path) -> SampleAnswer {
-        let think = Think::of(path, self.think_tokens(), self.high_entropy_threshold);
+    fn sample(&self, sample: &SampleRequest, stats: GroupStats, path: &Path) -> SampleResponse {
+        let think = ThinkStats::of(path, self.think_tokens(), self.high_entropy_threshold);
         let grpo_advantage = stats.advantage(sample.reward, self.normalize_std);
         let advantage = match self.estimator {
             AdvantageEstimator::Grpo => grpo_advantage,
             AdvantageEstimator::Egpo => self.shaping().apply(grpo_advantage, think.mean),
         };
-        SampleAnswer {
+        SampleResponse {
             session: path.session.to_string(),
             leaf: path.leaf().id,
             reward: sample.reward,
@@ -111,7 +112,7 @@ impl Request {
     }
 }
 
-/// The advantage at each token of loss mask 1.
+/// One number for each token: the advantage if the loss mask is 1, else 0.
 fn broadcast(path: &Path, advantage: f64) -> Vec<f64> {
     let mut all = Vec::with_capacity(path.len());
     for segment in path.segments() {
@@ -120,7 +121,7 @@ fn broadcast(path: &Path, advantage: f64) -> Vec<f64> {
     all
 }
 
-/// The name of the estimator behind the path's entropies.
+/// The name of the estimator of the path's entropies; `mixed` if it differs between turns, `None` if it is unknown.
 fn entropy_estimator(path: &Path) -> Option<Cow<'static, str>> {
     let measured = path.steps.iter().map(|step| &step.turn).filter(|turn| turn.entropy.iter().any(|h| h.is_finite()));
     let mut names = measured.map(|turn| turn.about.measured.as_ref().map(|measured| &measured.estimator));

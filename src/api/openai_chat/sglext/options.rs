@@ -1,4 +1,4 @@
-//! What of the ids a client asks for, and in which form.
+//! Which token ids a client asks for in `sglext`, and in which form.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -6,28 +6,28 @@ use crate::api::openai::RequestBody;
 use crate::engine::probe::ChatFacts;
 use crate::json::{Object, Text};
 
-/// Asks for the prompt's ids.
+/// The request header for the ids of the prompt.
 pub(in crate::api) const INPUT: HeaderName = HeaderName::from_static("x-sglext-return-input-ids");
 
-/// Asks for the sampled ids.
+/// The request header for the sampled ids.
 pub(in crate::api) const OUTPUT: HeaderName = HeaderName::from_static("x-sglext-return-output-ids");
 
-/// Asks a stream for an event with the ids alone.
+/// The request header for a separate event with the ids in a stream.
 pub(in crate::api) const FRAMED: HeaderName = HeaderName::from_static("x-sglext-ids-framed");
 
-/// What of the ids a client gets.
+/// The ids that a client gets in `sglext`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    /// Those of the prompt.
+pub struct SglextOptions {
+    /// The ids of the prompt.
     pub input: bool,
-    /// The sampled ones.
+    /// The sampled ids.
     pub output: bool,
-    /// In a stream as an event of their own.
+    /// A stream has them in a separate event.
     pub framed: bool,
 }
 
-impl Wanted {
-    /// What a call with these members asks for. An engine may have been started to give ids without being asked: its clients know them.
+impl SglextOptions {
+    /// Reads the members and headers of a request. Some engines are configured to return ids without a request; their clients get them too.
     #[must_use]
     pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
         let body = RequestBody { bytes, object };
@@ -40,24 +40,25 @@ impl Wanted {
         }
     }
 
-    /// Whether anything is asked for.
+    /// Whether the client asks for any ids.
     #[must_use]
-    pub(crate) fn any(self) -> bool {
+    pub(crate) fn requests_ids(self) -> bool {
         self.input || self.output
     }
 
-    /// Asks the engine for all ids; in an event of their own, which is cheap to find, unless the client is to get them otherwise.
-    pub(crate) fn ask_for_all(self, headers: &mut HeaderMap) {
+    /// Sets the headers that request all ids from the engine. A separate event is requested too, because it is cheap to find, unless the
+    /// client expects the ids in a chunk.
+    pub(crate) fn request_all_ids(self, headers: &mut HeaderMap) {
         let yes = HeaderValue::from_static("1");
         headers.insert(INPUT, yes.clone());
         headers.insert(OUTPUT, yes.clone());
-        if self.framed || !self.any() {
+        if self.framed || !self.requests_ids() {
             headers.insert(FRAMED, yes);
         }
     }
 
-    /// Whether a member of `sglext` holds ids that are not the client's.
-    pub(super) fn is_without(self, key: &Text<'_>) -> bool {
+    /// Whether a member of `sglext` has ids that the client does not get.
+    pub(super) fn excludes(self, key: &Text<'_>) -> bool {
         key.is("input_ids") && !self.input || key.is("output_ids") && !self.output
     }
 }

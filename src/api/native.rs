@@ -1,0 +1,50 @@
+//! SGLang's own API, `/generate`. Requests and replies keep the bytes of the client and of the engine.
+
+use bytes::Bytes;
+
+use super::EventEncoder;
+use crate::engine::request::{GenerateRequest, PerItem};
+use crate::error::{BoxError, Error};
+use crate::generation::event::GenerationEvent;
+
+/// Decodes the body of a request. `None` if it is not a JSON object; the engine then refuses it.
+///
+/// # Errors
+/// When the body nests so deeply that it could crash the engine, unless the guard is off.
+pub(crate) fn decode(body: &Bytes, is_guarded: bool) -> Result<Option<GenerateRequest>, Error> {
+    match GenerateRequest::parse(body.clone()) {
+        Ok(request) => Ok(Some(request)),
+        Err(error) if error.too_deep && is_guarded => {
+            Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether the client gave a request id. Two equal calls with the same id are retries of one call.
+pub(crate) fn has_rid(request: &GenerateRequest) -> bool {
+    match &request.rid {
+        PerItem::One(_) => true,
+        PerItem::Many(rids) => rids.iter().any(Option::is_some),
+        PerItem::Absent | PerItem::Unreadable => false,
+    }
+}
+
+/// Encodes events in the engine's own format.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NativeEncoder;
+
+impl EventEncoder for NativeEncoder {
+    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
+        out.extend_from_slice(event.native());
+        Ok(())
+    }
+
+    fn encoded(&self, event: &GenerationEvent) -> Option<Bytes> {
+        Some(event.native().clone())
+    }
+
+    fn keeps_length(&self) -> bool {
+        true
+    }
+}

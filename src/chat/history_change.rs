@@ -1,0 +1,147 @@
+//! Detects how a call changed the earlier conversations of its session, and where the assistant text of its prompt comes from.
+
+use std::collections::HashMap;
+
+use sha2::{Digest as _, Sha256};
+
+use super::Conversation;
+use super::canonical::canonical;
+use super::message::Message;
+use super::reply_reader;
+use crate::session::{Cause, Digest, Fingerprint, Prefix, Session, Turn};
+use crate::tokenizer::Renderer;
+
+/// The number of latest turns whose reply may be a summary.
+const MAX_SUMMARY_TURNS: usize = 8;
+
+/// The minimum length of a summary in bytes. Shorter texts occur by chance.
+const MIN_SUMMARY_BYTES: usize = 32;
+
+/// Detects the change that a call made, from digests of its messages.
+#[derive(Debug, Clone)]
+pub(super) struct ChangeDetector {
+    pub(super) fingerprint: Fingerprint,
+    /// The prefixes of the conversation after the leading system messages.
+    prefixes: Vec<Prefix>,
+}
+
+/// The origin of the assistant text that a prompt contains as rendered text instead of its sampled tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct RenderedAssistantText {
+    /// The latest turn of the session that sampled a part of the text.
+    pub(super) sampled: Option<u32>,
+    /// A part of the text was not sampled in the session.
+    pub(super) foreign: bool,
+}
+
+impl RenderedAssistantText {
+    /// Finds the origin of the assistant text in the messages that are rendered.
+    pub(super) fn of(messages: &[Message], session: Option<&Session>, renderer: &Renderer) -> Self {
+        let replies = messages.iter().filter(|message| message.is_assistant() && !message.is_empty());
+        let digests: Vec<Digest> = replies.map(Message::standalone_digest).collect();
+        // parsing the replies of a session takes time that grows with the session
+        if digests.is_empty() {
+            return Self { sampled: None, foreign: false };
+        }
+        let Some(session) = session else { return Self { sampled: None, foreign: !digests.is_empty() } };
+        let digest = |turn: &Turn| Some(reply_reader::recorded_message(renderer, turn)?.standalone_digest());
+        let turns = session.sampled(&digests, digest);
+        Self { sampled: turns.iter().copied().max().flatten(), foreign: turns.iter().any(Option::is_none) }
+    }
+}
+
+impl ChangeDetector {
+    /// Computes the digests of a request. `conversations` are the digests of its prefixes, the first of them without a message.
+    pub(super) fn of(request: &Conversation, conversations: &[Digest]) -> Self {
+        let mut fingerprint = Fingerprint { tools: tools_digest(request), ..Fingerprint::default() };
+        let mut prefixes = Vec::with_capacity(request.messages.len());
+        let (mut call_indexes, mut is_leading) = (HashMap::new(), true);
+        for (message, conversation) in request.messages.iter().zip(&conversations[1..]) {
+            fingerprint.messages += 1;
+            is_leading &= matches!(&*message.role, "system" | "developer");
+            if is_leading {
+                fingerprint.system = message.digest(fingerprint.system, &call_indexes);
+                continue;
+            }
+            let body = message.digest(Digest::default(), &call_indexes);
+            let shape = if message.is_tool_result() {
+                fingerprint.tool_bytes += message.texts.iter().map(|text| text.len() as u64).sum::<u64>();
+                message.without_text().digest(Digest::default(), &call_indexes)
+            } else {
+                body
+            };
+            fingerprint.body = chain(fingerprint.body, body);
+            fingerprint.shape = chain(fingerprint.shape, shape);
+            let Fingerprint { body, shape, tool_bytes, .. } = fingerprint;
+            prefixes.push(Prefix { conversation: *conversation, body, shape, tool_bytes });
+            if message.is_assistant() {
+                call_indexes = message.call_indexes();
+            }
+        }
+        Self { fingerprint, prefixes }
+    }
+
+    /// The change that the messages show; `None` if they do not show one. `texts` is the origin of the assistant text that the prompt
+    /// renders.
+    pub(super) fn detect(
+        &self,
+        messages: &[Message],
+        texts: RenderedAssistantText,
+        session: &Session,
+        renderer: &Renderer,
+    ) -> Option<Cause> {
+        let change = session.history_change(&self.prefixes, &self.fingerprint, texts.sampled.is_some());
+        if change.is_some_and(|cause| cause != Cause::Forks) {
+            return change;
+        }
+        match texts.sampled {
+            Some(turn) if session.turn(turn).is_some_and(|turn| self.is_shorter(&turn)) => Some(Cause::Compacted),
+            Some(_) => Some(Cause::HistoryEdited),
+            None if self.has_summary(messages, session, renderer) => Some(Cause::Compacted),
+            None => change,
+        }
+    }
+
+    /// Whether the call has no more messages than the request that this turn answered. The call repeats the reply of the turn, so messages
+    /// were left out.
+    fn is_shorter(&self, turn: &Turn) -> bool {
+        let before = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref());
+        before.is_some_and(|before| self.fingerprint.messages <= before.messages)
+    }
+
+    /// Whether a message of the client contains the whole reply of a longer conversation with the same system prompt and tools.
+    fn has_summary(&self, messages: &[Message], session: &Session, renderer: &Renderer) -> bool {
+        session.latest(MAX_SUMMARY_TURNS).iter().any(|turn| {
+            let Some(before) = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref()) else {
+                return false;
+            };
+            let same = (before.system, before.tools) == (self.fingerprint.system, self.fingerprint.tools);
+            if !same || !self.is_shorter(turn) {
+                return false;
+            }
+            let reply = reply_reader::recorded_message(renderer, turn).filter(|reply| reply.calls.is_empty());
+            let Some(reply) = reply else { return false };
+            let summary = reply.text();
+            let summary = summary.trim();
+            let contains = |message: &Message| message.texts.iter().any(|text| text.contains(summary));
+            summary.len() >= MIN_SUMMARY_BYTES
+                && messages.iter().filter(|message| !message.is_assistant()).any(contains)
+        })
+    }
+}
+
+/// The digest of the tools in the prompt.
+fn tools_digest(request: &Conversation) -> Digest {
+    let mut hash = Sha256::new();
+    for tool in request.tools.iter().flatten().filter(|_| request.parses_tool_calls()) {
+        hash.update(canonical(tool).as_bytes());
+        hash.update(b"\n");
+    }
+    Digest::of(hash.finalize().as_slice())
+}
+
+/// The digest of a list of digests that continues with `next`.
+fn chain(before: Digest, next: Digest) -> Digest {
+    let hash = Sha256::new().chain_update(before.as_bytes()).chain_update(next.as_bytes());
+    Digest::of(hash.finalize().as_slice())
+}

@@ -1,0 +1,259 @@
+//! Parses messages from sampled tokens.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::json::Value;
+use crate::parse::{Format, Grammar, Message as ParsedMessage, Think, ToolCall};
+use crate::session::{ParseOptions, Turn};
+use crate::tokenizer::{Renderer, TokenizerError};
+
+use super::Conversation;
+use super::canonical::dumps;
+use super::message::{Message, MessageToolCall};
+
+/// The format of forced tool calls: the reply is a JSON list of calls.
+pub const CALLS_IN_JSON: &str = "json";
+
+/// How replies of a model are parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParserSettings {
+    /// The format of tool calls; `None` if tool calls are not parsed.
+    pub format: Option<Box<str>>,
+    /// Reasoning is separated from the text.
+    pub separate: bool,
+}
+
+impl ParserSettings {
+    /// The options for the reply to this request. `opened` is true if the prompt ends with an open thought.
+    #[must_use]
+    pub fn options(&self, request: &Conversation, opened: bool) -> ParseOptions {
+        ParseOptions {
+            format: match request.tool_choice.is_forced() {
+                true => Some(CALLS_IN_JSON.into()),
+                false => self.format.clone().filter(|_| request.parses_tool_calls()),
+            },
+            separate: self.separate && request.separates_reasoning,
+            opened,
+            skip_special: request.skips_special_tokens && !request.parses_tool_calls(),
+            keep_stop: request.keeps_stop,
+        }
+    }
+}
+
+/// How a reply ended. It decides whether a stop token or a stop string is removed from its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyEnd<'a> {
+    /// The finish reason is `stop`.
+    pub stopped: bool,
+    /// The stop strings of the request.
+    pub stops: &'a [String],
+    /// The stop tokens of the request.
+    pub stop_ids: &'a [u32],
+}
+
+/// The stop strings and stop tokens of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stops {
+    /// `stop`.
+    pub strings: Vec<String>,
+    /// `stop_token_ids`.
+    pub ids: Vec<u32>,
+}
+
+impl Stops {
+    /// Reads them from `sampling_params`, which are JSON text.
+    #[must_use]
+    pub fn of(sampling: &[u8]) -> Self {
+        let sampling = Value::parse(sampling).unwrap_or_default();
+        Self::new(sampling.get("stop"), sampling.get("stop_token_ids"))
+    }
+
+    /// Reads them from the members `stop` and `stop_token_ids`.
+    #[must_use]
+    pub fn new(stop: Option<&Value>, stop_token_ids: Option<&Value>) -> Self {
+        let strings = match stop {
+            Some(Value::String(stop)) => vec![stop.clone()],
+            Some(Value::Array(stops)) => stops.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        let id = |value: &Value| if let Value::Number(text) = value { text.parse().ok() } else { None };
+        let ids = stop_token_ids.and_then(Value::as_array).unwrap_or_default();
+        Self { strings, ids: ids.iter().filter_map(id).collect() }
+    }
+}
+
+/// Parses messages from the tokens that were sampled for one request.
+#[derive(Debug, Clone)]
+pub struct ReplyReader {
+    /// Decodes tokens.
+    pub renderer: Arc<Renderer>,
+    /// How the text is parsed.
+    pub options: ParseOptions,
+    /// The stop strings and stop tokens of the request.
+    pub stops: Stops,
+}
+
+impl ReplyReader {
+    /// How a sequence with this finish reason ended.
+    #[must_use]
+    pub fn end(&self, finish: Option<&str>) -> ReplyEnd<'_> {
+        ReplyEnd { stopped: finish == Some("stop"), stops: &self.stops.strings, stop_ids: &self.stops.ids }
+    }
+
+    /// Parses the message of a whole sequence.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode a token.
+    pub fn message(&self, ids: &[u32], finish: Option<&str>) -> Result<ParsedMessage, TokenizerError> {
+        parse_reply(&self.renderer, ids, &self.options, self.end(finish))
+    }
+
+    /// The id of the call at index `at` of a message. `sequence` is the engine's request id and the index of the sequence.
+    #[must_use]
+    pub fn call_id(&self, call: &ToolCall, at: usize, sequence: (&str, usize)) -> String {
+        call_id(call, at, sequence, &self.options)
+    }
+}
+
+/// The tokens of a reply without the stop token that ended it, because the client does not get its text.
+#[must_use]
+pub fn without_stop_token<'a>(
+    renderer: &Renderer,
+    ids: &'a [u32],
+    options: &ParseOptions,
+    end: ReplyEnd<'_>,
+) -> &'a [u32] {
+    match ids.split_last() {
+        Some((last, before)) if end.stopped && !options.keep_stop && is_stop_token(renderer, *last, end) => before,
+        _ => ids,
+    }
+}
+
+fn is_stop_token(renderer: &Renderer, id: u32, end: ReplyEnd<'_>) -> bool {
+    renderer.tokenizer().is_special(id) || end.stop_ids.contains(&id)
+}
+
+/// The text before the stop string that ended the reply. As in the engine, this is the first string of the list that occurs in the text,
+/// not the string that occurs first in the text.
+#[must_use]
+pub fn without_stop_string<'a>(text: &'a str, options: &ParseOptions, end: ReplyEnd<'_>) -> &'a str {
+    if !end.stopped || options.keep_stop {
+        return text;
+    }
+    let found = end.stops.iter().filter(|stop| !stop.is_empty()).find_map(|stop| text.find(stop.as_str()));
+    found.map_or(text, |at| &text[..at])
+}
+
+/// The grammar by which the text of a reply is parsed.
+#[must_use]
+pub fn grammar(renderer: &Renderer, options: &ParseOptions) -> Grammar {
+    let format: Option<Format> = options.format.as_deref().and_then(|name| name.parse().ok());
+    let think = renderer.family().think().filter(|_| options.separate || options.format.is_some());
+    let think = think.map(|(start, end)| Think { start: start.to_owned(), end: end.to_owned() });
+    Grammar { format, think, opened: options.opened }
+}
+
+/// Whether the reply is a JSON list of forced calls.
+#[must_use]
+pub fn is_call_list(options: &ParseOptions) -> bool {
+    options.format.as_deref() == Some(CALLS_IN_JSON)
+}
+
+/// Parses the content of a message as a JSON list of calls, or as one call. Other content stays text.
+#[must_use]
+pub fn parse_call_list(message: ParsedMessage) -> ParsedMessage {
+    let parse = |call: &Value| {
+        let arguments = call.get("parameters").or_else(|| call.get("arguments")).map_or("{}".to_owned(), dumps);
+        Some(ToolCall { name: call.get("name")?.as_str()?.to_owned(), id: None, arguments, error: false })
+    };
+    let calls: Option<Vec<ToolCall>> = match Value::parse(message.content.trim().as_bytes()) {
+        Ok(Value::Array(calls)) => calls.iter().map(parse).collect(),
+        Ok(call @ Value::Object(_)) => parse(&call).map(|call| vec![call]),
+        _ => None,
+    };
+    match calls.filter(|calls| !calls.is_empty()) {
+        Some(calls) => ParsedMessage { content: String::new(), calls, ..message },
+        None => message,
+    }
+}
+
+/// Parses the message of a reply from all its tokens.
+///
+/// # Errors
+/// [`TokenizerError`] if a token cannot be decoded.
+fn parse_reply(
+    renderer: &Renderer,
+    ids: &[u32],
+    options: &ParseOptions,
+    end: ReplyEnd<'_>,
+) -> Result<ParsedMessage, TokenizerError> {
+    let ids = without_stop_token(renderer, ids, options, end);
+    let text = renderer.tokenizer().decode(ids, options.skip_special)?;
+    let message = grammar(renderer, options).parse(without_stop_string(&text, options, end));
+    Ok(if is_call_list(options) { parse_call_list(message) } else { message })
+}
+
+/// The message that the client received as the reply of a turn. `None` if the turn is not part of a chat or cannot be decoded.
+#[must_use]
+pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
+    let options = &turn.about.chat.as_ref()?.reading;
+    let stops = turn.about.sampling.as_ref().map(|sampling| Stops::of(sampling.as_bytes())).unwrap_or_default();
+    let stopped = turn.about.finish.as_deref() == Some("stop");
+    let end = ReplyEnd { stopped, stops: &stops.strings, stop_ids: &stops.ids };
+    let parsed = parse_reply(renderer, &turn.response, options, end).ok()?;
+    Some(Message {
+        role: "assistant".to_owned(),
+        texts: vec![parsed.content],
+        in_parts: false,
+        reasoning: parsed.reasoning,
+        calls: parsed
+            .calls
+            .into_iter()
+            .enumerate()
+            .map(|(at, call)| {
+                let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
+                let id = call_id(&call, at, sequence, options);
+                MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
+            })
+            .collect(),
+        tool_call_id: None,
+        name: None,
+    })
+}
+
+/// The id of a call: the id that the model wrote, or a hash of the sequence and the index of the call, so that the same reply always gets
+/// the same ids. `rid` and `index` identify the sequence.
+fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize), options: &ParseOptions) -> String {
+    if let Some(id) = &call.id {
+        return id.clone();
+    }
+    let mut hash = Sha256::new();
+    hash.update(rid.as_bytes());
+    hash.update((index as u64).to_le_bytes());
+    hash.update((at as u64).to_le_bytes());
+    let hash = hash.finalize();
+    let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    match options.format.as_deref() {
+        // Mistral's templates refuse ids that are not nine letters or digits
+        Some(format) if format == Format::Mistral.name() => digits[..9].to_owned(),
+        _ => format!("call_{digits}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_at_the_first_stop_string_of_the_list_as_in_the_engine() {
+        let options = ParseOptions::default();
+        for (stops, expected) in [(&["oo", "foo"][..], "xf"), (&["foo", "oo"], "x"), (&["", "y"], "xfoo")] {
+            let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
+            let end = ReplyEnd { stopped: true, stops: &stops, stop_ids: &[] };
+            assert_eq!(without_stop_string("xfoo", &options, end), expected, "{stops:?}");
+            assert_eq!(without_stop_string("xfoo", &options, ReplyEnd { stopped: false, ..end }), "xfoo");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Parses the message of one sequence while its tokens arrive.
+
+use super::reply_reader::{self, ReplyReader};
+use crate::parse::{Event, StreamingParser};
+use crate::tokenizer::{Detokenizer, TokenizerError};
+
+/// The parser of a streamed reply.
+#[derive(Debug)]
+pub(crate) struct ReplyStream {
+    text: Detokenizer,
+    /// `None` after the end of the sequence.
+    parser: Option<StreamingParser>,
+    /// Content that may be a JSON list of forced calls. It is parsed at the end.
+    content: Vec<Event>,
+    /// Text that may be the start of a stop string.
+    pending: String,
+}
+
+impl ReplyStream {
+    /// A parser at the start of a sequence.
+    #[must_use]
+    pub(crate) fn new(reader: &ReplyReader) -> Self {
+        Self {
+            text: Detokenizer::new(reader.options.skip_special),
+            parser: Some(reply_reader::grammar(&reader.renderer, &reader.options).stream()),
+            content: Vec::new(),
+            pending: String::new(),
+        }
+    }
+
+    /// Parses new tokens. `finish` is the finish reason, if they are the last ones. Tokens after the end are ignored.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode a token.
+    pub(crate) fn push(
+        &mut self,
+        reader: &ReplyReader,
+        ids: &[u32],
+        finish: Option<&str>,
+    ) -> Result<Vec<Event>, TokenizerError> {
+        let (tokenizer, end) = (reader.renderer.tokenizer(), reader.end(finish));
+        let ids = match finish {
+            Some(_) => reply_reader::without_stop_token(&reader.renderer, ids, &reader.options, end),
+            None => ids,
+        };
+        self.pending.push_str(&self.text.push(tokenizer, ids)?);
+        let mut events = Vec::new();
+        let Some(parser) = &mut self.parser else { return Ok(events) };
+        let is_list = reply_reader::is_call_list(&reader.options);
+        if finish.is_none() {
+            let length = length_without_stop(&self.pending, &reader.stops.strings, reader.options.keep_stop);
+            parser.push(&self.pending[..length], &mut events);
+            self.pending.drain(..length);
+            if is_list {
+                self.content.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            }
+            return Ok(events);
+        }
+        self.pending.push_str(&self.text.finish(tokenizer)?);
+        parser.push(reply_reader::without_stop_string(&self.pending, &reader.options, end), &mut events);
+        if let Some(parser) = self.parser.take() {
+            parser.finish(&mut events);
+        }
+        if is_list {
+            self.content.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            let message = reply_reader::parse_call_list(std::mem::take(&mut self.content).into_iter().collect());
+            events.extend(Some(message.content).filter(|content| !content.is_empty()).map(Event::Content));
+            events.extend(message.calls.into_iter().map(Event::Call));
+        }
+        Ok(events)
+    }
+}
+
+/// The length in bytes of the text before a stop string, or before what may be the start of one.
+fn length_without_stop(text: &str, stops: &[String], keep_stop: bool) -> usize {
+    if keep_stop {
+        return text.len();
+    }
+    let lengths = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
+        if let Some(at) = text.find(stop.as_str()) {
+            return at;
+        }
+        let longest = text.len().min(stop.len());
+        let start = (1..=longest).rev().find(|length| {
+            text.is_char_boundary(text.len() - length)
+                && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - length..])
+        });
+        text.len() - start.unwrap_or(0)
+    });
+    lengths.min().unwrap_or(text.len())
+}

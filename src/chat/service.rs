@@ -1,0 +1,145 @@
+//! Prepares prompts for every API that has conversations: selects the model, checks limits, counts metrics and samples drift.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
+
+use super::drift::{Drift, DriftSampler};
+use super::forwarded::ForwardedChat;
+use super::model::{ChatModel, Chats};
+use super::prompt::{PreparedPrompt, PromptBuilder};
+use super::{Conversation, RequestError, limits};
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::session::{Chat, Session};
+
+/// Replies of a session that may be parsed on a runtime thread. After a restart no reply of a session is parsed yet, and more of them would
+/// block the thread for too long.
+const REPLIES_PARSED_AT_ONCE: usize = 8;
+
+/// The session of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestSession<'a> {
+    /// Whether the client named the session.
+    pub is_named: bool,
+    /// The named session, if it exists.
+    pub existing: Option<&'a Arc<Session>>,
+}
+
+/// A prompt, and the chat that its turn records.
+#[derive(Debug)]
+pub struct ChatPrompt {
+    /// The token ids of the prompt.
+    pub ids: Arc<[u32]>,
+    /// The chat to record with the turn.
+    pub chat: Chat,
+}
+
+/// The shared state of all APIs that have conversations.
+#[derive(Debug)]
+pub struct ChatService {
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    chats: watch::Receiver<Arc<Chats>>,
+    drift: DriftSampler,
+    /// Whether the warning about tokenized assistant text has been logged.
+    has_warned: AtomicBool,
+}
+
+impl ChatService {
+    /// A service that renders conversations with the model of `chats`.
+    #[must_use]
+    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, chats: watch::Receiver<Arc<Chats>>) -> Self {
+        Self { config, metrics, chats, drift: DriftSampler::default(), has_warned: AtomicBool::new(false) }
+    }
+
+    /// Whether conversations are rendered here. Otherwise the engine's own endpoint serves them.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        matches!(&**self.chats.borrow(), Chats::Rendered(_))
+    }
+
+    /// Whether [`Self::prompt`] takes too long for a runtime thread.
+    #[must_use]
+    pub fn is_long(&self, session: Option<&Session>) -> bool {
+        session.is_some_and(|session| session.unread_replies() > REPLIES_PARSED_AT_ONCE)
+    }
+
+    /// Returns the model that renders a conversation, after checking the limits of the conversation.
+    ///
+    /// # Errors
+    /// [`RequestError::Unsupported`] if conversations are not rendered here, [`RequestError::LimitReached`].
+    pub fn model(&self, conversation: &Conversation) -> Result<Arc<ChatModel>, RequestError> {
+        let model = match &**self.chats.borrow() {
+            Chats::Rendered(model) => Arc::clone(model),
+            Chats::Forwarded(reason) => return Err(RequestError::Unsupported(reason.clone())),
+        };
+        limits::check(&conversation.messages, &self.config.chat.chat_limits)?;
+        Ok(model)
+    }
+
+    /// Builds the prompt of a conversation. Tokens that the session holds are taken unchanged.
+    ///
+    /// # Errors
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation.
+    pub fn prompt(
+        &self,
+        model: &Arc<ChatModel>,
+        conversation: &Arc<Conversation>,
+        session: RequestSession<'_>,
+    ) -> Result<ChatPrompt, RequestError> {
+        let config = &self.config.chat;
+        let builder = PromptBuilder {
+            renderer: &model.renderer,
+            session: session.existing.map(|session| &**session),
+            earlier_thinking: config.earlier_thinking,
+            parser: model.parser.clone(),
+        };
+        let prepared = builder.prepare(conversation)?;
+        self.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
+        let PreparedPrompt { ids, chat, continues, .. } = prepared;
+        let is_lost = chat.retokenised || chat.foreign_text && !session.is_named;
+        if is_lost && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a prompt holds assistant text that was tokenized again, so its sampled tokens are lost; name a session (/sessions/ID/v1, or X-Session-Id) to keep them"
+            );
+        }
+        let ids: Arc<[u32]> = ids.into();
+        if let (Some(turn), Some(session)) = (continues, session.existing)
+            && self.drift.is_due(config.drift_sample)
+        {
+            self.measure_drift(model, Arc::clone(conversation), Arc::clone(session), turn, Arc::clone(&ids));
+        }
+        Ok(ChatPrompt { ids, chat })
+    }
+
+    /// Describes a conversation that the engine's own endpoint renders. `None` without a model.
+    #[must_use]
+    pub fn forwarded_chat(&self, conversation: &Conversation, session: Option<&Session>) -> Option<ForwardedChat> {
+        match &**self.chats.borrow() {
+            Chats::Rendered(model) => Some(ForwardedChat::of(conversation, model, session)),
+            Chats::Forwarded(_) => None,
+        }
+    }
+
+    /// Compares a prompt with the template's rendering of the whole conversation, on a blocking thread. No request waits for it.
+    fn measure_drift(
+        &self,
+        model: &Arc<ChatModel>,
+        conversation: Arc<Conversation>,
+        session: Arc<Session>,
+        turn: u32,
+        sent: Arc<[u32]>,
+    ) {
+        let Ok(permit) = Arc::clone(&self.drift.permit).try_acquire_owned() else { return };
+        let (metrics, model) = (Arc::clone(&self.metrics), Arc::clone(model));
+        tokio::task::spawn_blocking(move || {
+            let Ok(rendered) = PromptBuilder::without_session(&model).render_whole(&conversation) else { return };
+            let drift = Drift::between(&sent, &session.mask(turn), &rendered, model.renderer.tokenizer().special());
+            metrics.chat.drift.with_label_values(&[drift.name()]).inc();
+            tracing::debug!(session = %session.id, turn, drift = drift.name(), "compared a prompt with its rendering");
+            drop(permit);
+        });
+    }
+}

@@ -1,0 +1,34 @@
+//! Finds the end of a JSON object or array by matching its brackets.
+
+/// Counts brackets outside strings, incrementally. Does not validate the JSON.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BracketMatcher {
+    /// The number of bytes that are already read.
+    position: usize,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl BracketMatcher {
+    /// Continues in `text`, which begins with the opening bracket and may have grown since the last call. Returns the length of the object
+    /// or array in bytes once its closing bracket is found.
+    pub(super) fn read(&mut self, text: &str) -> Option<usize> {
+        for byte in &text.as_bytes()[self.position..] {
+            self.position += 1;
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = self.in_string,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth -= 1,
+                _ => {}
+            }
+            if self.depth == 0 {
+                return Some(self.position);
+            }
+        }
+        None
+    }
+}
