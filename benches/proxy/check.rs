@@ -3,11 +3,12 @@
 use serde_json::Value;
 use tokentap::demo::Model;
 
+use crate::api::{Api, ApiConnection};
 use crate::canned::{Sequence, Shape, VOCAB};
-use crate::client::Connection;
+use crate::grpc;
 use crate::target::{Engine, Target};
 use crate::upstream::{CANNED, Server};
-use crate::workload::{Api, EntropyRequest, Flow, Workload};
+use crate::workload::{EntropyRequest, Flow, Workload};
 
 /// A reply.
 struct Reply {
@@ -57,7 +58,10 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
             let (objects, plain) = (objects(workload, &reply.body), objects(native, &plain.body));
             match workload.api {
                 Api::Chat => has_text_of(workload, &objects, &plain),
-                Api::Generate => enriched(workload, &Sequence::new(read).entropy_bounds(), &objects, &plain),
+                Api::Grpc if !measured => assert!(objects == plain, "{}: a message was changed", workload.name),
+                Api::Generate | Api::Grpc => {
+                    enriched(workload, &Sequence::new(read).entropy_bounds(), &objects, &plain)
+                }
             }
         }
     }
@@ -65,7 +69,7 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
 
 async fn fetch(target: &Target, engine: &Engine, workload: &Workload, requests: Vec<Vec<u8>>) -> Vec<Reply> {
     let running = target.start(engine, workload).await;
-    let mut connection = Connection::open(running.port).await.unwrap();
+    let mut connection = ApiConnection::open(workload.api, running.port).await.unwrap();
     let mut replies = Vec::new();
     for request in &requests {
         let mut body = Vec::new();
@@ -77,8 +81,11 @@ async fn fetch(target: &Target, engine: &Engine, workload: &Workload, requests: 
     replies
 }
 
-/// The object of a reply, or those of its events.
+/// The object of a reply, or those of its events or messages.
 fn objects(workload: &Workload, body: &[u8]) -> Vec<Value> {
+    if workload.api == Api::Grpc {
+        return grpc::replies(body).iter().map(|json| serde_json::from_slice(json).unwrap()).collect();
+    }
     if !workload.is_stream() {
         return vec![serde_json::from_slice(body).unwrap()];
     }
@@ -125,6 +132,7 @@ fn enriched(workload: &Workload, bounds: &[(f64, f64)], replies: &[Value], plain
             let info = info.expect("the last object has entropy_info");
             assert_eq!((&info["source"], &info["top_k"]), (&"top_k".into(), &workload.k.into()), "{name}");
             assert_eq!(info["vocab_size"], VOCAB, "{name}");
+            assert_eq!(rest["meta_info"]["finish_reason"]["type"], "length", "{name}");
         }
     }
 }

@@ -10,6 +10,9 @@ const FLAT: &str = "job flat 512 x 20";
 /// The native stream, with which the streams of other APIs are compared.
 const STREAM: &str = "stream 512";
 
+/// The limit of a number that has no goal and is printed beside the others.
+const NO_GOAL: f64 = f64::INFINITY;
+
 /// The CPU time of a token of an incremental stream, in microseconds.
 const STREAM_TOKEN: f64 = 3.5;
 
@@ -104,8 +107,15 @@ pub fn print(extent: &Extent, measured: &Measured) {
     };
     let nested = number("CPU over that of the flat job", "job nested 512 x 20", 16, 2.0, "x");
     let chat = number("CPU a token over that of /generate", "chat stream 512", 1, 1.5, "x");
+    let grpc = Goal { workload: "grpc stream 512", most: NO_GOAL, ..chat };
     let over = |goal: Goal, base| Some(line(&goal, ratio(extent, measured, own, &goal, base)?));
-    let more = [over(nested, FLAT), stream(extent, measured, own), constant(extent, measured, own), over(chat, STREAM)];
+    let more = [
+        over(nested, FLAT),
+        stream(extent, measured, own),
+        constant(extent, measured, own),
+        over(chat, STREAM),
+        over(grpc, STREAM),
+    ];
     let rows: Vec<String> = goals().into_iter().filter_map(row).chain(more.into_iter().flatten()).collect();
     if !rows.is_empty() {
         println!("**Goals**\n\n| goal | workload | conns | at most | measured | |\n|---|---|---|---|---|---|");
@@ -144,8 +154,12 @@ fn constant(extent: &Extent, measured: &Measured, own: usize) -> Option<String> 
 
 fn line(goal: &Goal, value: f64) -> String {
     let Goal { what, workload, connections, most, unit, .. } = goal;
-    let met = if value <= *most { "met" } else { "**not met**" };
-    format!("| {what} | {workload} | {connections} | {most} {unit} | {} {unit} | {met} |", digits(value))
+    let (limit, met) = match value <= *most {
+        _ if *most == NO_GOAL => ("-".to_owned(), ""),
+        true => (format!("{most} {unit}"), "met"),
+        false => (format!("{most} {unit}"), "**not met**"),
+    };
+    format!("| {what} | {workload} | {connections} | {limit} | {} {unit} | {met} |", digits(value))
 }
 
 fn cell(extent: &Extent, workload: &str, connections: usize) -> Option<Cell> {

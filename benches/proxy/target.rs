@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::api::Api;
 use crate::canned::VOCAB;
 use crate::client::Connection;
 use crate::process::{self, HARNESS_CORE, PROXY_CORE, Process};
 use crate::upstream::{CANNED, ROLE, Server};
-use crate::workload::{Api, EntropyRequest, Flow, Workload};
+use crate::workload::{EntropyRequest, Flow, Workload};
 
 /// The engine's process.
 pub struct Engine {

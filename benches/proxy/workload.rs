@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::api::Api;
 use crate::canned::VARIANTS;
+use crate::grpc;
 use crate::upstream::Server;
 
 /// What the client requests besides tokens.
@@ -18,15 +20,6 @@ pub enum EntropyRequest {
     Entropy,
     /// Entropy; the others forward the top logprobs that tokentap reads for it.
     EntropyOverLogprobs,
-}
-
-/// The API of the client's request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Api {
-    /// `POST /generate`, which every target serves.
-    Generate,
-    /// `POST /v1/chat/completions`, which tokentap renders.
-    Chat,
 }
 
 /// How tokens are sent.
@@ -88,6 +81,7 @@ impl Workload {
             stream("stream paced 64", Flat, Entropy, paced, 64, &[1, 16, 64]),
             stream_512,
             Self { name: "chat stream 512", api: Api::Chat, ..stream_512 },
+            Self { name: "grpc stream 512", api: Api::Grpc, ..stream_512 },
             stream("stream 4096", Flat, Entropy, Flow::Stream, 4096, &[1]),
             stream("stream cumulative 512", Nested, EntropyOverLogprobs, Flow::Stream, 512, &[1]),
         ]
@@ -121,6 +115,7 @@ impl Workload {
         let request = |variant| match self.api {
             Api::Generate => post("/generate", &self.body(variant, to_tokentap)),
             Api::Chat => post("/v1/chat/completions", &self.chat(variant)),
+            Api::Grpc => grpc::request(self.body(variant, to_tokentap)),
         };
         (0..variants).map(request).collect()
     }
