@@ -1,8 +1,8 @@
 //! Times tokentap between a load generator and a canned engine, compared with nginx and with no proxy, in one interleaved run.
 //!
 //! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT...` the workloads whose names hold one of the
-//! texts. The load and the engine share core 0, the proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside
-//! this one.
+//! texts. `-- "stream 512"` compares /generate, chat and gRPC on the same bytes of the engine. The load and the engine share core 0, the
+//! proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside this one.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,6 +11,8 @@
 )]
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
 
+#[path = "proxy/api.rs"]
+mod api;
 #[path = "proxy/canned.rs"]
 mod canned;
 #[path = "proxy/check.rs"]
@@ -19,6 +21,8 @@ mod check;
 mod client;
 #[path = "proxy/goals.rs"]
 mod goals;
+#[path = "proxy/grpc.rs"]
+mod grpc;
 #[path = "proxy/load.rs"]
 mod load;
 #[path = "proxy/process.rs"]

@@ -1,11 +1,16 @@
 //! The replies of the canned engine, written once by the demo engine's encoder from random but plausible numbers.
 
+use std::ops::Range;
+
 use tokentap::demo::wire::{
     DONE, Finish, Form, LogprobRow, LogprobTable, Logprobs, Meta, Reply, SideLogprobs, Span, Timing, Wire,
 };
 
 /// Rows of the output layer, as Qwen's.
 pub const VOCAB: u32 = 151_936;
+/// Sampled ids: ids of the demo's tokenizer whose text is ASCII and does not end in white space, so that a chat that streams has a chunk
+/// for each token.
+const SAMPLED: Range<u32> = 599..923;
 /// Different replies of one shape, so that a branch predictor cannot learn them.
 pub const VARIANTS: u64 = 4;
 
@@ -57,7 +62,7 @@ impl Sequence {
                 text.push(char::from(b'a' + random.below(26) as u8));
             }
             ends.push(text.len());
-            ids.push(random.below(VOCAB));
+            ids.push(SAMPLED.start + random.below(SAMPLED.end - SAMPLED.start));
         }
         let (mut chosen, mut top) = (Vec::new(), Vec::new());
         let mut random = Random::new(shape.variant + 1000);

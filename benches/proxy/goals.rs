@@ -7,6 +7,12 @@ use crate::target::{OFF, UNRECORDED};
 /// The workload of most goals.
 const FLAT: &str = "job flat 512 x 20";
 
+/// The native stream, with which the streams of other APIs are compared.
+const STREAM: &str = "stream 512";
+
+/// The limit of a number that has no goal and is printed beside the others.
+const NO_GOAL: f64 = f64::INFINITY;
+
 /// The CPU time of a token of an incremental stream, in microseconds.
 const STREAM_TOKEN: f64 = 3.5;
 
@@ -99,7 +105,17 @@ pub fn print(extent: &Extent, measured: &Measured) {
         let (of, against) = (measured.column(goal.of)?, measured.column(goal.against)?);
         Some(line(&goal, measured.median(cell, of, against, goal.value)?))
     };
-    let more = [nested(extent, measured, own), stream(extent, measured, own), constant(extent, measured, own)];
+    let nested = number("CPU over that of the flat job", "job nested 512 x 20", 16, 2.0, "x");
+    let chat = number("CPU a token over that of /generate", "chat stream 512", 1, 1.5, "x");
+    let grpc = Goal { workload: "grpc stream 512", most: NO_GOAL, ..chat };
+    let over = |goal: Goal, base| Some(line(&goal, ratio(extent, measured, own, &goal, base)?));
+    let more = [
+        over(nested, FLAT),
+        stream(extent, measured, own),
+        constant(extent, measured, own),
+        over(chat, STREAM),
+        over(grpc, STREAM),
+    ];
     let rows: Vec<String> = goals().into_iter().filter_map(row).chain(more.into_iter().flatten()).collect();
     if !rows.is_empty() {
         println!("**Goals**\n\n| goal | workload | conns | at most | measured | |\n|---|---|---|---|---|---|");
@@ -116,32 +132,34 @@ fn number(what: &'static str, workload: &'static str, connections: usize, most: 
     Goal { what, workload, of: "tokentap", connections, value: cpu, against: "tokentap", most, unit }
 }
 
-/// The ratio of the nested job to the flat one.
-fn nested(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
-    let workload = "job nested 512 x 20";
-    let ratio = cpu_of(extent, measured, own, workload, 16)? / cpu_of(extent, measured, own, FLAT, 16)?;
-    Some(line(&number("CPU over that of the flat job", workload, 16, 2.0, "x"), ratio))
+/// The CPU time of the goal's workload over that of `base`.
+fn ratio(extent: &Extent, measured: &Measured, own: usize, goal: &Goal, base: &str) -> Option<f64> {
+    let cpu = |workload| cpu_of(extent, measured, own, workload, goal.connections);
+    Some(cpu(goal.workload)? / cpu(base)?)
 }
 
 /// The CPU time of a token of an incremental stream.
 fn stream(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
-    let workload = "stream 512";
-    let token = cpu_of(extent, measured, own, workload, 1)? / 512.0;
-    Some(line(&number("CPU a token", workload, 1, STREAM_TOKEN, "µs"), token))
+    let token = cpu_of(extent, measured, own, STREAM, 1)? / 512.0;
+    Some(line(&number("CPU a token", STREAM, 1, STREAM_TOKEN, "µs"), token))
 }
 
 /// The ratio of the CPU time of a token in a long stream to that in a short one; it must not depend on the length.
 fn constant(extent: &Extent, measured: &Measured, own: usize) -> Option<String> {
     let workload = "stream 4096";
     let per_token = |workload, tokens: f64| Some(cpu_of(extent, measured, own, workload, 1)? / tokens);
-    let ratio = per_token(workload, 4096.0)? / per_token("stream 512", 512.0)?;
+    let ratio = per_token(workload, 4096.0)? / per_token(STREAM, 512.0)?;
     Some(line(&number("CPU a token over that of 512", workload, 1, 1.2, "x"), ratio))
 }
 
 fn line(goal: &Goal, value: f64) -> String {
     let Goal { what, workload, connections, most, unit, .. } = goal;
-    let met = if value <= *most { "met" } else { "**not met**" };
-    format!("| {what} | {workload} | {connections} | {most} {unit} | {} {unit} | {met} |", digits(value))
+    let (limit, met) = match value <= *most {
+        _ if *most == NO_GOAL => ("-".to_owned(), ""),
+        true => (format!("{most} {unit}"), "met"),
+        false => (format!("{most} {unit}"), "**not met**"),
+    };
+    format!("| {what} | {workload} | {connections} | {limit} | {} {unit} | {met} |", digits(value))
 }
 
 fn cell(extent: &Extent, workload: &str, connections: usize) -> Option<Cell> {

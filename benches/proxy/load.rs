@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::client::Connection;
+use crate::api::ApiConnection;
 use crate::workload::{Flow, Workload};
 
 /// Connections that stay open between runs.
 pub struct Load {
-    connections: Vec<Connection>,
+    connections: Vec<ApiConnection>,
     requests: Arc<Vec<Vec<u8>>>,
     flow: Flow,
     tokens: usize,
@@ -33,7 +33,7 @@ impl Load {
     pub async fn connect(workload: &Workload, connections: usize, port: u16, through_tokentap: bool) -> Self {
         let mut open = Vec::new();
         for _ in 0..connections {
-            open.push(Connection::open(port).await.unwrap());
+            open.push(ApiConnection::open(workload.api, port).await.unwrap());
         }
         let requests = Arc::new(workload.requests(through_tokentap));
         Self { connections: open, requests, flow: workload.flow, tokens: workload.tokens }
@@ -71,12 +71,12 @@ impl Load {
 }
 
 async fn one(
-    mut connection: Connection,
+    mut connection: ApiConnection,
     requests: &[Vec<u8>],
     first: usize,
     until: Instant,
     paced: bool,
-) -> (Connection, Record) {
+) -> (ApiConnection, Record) {
     let mut record = Record::default();
     for request in requests.iter().cycle().skip(first % requests.len()) {
         let start = Instant::now();

@@ -3,7 +3,8 @@
 use crate::run::{Cell, Extent, Measured, Sample};
 use crate::workload::Workload;
 
-/// One number of a cell, from a sample and the direct sample of the same round.
+/// One number of a cell, from a sample and the direct sample of the same round. Numbers of streams do not use the direct sample, which not
+/// every stream has.
 type Value = fn(&Sample, &Sample, &Workload) -> f64;
 
 /// A table.
@@ -125,9 +126,11 @@ fn columns<'a>(table: &'a Table, measured: &'a Measured) -> impl Iterator<Item =
 
 fn row(table: &Table, extent: &Extent, measured: &Measured, cell: Cell) -> String {
     let workload = &extent.workloads[cell.0];
+    let has_direct = !measured.cells[&cell][0].is_empty();
     let values: Vec<String> = columns(table, measured)
         .map(|column| {
-            let value = measured.median(cell, column, 0, |sample, direct| (table.value)(sample, direct, workload));
+            let other = if has_direct { 0 } else { column };
+            let value = measured.median(cell, column, other, |sample, direct| (table.value)(sample, direct, workload));
             let bound = table.starred && measured.cells[&cell][column].iter().any(|sample| sample.harness_bound);
             format!("{}{}", value.map_or("-".to_owned(), digits), if bound { "\\*" } else { "" })
         })

@@ -29,7 +29,14 @@ impl Extent {
 
     /// A short run that checks that everything works.
     pub fn quick() -> Self {
-        let names = ["forward tiny", "job flat 512 x 20", "job nested 512 x 20", "stream paced 64", "stream 512"];
+        let names = [
+            "forward tiny",
+            "job flat 512 x 20",
+            "job nested 512 x 20",
+            "stream paced 64",
+            "stream 512",
+            "chat stream 512",
+        ];
         let mut workloads = Workload::all();
         workloads.retain(|workload| names.contains(&workload.name));
         for workload in &mut workloads {
@@ -65,7 +72,7 @@ pub type Cell = (usize, usize);
 pub struct Measured {
     /// The targets, in the order of columns.
     pub targets: Vec<Target>,
-    /// The samples of each target of a cell.
+    /// The samples of each target of a cell; none of a target that does not serve the workload.
     pub cells: BTreeMap<Cell, Vec<Vec<Sample>>>,
     /// How long it took.
     pub took: Duration,
@@ -86,6 +93,9 @@ pub async fn run(extent: &Extent) -> Measured {
                 let samples = cells.entry((at, connections)).or_insert_with(|| vec![Vec::new(); targets.len()]);
                 for turn in 0..targets.len() {
                     let which = (turn + round + place + at) % targets.len();
+                    if !targets[which].serves(workload) {
+                        continue;
+                    }
                     let sample = measure(workload, connections, &targets[which], &engine, extent.time).await;
                     eprintln!(
                         "round {round}  {:22} {connections:3}  {:8}  {:9.1} us CPU  {:9.1} us p50  {:5.2} cores of others",
@@ -105,7 +115,7 @@ pub async fn run(extent: &Extent) -> Measured {
 
 /// Measures a fresh process, warmed up.
 async fn measure(workload: &Workload, connections: usize, target: &Target, engine: &Engine, time: Duration) -> Sample {
-    let running = target.start(engine, workload.server).await;
+    let running = target.start(engine, workload).await;
     let proxy = running.process.as_ref().map(crate::process::Process::id);
     let idle = proxy.map(Memory::of);
     proxy.into_iter().for_each(Memory::reset_peak);

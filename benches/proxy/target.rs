@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::api::Api;
 use crate::canned::VOCAB;
 use crate::client::Connection;
 use crate::process::{self, HARNESS_CORE, PROXY_CORE, Process};
@@ -81,15 +82,20 @@ impl Target {
         matches!(self, Self::Tokentap(name, _) if *name != OFF)
     }
 
+    /// Whether it serves the workload: only tokentap has an API that the canned engine does not have.
+    pub fn serves(&self, workload: &Workload) -> bool {
+        workload.api == Api::Generate || matches!(self, Self::Tokentap(..))
+    }
+
     /// Starts it in front of `engine`, and waits until it is ready.
-    pub async fn start(&self, engine: &Engine, server: Server) -> Running {
-        let upstream = engine.port(server);
+    pub async fn start(&self, engine: &Engine, workload: &Workload) -> Running {
+        let upstream = engine.port(workload.server);
         let mut running = match self {
             Self::Direct => Running { process: None, port: upstream, directory: None },
             Self::Nginx => start_nginx(upstream),
-            Self::Tokentap(name, binary) => start_tokentap(name, binary, upstream),
+            Self::Tokentap(name, binary) => start_tokentap(name, binary, upstream, workload.api),
         };
-        running.wait(self.measures().then_some(server)).await;
+        running.wait(workload, self.measures()).await;
         running
     }
 }
@@ -102,22 +108,32 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until it forwards; with `measures` also until its probe of that server has ended, which its replies show.
-    async fn wait(&mut self, measures: Option<Server>) {
+    /// Waits until it forwards or renders chats; with `measures` also until its probe of the server has ended, which its replies show.
+    async fn wait(&mut self, workload: &Workload, measures: bool) {
         let limit = Instant::now() + Duration::from_secs(10);
-        while !self.is_ready(measures).await {
+        while !self.is_ready(workload, measures).await {
             assert!(self.process.as_mut().is_none_or(Process::is_alive), "the proxy has ended");
             assert!(Instant::now() < limit, "the proxy does not become ready");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    async fn is_ready(&self, measures: Option<Server>) -> bool {
+    async fn is_ready(&self, workload: &Workload, measures: bool) -> bool {
         let Ok(mut connection) = Connection::open(self.port).await else { return false };
-        let Some(server) = measures else { return true };
-        let flow = Flow::Whole;
+        if workload.api == Api::Chat {
+            // forwarded to the engine, which answers 404, until the tokenizer has been read
+            let status = connection.exchange(&workload.requests(measures)[0], |_| ()).await;
+            if !status.is_ok_and(|status| status == 200) {
+                return false;
+            }
+        }
+        if !measures {
+            return true;
+        }
+        let (server, flow) = (workload.server, Flow::Whole);
         let job = Workload {
             name: "",
+            api: Api::Generate,
             server,
             entropy_request: EntropyRequest::Entropy,
             flow,
@@ -149,8 +165,11 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// The folder of the demo's tokenizer, which has all ids that the canned engine samples.
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
+
 /// The store of sessions is small, so that it is soon full, as in a long run.
-fn start_tokentap(name: &str, binary: &str, upstream: u16) -> Running {
+fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running {
     let port = free_port();
     let recording = match name {
         UNRECORDED => " --record false",
@@ -161,7 +180,10 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16) -> Running {
         "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{} --log warn{recording}",
         free_port()
     );
-    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    let mut arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    if api == Api::Chat {
+        arguments.extend(["--tokenizer", TOKENIZER].map(str::to_owned));
+    }
     let process = Process::start(binary, &arguments, PROXY_CORE, Stdio::null());
     Running { process: Some(process), port, directory: None }
 }

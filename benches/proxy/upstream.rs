@@ -183,7 +183,7 @@ fn about(request: &[u8], server: Server) -> Vec<u8> {
         b"/model_info" => r#"{"model_path":"/models/Qwen3-8B","served_model_name":"qwen","tokenizer_path":"/models/Qwen3-8B","is_generation":true,"preferred_sampling_params":null,"weight_version":"default","load_format":"auto","has_image_understanding":false,"has_audio_understanding":false,"model_type":"qwen3","architectures":["Qwen3ForCausalLM"]}"#.to_owned(),
         b"/v1/models" => r#"{"object":"list","data":[{"id":"qwen","object":"model","created":0,"owned_by":"sglang","root":"qwen","parent":null,"max_model_len":40960}]}"#.to_owned(),
         b"/server_info" => format!(
-            r#"{{"model_path":"/models/Qwen3-8B","skip_tokenizer_init":false,"context_length":40960,"incremental_streaming_output":{},"stream_interval":1,"speculative_algorithm":null,"disaggregation_mode":"null","version":"0.5.23"}}"#,
+            r#"{{"model_path":"/models/Qwen3-8B","skip_tokenizer_init":false,"context_length":40960,"incremental_streaming_output":{},"stream_interval":1,"speculative_algorithm":null,"disaggregation_mode":"null","sampling_defaults":"openai","version":"0.5.23"}}"#,
             server == Server::Flat
         ),
         _ => return reply("404 Not Found", "none", br#"{"detail":"Not Found"}"#),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::api::Api;
 use crate::canned::VARIANTS;
+use crate::grpc;
 use crate::upstream::Server;
 
 /// What the client requests besides tokens.
@@ -35,6 +37,7 @@ pub enum Flow {
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
     pub name: &'static str,
+    pub api: Api,
     pub server: Server,
     pub entropy_request: EntropyRequest,
     pub flow: Flow,
@@ -49,11 +52,12 @@ impl Workload {
         use EntropyRequest::{About, Entropy, EntropyOverLogprobs, Nothing, TopLogprobs};
         use Server::{Flat, Nested};
         let whole = |name, server, entropy_request, tokens, k| {
-            let flow = Flow::Whole;
-            Self { name, server, entropy_request, flow, tokens, k, connections: &[1, 16, 64] }
+            let (api, flow) = (Api::Generate, Flow::Whole);
+            Self { name, api, server, entropy_request, flow, tokens, k, connections: &[1, 16, 64] }
         };
         let stream = |name, server, entropy_request, flow, tokens, connections| Self {
             name,
+            api: Api::Generate,
             server,
             entropy_request,
             flow,
@@ -61,6 +65,7 @@ impl Workload {
             k: 20,
             connections,
         };
+        let stream_512 = stream("stream 512", Flat, Entropy, Flow::Stream, 512, &[1]);
         let paced = Flow::Paced(Duration::from_millis(5));
         vec![
             whole("forward GET", Flat, About, 0, 0),
@@ -74,7 +79,9 @@ impl Workload {
             whole("job flat 4096 x 20", Flat, Entropy, 4096, 20),
             whole("job nested 4096 x 20", Nested, Entropy, 4096, 20),
             stream("stream paced 64", Flat, Entropy, paced, 64, &[1, 16, 64]),
-            stream("stream 512", Flat, Entropy, Flow::Stream, 512, &[1]),
+            stream_512,
+            Self { name: "chat stream 512", api: Api::Chat, ..stream_512 },
+            Self { name: "grpc stream 512", api: Api::Grpc, ..stream_512 },
             stream("stream 4096", Flat, Entropy, Flow::Stream, 4096, &[1]),
             stream("stream cumulative 512", Nested, EntropyOverLogprobs, Flow::Stream, 512, &[1]),
         ]
@@ -105,14 +112,33 @@ impl Workload {
         }
         // a cumulative stream is too large to keep four of
         let variants = if self.entropy_request == EntropyRequest::EntropyOverLogprobs { 1 } else { VARIANTS };
-        (0..variants).map(|variant| post(&self.body(variant, to_tokentap))).collect()
+        let request = |variant| match self.api {
+            Api::Generate => post("/generate", &self.body(variant, to_tokentap)),
+            Api::Chat => post("/v1/chat/completions", &self.chat(variant)),
+            Api::Grpc => grpc::request(self.body(variant, to_tokentap)),
+        };
+        (0..variants).map(request).collect()
     }
 
-    /// The same as `requests`, for a client without logprobs and entropy.
+    /// The same as `requests` to `/generate`, for a client without logprobs and entropy.
     pub fn plain_requests(&self) -> Vec<Vec<u8>> {
         let plain = Self { entropy_request: EntropyRequest::Nothing, ..*self };
         let count = self.requests(true).len() as u64;
-        (0..count).map(|variant| post(&plain.body(variant, true))).collect()
+        (0..count).map(|variant| post("/generate", &plain.body(variant, true))).collect()
+    }
+
+    /// The same tokens from the engine, requested through `/generate`.
+    pub fn native(&self) -> Self {
+        Self { api: Api::Generate, ..*self }
+    }
+
+    /// A chat whose client requests neither logprobs nor entropy.
+    fn chat(&self, variant: u64) -> String {
+        format!(
+            r#"{{"model":"qwen","messages":[{{"role":"user","content":"How far does the light go when the night is clear?"}}],"max_tokens":{},"temperature":1.0,"seed":{variant},"stream":{}}}"#,
+            self.tokens,
+            self.is_stream()
+        )
     }
 
     fn body(&self, variant: u64, to_tokentap: bool) -> String {
@@ -149,8 +175,8 @@ impl Workload {
     }
 }
 
-fn post(body: &str) -> Vec<u8> {
+fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!("POST /generate HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+    format!("POST {path} HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
         .into_bytes()
 }
