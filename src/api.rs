@@ -85,7 +85,7 @@ pub trait ApiRequest: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct ApiGeneration {
     /// The request for /generate.
-    pub request: GenerateRequest,
+    pub request: Box<GenerateRequest>,
     /// The chat that its turn records; `None` if it is not a chat.
     pub chat: Option<Box<Chat>>,
     /// Encodes the reply.

@@ -11,9 +11,9 @@ use crate::generation::event::GenerationEvent;
 ///
 /// # Errors
 /// When the body nests so deeply that it could crash the engine, unless the guard is off.
-pub(crate) fn decode(body: &Bytes, is_guarded: bool) -> Result<Option<GenerateRequest>, Error> {
+pub(crate) fn decode(body: &Bytes, is_guarded: bool) -> Result<Option<Box<GenerateRequest>>, Error> {
     match GenerateRequest::parse(body.clone()) {
-        Ok(request) => Ok(Some(request)),
+        Ok(request) => Ok(Some(Box::new(request))),
         Err(error) if error.too_deep && is_guarded => {
             Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))
         }

@@ -183,7 +183,7 @@ impl Generator {
             flight.add_unknown_rids(!assign_rid);
         }
         // an id that tokentap assigns is never used twice
-        let lingers = is_repeat && (!assign_rid || !request.request.rids().is_empty());
+        let engine_may_hold_rid = is_repeat && (!assign_rid || !request.request.rids().is_empty());
         let recorder = match record {
             true => Some(on_body(length, || self.recorder(&request, &upstream, attempt)).await),
             false => None,
@@ -195,15 +195,16 @@ impl Generator {
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
         let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, authorization);
-        let asked = self.send_to_engine(&head, &mut active, lingers);
+        let asked = self.send_to_engine(&head, &mut active, engine_may_hold_rid);
         let (reply, prompts) = match prompts {
             // the reply will echo them, unless the request is sent again without the echo
             Some(prompts) if echoed => {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
-                (reply, if echoes { None } else { prompts.tokenize(&self.context.engines).await? })
+                (reply, if echoes { None } else { Box::pin(prompts.tokenize(&self.context.engines)).await? })
             }
-            Some(prompts) => tokio::try_join!(asked, prompts.tokenize(&self.context.engines))?,
+            // on the heap, because few requests need it and its state is large
+            Some(prompts) => tokio::try_join!(asked, Box::pin(prompts.tokenize(&self.context.engines)))?,
             None => (asked.await?, None),
         };
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
@@ -293,16 +294,16 @@ impl Generator {
         Error::bad_request(refusal.message)
     }
 
-    /// Sends the request, and sends it again without forced logprobs if those made it fail. With `lingers` a refusal may mean that the
-    /// engine has not yet freed the id of an earlier attempt.
+    /// Sends the request, and sends it again without forced logprobs if those made it fail. If `engine_may_hold_rid`, a refusal may
+    /// mean that the engine has not yet freed the id of an earlier attempt.
     async fn send_to_engine(
         &self,
         head: &RequestHead,
         active: &mut ActiveGeneration,
-        lingers: bool,
+        engine_may_hold_rid: bool,
     ) -> Result<Reply, Error> {
         active.mark_sent();
-        let mut pauses = RID_RETRY_PAUSES_MS.iter().filter(|_| lingers);
+        let mut pauses = RID_RETRY_PAUSES_MS.iter().filter(|_| engine_may_hold_rid);
         let first = loop {
             let reply = send(
                 &self.context.client,

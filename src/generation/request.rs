@@ -20,8 +20,8 @@ pub(crate) type RequestId = Arc<OnceLock<String>>;
 pub struct GenerationRequest {
     /// Method, path and headers for the engine.
     pub head: RequestHead,
-    /// The body for the engine.
-    pub request: GenerateRequest,
+    /// The body for the engine. On the heap: futures that hold the request are copied.
+    pub request: Box<GenerateRequest>,
     /// The session of its turns.
     pub session: Arc<str>,
     /// The conversation that its turns continue, for a chat request.

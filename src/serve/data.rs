@@ -70,10 +70,10 @@ async fn route(
     if let Some(api) = api.filter(|_| request.method() == Method::POST)
         && api_call::reads(state, &*api, &request, session.as_ref())
     {
-        return Ok(api_call::serve(state, (&api, route), request, session, record).await);
+        return Ok(Box::pin(api_call::serve(state, (&api, route), request, session, record)).await);
     }
     if route.kind == Kind::Control && !state.config.keys.allow_control {
-        return gate::control(state, route, request).await;
+        return Box::pin(gate::control(state, route, request)).await;
     }
     if route.kind == Kind::Info {
         // the reply is searched for keys, so it must not be compressed

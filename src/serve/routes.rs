@@ -46,12 +46,15 @@ impl Service<Request<Incoming>> for Routes {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let routes = Arc::clone(&self.0);
+        // copied as a whole into its box, so what most requests do not need has boxes of its own
         Box::pin(async move {
             let PortRoutes { port, states, grpc } = &*routes;
             Ok(match (RequestInfo::of(&request).protocol, port) {
-                (Protocol::Grpc, _) => grpc.answer(request).await.map(ReplyBody::grpc),
+                (Protocol::Grpc, _) => Box::pin(grpc.answer(request)).await.map(ReplyBody::grpc),
                 (Protocol::Http, Port::Data) => data::answer(&states.proxy, request).await.map(ReplyBody::http),
-                (Protocol::Http, Port::Control) => control::answer(states, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Control) => {
+                    Box::pin(control::answer(states, request)).await.map(ReplyBody::http)
+                }
             })
         })
     }

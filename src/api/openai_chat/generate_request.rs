@@ -37,7 +37,7 @@ impl ChatRequest {
         &self,
         inputs: GenerateInputs<'_>,
         hold: impl FnOnce(Vec<u8>) -> Bytes,
-    ) -> Result<GenerateRequest, RequestError> {
+    ) -> Result<Box<GenerateRequest>, RequestError> {
         let GenerateInputs { ids, defaults, skip_special, require_reasoning, served_model, loses_ids } = inputs;
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
@@ -91,6 +91,6 @@ impl ChatRequest {
             members.put("return_logprob", b"true");
         }
         out.push(b'}');
-        GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map_err(unreadable)
+        GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map(Box::new).map_err(unreadable)
     }
 }

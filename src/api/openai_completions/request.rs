@@ -94,7 +94,7 @@ impl CompletionRequest {
         served_model: &str,
         loses_ids: bool,
         hold: impl FnOnce(Vec<u8>) -> Bytes,
-    ) -> Result<GenerateRequest, RequestError> {
+    ) -> Result<Box<GenerateRequest>, RequestError> {
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let prompt =
             body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| invalid("prompt is missing"))?;
@@ -145,7 +145,7 @@ impl CompletionRequest {
             members.put("return_prompt_token_ids", b"true");
         }
         out.push(b'}');
-        GenerateRequest::parse(hold(out)).map_err(unreadable)
+        GenerateRequest::parse(hold(out)).map(Box::new).map_err(unreadable)
     }
 }
 

@@ -32,7 +32,7 @@ const RETRY_COUNT: &str = "x-stainless-retry-count";
 #[derive(Debug)]
 pub(crate) struct DecodedGeneration {
     /// The request for /generate.
-    pub request: GenerateRequest,
+    pub request: Box<GenerateRequest>,
     /// Its session.
     pub identity: Identity,
     /// The digest of the body, if the call may be retried.
@@ -95,7 +95,7 @@ pub(crate) async fn answer(
     let GenerateCall { head, body, session } = call;
     let read = || {
         let request = parse(state, &body)?;
-        let names = request.as_ref().map(|request: &GenerateRequest| &request.sessions);
+        let names = request.as_ref().map(|request: &Box<GenerateRequest>| &request.sessions);
         let query = head.target.split_once('?').map(|(_, query)| query);
         let identity = Identity::of(&state.config, session.as_ref(), query, &head.headers, names)?;
         let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));
@@ -168,7 +168,7 @@ fn is_retry(headers: &HeaderMap) -> bool {
 }
 
 /// Decodes a body, and counts a refusal.
-fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<GenerateRequest>, Error> {
+fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<Box<GenerateRequest>>, Error> {
     native::decode(body, !state.config.entropy.no_guard)
         .inspect_err(|_| state.metrics.refused.with_label_values(&["nesting"]).inc())
 }

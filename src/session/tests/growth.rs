@@ -1,24 +1,30 @@
 //! The time of operations on a session is linear in its size, whatever its shape.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::session::ledger::Record;
 use crate::session::{Forest, Store, StoreLimits, Turn, TurnMetadata};
 
 /// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {
-    // the shortest of several runs, because the machine does other work meanwhile
+    // CPU time, and the shortest of several runs, because the machine does other work meanwhile
     let fastest = |turns| {
         let time = || {
-            let begin = Instant::now();
+            let begin = thread_cpu_time();
             work(turns);
-            begin.elapsed()
+            thread_cpu_time() - begin
         };
         (0..3).map(|_| time()).min().expect("three runs")
     };
     let (small, large) = (fastest(2_000), fastest(8_000));
     assert!(large < small * 8, "4 times the turns took {large:?} instead of {small:?}: quadratic would be 16 times");
+}
+
+fn thread_cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("CPU time is not negative")
 }
 
 fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Arc<Turn> {

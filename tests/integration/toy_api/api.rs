@@ -59,7 +59,11 @@ impl ApiRequest for Toy {
         let body = json!({ "text": self.say, "stream": self.stream, "sampling_params": sampling });
         let request = GenerateRequest::parse(body.to_string().into());
         let request = request.map_err(|error| RequestError::invalid(error.to_string()))?;
-        Ok(ApiGeneration { request, chat: None, encoder: Box::new(ToyEncoder { session, tokens: 0 }) })
+        Ok(ApiGeneration {
+            request: Box::new(request),
+            chat: None,
+            encoder: Box::new(ToyEncoder { session, tokens: 0 }),
+        })
     }
 }
 
