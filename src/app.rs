@@ -376,6 +376,7 @@ mod tests {
     use std::convert::Infallible;
     use std::ffi::OsString;
 
+    use http::uri::PathAndQuery;
     use serde_json::json;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -383,6 +384,7 @@ mod tests {
     use super::*;
     use crate::demo::{Engine, EngineOptions, Model, Streaming};
     use crate::engine::response::read_on_this_thread;
+    use crate::serve::grpc::pb;
 
     /// The number of tokens of a reply.
     const TOKENS: usize = 12;
@@ -424,9 +426,26 @@ mod tests {
         reply
     }
 
+    /// Sends a gRPC call over a new connection. Returns the number of its replies.
+    async fn ask_grpc(addr: SocketAddr, body: &serde_json::Value) -> usize {
+        let channel =
+            tonic::transport::Endpoint::from_shared(format!("http://{addr}")).unwrap().connect().await.unwrap();
+        let mut client = tonic::client::Grpc::new(channel);
+        client.ready().await.unwrap();
+        let call = pb::GenerateRequest { json: body.to_string().into(), session: "s".to_owned() };
+        let codec = tonic_prost::ProstCodec::<pb::GenerateRequest, pb::GenerateReply>::default();
+        let path = PathAndQuery::from_static("/tokentap.v1.Generate/Generate");
+        let mut replies = client.server_streaming(tonic::Request::new(call), path, codec).await.unwrap().into_inner();
+        let mut count = 0;
+        while replies.message().await.unwrap().is_some() {
+            count += 1;
+        }
+        count
+    }
+
     // on one thread, because the counter of parsed objects is per thread
     #[tokio::test]
-    async fn each_http_api_parses_each_object_of_a_reply_once() {
+    async fn each_api_parses_each_object_of_a_reply_once() {
         let (_stop, phase) = watch::channel(Phase::Serving);
         let engine = engine(phase.clone()).await;
         let upstream = format!("http://{engine}");
@@ -453,22 +472,37 @@ mod tests {
         let text = json!({"model": "m", "prompt": "The lamp", "max_tokens": TOKENS, "ignore_eos": true});
         let chat = json!({"model": "m", "messages": [{"role": "user", "content": "The lamp"}], "max_tokens": TOKENS,
             "ignore_eos": true});
-        for (path, call) in [
-            ("/generate", &native),
-            ("/sessions/s/generate", &native),
-            ("/sessions/s/v1/completions", &text),
-            ("/v1/chat/completions", &chat),
-            ("/sessions/s/v1/chat/completions", &chat),
+        let mut two_with_logprobs = chat.clone();
+        two_with_logprobs["n"] = 2.into();
+        two_with_logprobs["logprobs"] = true.into();
+        two_with_logprobs["top_logprobs"] = 3.into();
+        const GRPC: &str = "gRPC";
+        for (path, call, sequences) in [
+            ("/generate", &native, 1),
+            ("/sessions/s/generate", &native, 1),
+            (GRPC, &native, 1),
+            ("/sessions/s/v1/completions", &text, 1),
+            ("/v1/chat/completions", &chat, 1),
+            ("/sessions/s/v1/chat/completions", &chat, 1),
+            ("/v1/chat/completions", &two_with_logprobs, 2),
         ] {
             let mut counts = Vec::new();
             for stream in [false, true] {
                 let mut call = call.clone();
                 call["stream"] = stream.into();
                 let before = read_on_this_thread();
-                ask(data, path, &call).await;
+                if path == GRPC {
+                    assert_eq!(ask_grpc(data, &call).await, if stream { TOKENS } else { 1 });
+                } else {
+                    ask(data, path, &call).await;
+                }
                 counts.push(read_on_this_thread() - before);
             }
-            assert_eq!(counts, [1, TOKENS], "{path}: of a whole reply, and of a stream with an event for each token");
+            assert_eq!(
+                counts,
+                [sequences, sequences * TOKENS],
+                "{path}: of a whole reply, and of a stream with an event for each token"
+            );
         }
     }
 }

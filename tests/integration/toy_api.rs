@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::client::{Connection, get, post, request, written};
 use crate::support::engine::answer;
-use crate::support::manual_upstream::{ManualUpstream, STREAM, event, soon};
+use crate::support::manual_upstream::{ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{EngineProfile, Upstream, message};
 use api::ToyApi;
@@ -88,4 +88,22 @@ async fn toy_retry_joins_the_running_call_and_disconnect_aborts_it() {
     let abort = upstream.next().await;
     assert_eq!(abort.asked.path, "/abort_request", "all readers have disconnected");
     call.closed().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn toy_stream_that_fails_ends_with_an_error_of_the_api() {
+    let mut upstream = ManualUpstream::start().await;
+    let proxy = toy(upstream.addr).await;
+    let body = json!({"say": "a", "tokens": 1, "stream": true}).to_string();
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/toy", &[], body.as_bytes())).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    call.send(&event("r", 0)).await;
+    call.send(&chunk(b"data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n")).await;
+    let error = b"toy {\"toy_error\":\"{\\\"message\\\":\\\"out of memory\\\"";
+    assert!(
+        client.read_until(|read| memchr::memmem::find(read, error).is_some()).await,
+        "the error has the API's format"
+    );
 }
