@@ -92,7 +92,7 @@ async fn settings_that_serve_rejects_are_rejected() {
         (&["--top-logprobs", "many"][..], "--top-logprobs"),
         (&["--control-listen", "0.0.0.0:1"], "--control-token"),
         (&["--max-bytes-in-flight", "1MiB"], "--max-request-bytes"),
-        (&["--client-idle-timeout", "0"], "--client-idle-timeout"),
+        (&["--client-idle-timeout", "90s"], "it is fixed at 75 s"),
     ] {
         let (code, out, err) = config(flags, &[]).await;
         assert_eq!((code, &*out), (Some(64), ""), "{err}");
