@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::{LogConfig, Secret, ThinkIds, bytes};
+use super::{LogConfig, Secret, ThinkIds};
+
+/// Bytes of the largest export file, for formats whose size is known before it is written: a long row pads all others.
+pub(super) const MAX_EXPORT_BYTES: u64 = 8 << 30;
 
 /// Settings of `tokentap export`.
 #[derive(Debug, Clone, Args)]
@@ -50,8 +53,8 @@ pub struct ExportArgs {
     /// Tokens of the response side of tensors; without it those of the longest response
     #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N", value_parser = length)]
     pub max_response_length: Option<usize>,
-    /// Largest file, for formats whose size is known before it is written
-    #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
+    /// Bytes of the largest file that is made from a log; a running tokentap has its own limit.
+    #[arg(skip = MAX_EXPORT_BYTES)]
     pub max_export_bytes: u64,
     /// Ids of the tokens that open and close thinking, as OPEN,CLOSE, for jsonl from a log, which has no tokenizer
     #[arg(long, env = "TOKENTAP_THINK_TOKENS", value_name = "IDS")]

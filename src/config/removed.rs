@@ -33,6 +33,7 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ("client-body-timeout", "it is fixed at 30 s"),
     ("client-read-timeout", "it is fixed at 60 s"),
     ("client-idle-timeout", "it is fixed at 75 s"),
+    ("max-export-bytes", "it is fixed at 8 GiB"),
     ("connect-timeout", "it is fixed at 1 s"),
     ("breaker-failures", "it is fixed at 5"),
     ("pool-idle-timeout", "it is fixed at 3 s"),
