@@ -25,7 +25,7 @@ use clap::{Args, Parser, Subcommand};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
-pub use keys::KeyConfig;
+pub use keys::{ControlToken, KeyConfig};
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};

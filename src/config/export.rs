@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::{LogConfig, Secret, ThinkIds};
+use super::{ControlToken, LogConfig, ThinkIds};
 
 /// Bytes of the largest export file, for formats whose size is known before it is written: a long row pads all others.
 pub(super) const MAX_EXPORT_BYTES: u64 = 8 << 30;
@@ -28,9 +28,9 @@ pub struct ExportArgs {
     /// Folder of a log to read instead, also while a tokentap writes to it
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Bearer token of the control port, or @FILE
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = Secret::parse)]
-    pub control_token: Option<Secret>,
+    /// Bearer token of the control port, or @FILE; none if the port is open
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = ControlToken::parse)]
+    pub control_token: Option<ControlToken>,
     /// Sessions to export; without it all
     #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
     pub session: Vec<String>,

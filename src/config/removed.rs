@@ -6,6 +6,7 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ("upstream-admin-key-file", "give --upstream-admin-key @FILE"),
     ("agent-token-file", "give --agent-token @FILE"),
     ("control-token-file", "give --control-token @FILE"),
+    ("control-open", "to leave the control port open give --control-token none"),
     ("metrics-token-file", "give --metrics-token @FILE"),
     ("think-start", "give --think-tokens OPEN,CLOSE"),
     ("think-end", "give --think-tokens OPEN,CLOSE"),

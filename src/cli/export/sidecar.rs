@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::connection::Port;
 use super::{Chunks, ExportSource, Outcome};
-use crate::config::{ExportArgs, Secret};
+use crate::config::{ControlToken, ExportArgs, Secret};
 use crate::engine::client::innermost;
 use crate::export::Format;
 
@@ -59,7 +59,8 @@ impl Reply {
 
 impl Sidecar {
     pub(super) fn try_new(args: &ExportArgs) -> Result<Self, String> {
-        Ok(Self { port: Port::try_new(args)?, token: args.control_token.clone() })
+        let token = args.control_token.as_ref().and_then(ControlToken::secret).cloned();
+        Ok(Self { port: Port::try_new(args)?, token })
     }
 
     /// Asks for the export; its body is still to come.
