@@ -25,7 +25,7 @@ use clap::{Args, Parser, Subcommand};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
-pub use keys::KeyConfig;
+pub use keys::{ControlToken, KeyConfig};
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};
@@ -185,8 +185,8 @@ pub struct LimitConfig {
     /// A client's first headers must be complete within this time.
     #[arg(skip = Duration::from_secs(10))]
     pub client_header_timeout: Duration,
-    /// How long a kept connection may be idle, or slow with its next headers
-    #[arg(long, env = "TOKENTAP_CLIENT_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = duration)]
+    /// A kept connection of a client may be idle, or slow with its next headers, for this time.
+    #[arg(skip = Duration::from_secs(75))]
     pub client_idle_timeout: Duration,
     /// A client's body must not pause longer than this, nor fall that far behind 1 KiB a second.
     #[arg(skip = Duration::from_secs(30))]
@@ -227,12 +227,8 @@ pub struct LimitConfig {
 }
 
 impl LimitConfig {
-    /// Checks values together, and refuses values with which no client could be served.
+    /// Refuses limits with which a large request would never be served.
     fn check(&self) -> Result<(), String> {
-        if self.client_idle_timeout.is_zero() {
-            return Err("--client-idle-timeout 0 would end every connection at once; give a time, as long as you like"
-                .to_owned());
-        }
         if self.max_bytes_in_flight / 4 < self.max_request_bytes {
             return Err(format!(
                 "--max-bytes-in-flight {} is less than four times --max-request-bytes {}, so that a large request would never be served",

@@ -72,7 +72,6 @@ fn flags_page_is_up_to_date() {
             seen.push(group);
             let of_group = arguments.iter().filter(|arg| arg.get_help_heading().unwrap_or("Options") == group);
             let rows: Vec<String> = of_group
-                .filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"))
                 .map(|arg| {
                     let default = arg.get_default_values().first().map_or("", |value| value.to_str().unwrap());
                     let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
@@ -84,7 +83,10 @@ fn flags_page_is_up_to_date() {
                         arg.get_env().is_none_or(|env| env.to_str() == Some(&variable)),
                         "{name} has the variable of another setting"
                     );
-                    format!("| `{name}` | {default} | {} |", cell(&arg.get_help().unwrap().to_string()))
+                    let help = cell(&arg.get_help().unwrap().to_string());
+                    let only_flag = arg.get_long().is_some() && arg.get_env().is_none();
+                    let note = if only_flag { "; it has no environment variable" } else { "" };
+                    format!("| `{name}` | {default} | {help}{note} |")
                 })
                 .collect();
             if !rows.is_empty() {

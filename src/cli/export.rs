@@ -66,10 +66,6 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
         Some(dir) => data_dir::open(dir, &args, format)?,
         None => Sidecar::try_new(&args)?.open(&args, format).await?,
     };
-    if let Some(length) = source.length.filter(|length| *length > args.max_export_bytes) {
-        let limit = args.max_export_bytes;
-        return Err(format!("the file would have {length} bytes, more than --max-export-bytes ({limit})"));
-    }
     let mut target = Target::create(&args.out)?;
     let progress = Progress::new(source.length);
     copy(&mut source.chunks, &mut target, &progress).await?;

@@ -40,6 +40,9 @@ fn log_start(app: &App) -> Result<(), String> {
         backend = app.parts().tools.backend.name(),
         "tokentap listens"
     );
+    if !config.control_listen.ip().is_loopback() && config.keys.control_token().is_none() {
+        tracing::warn!("--control-token is none: every client that reaches the control port may use it");
+    }
     Ok(())
 }
 

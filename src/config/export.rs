@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::{LogConfig, Secret, ThinkIds, bytes};
+use super::{ControlToken, LogConfig, ThinkIds};
+
+/// Bytes of the largest export file, for formats whose size is known before it is written: a long row pads all others.
+pub(super) const MAX_EXPORT_BYTES: u64 = 8 << 30;
 
 /// Settings of `tokentap export`.
 #[derive(Debug, Clone, Args)]
@@ -25,9 +28,9 @@ pub struct ExportArgs {
     /// Folder of a log to read instead, also while a tokentap writes to it
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Bearer token of the control port, or @FILE
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = Secret::parse)]
-    pub control_token: Option<Secret>,
+    /// Bearer token of the control port, or @FILE; none if the port is open
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = ControlToken::parse)]
+    pub control_token: Option<ControlToken>,
     /// Sessions to export; without it all
     #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
     pub session: Vec<String>,
@@ -50,8 +53,8 @@ pub struct ExportArgs {
     /// Tokens of the response side of tensors; without it those of the longest response
     #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N", value_parser = length)]
     pub max_response_length: Option<usize>,
-    /// Largest file, for formats whose size is known before it is written
-    #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
+    /// Bytes of the largest file that is made from a log; a running tokentap has its own limit.
+    #[arg(skip = MAX_EXPORT_BYTES)]
     pub max_export_bytes: u64,
     /// Ids of the tokens that open and close thinking, as OPEN,CLOSE, for jsonl from a log, which has no tokenizer
     #[arg(long, env = "TOKENTAP_THINK_TOKENS", value_name = "IDS")]

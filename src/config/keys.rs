@@ -4,6 +4,46 @@ use clap::Args;
 
 use super::Secret;
 
+/// The value of `--control-token` that opens the control port.
+const NONE: &str = "none";
+
+/// `--control-token`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControlToken {
+    /// `none`: the control port is open on purpose.
+    None,
+    /// Requests to the control port need this token.
+    Token(Secret),
+}
+
+impl ControlToken {
+    /// Parses a token, `@` and the path of the file that holds one, or `none`.
+    ///
+    /// # Errors
+    /// A line for the user when the file cannot be read, the token is empty, or the token could be meant as `none`: `None`, or `none` in
+    /// a file.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text == NONE {
+            return Ok(Self::None);
+        }
+        let token = Secret::parse(text)?;
+        if token.expose().trim().eq_ignore_ascii_case(NONE) {
+            return Err("none cannot be a token; to leave the control port open, give none itself, in lower case and not in a file"
+                .to_owned());
+        }
+        Ok(Self::Token(token))
+    }
+
+    /// The token, unless the port is open.
+    #[must_use]
+    pub fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::None => None,
+            Self::Token(token) => Some(token),
+        }
+    }
+}
+
 /// Keys of tokentap's own calls, and of its ports.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Keys")]
@@ -20,12 +60,9 @@ pub struct KeyConfig {
     /// Allow SGLang's control routes (weights, pause, flush, abort all) on the data port
     #[arg(long, env = "TOKENTAP_ALLOW_CONTROL", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
     pub allow_control: bool,
-    /// Bearer token of the control port, or @FILE
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = Secret::parse)]
-    pub control_token: Option<Secret>,
-    /// Allow a control port that is not loopback without a token
-    #[arg(long, env = "TOKENTAP_CONTROL_OPEN", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
-    pub control_open: bool,
+    /// Bearer token of the control port, or @FILE; none is no token and leaves the port open, also if it is not loopback
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = ControlToken::parse)]
+    pub(super) control_token: Option<ControlToken>,
     /// Host names under which the control port answers, besides loopback; .example.com allows every subdomain
     #[arg(long, env = "TOKENTAP_CONTROL_HOST", value_name = "NAME", value_delimiter = ',')]
     pub control_host: Vec<String>,
@@ -35,9 +72,15 @@ pub struct KeyConfig {
 }
 
 impl KeyConfig {
+    /// The bearer token of the control port; `None` if the port is open.
+    #[must_use]
+    pub fn control_token(&self) -> Option<&Secret> {
+        self.control_token.as_ref().and_then(ControlToken::secret)
+    }
+
     /// Every key that is set.
     pub fn all(&self) -> impl Iterator<Item = &Secret> {
-        let upstream = [&self.upstream_api_key, &self.upstream_admin_key];
-        upstream.into_iter().chain([&self.agent_token, &self.control_token, &self.metrics_token]).flatten()
+        let keys = [&self.upstream_api_key, &self.upstream_admin_key, &self.agent_token, &self.metrics_token];
+        keys.into_iter().flatten().chain(self.control_token())
     }
 }

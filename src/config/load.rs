@@ -168,9 +168,9 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
 fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
     let keys = &config.keys;
-    if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() && !keys.control_open {
+    if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() {
         return Err(Invalid::Line(format!(
-            "--control-listen {} is not loopback: set --control-token, or --control-open to leave it open",
+            "--control-listen {} is not loopback: set --control-token to a token, or to none to leave it open",
             config.control_listen
         )));
     }
@@ -275,6 +275,29 @@ mod tests {
         assert!(loaded(&["serve", "--agent-token", ""]).is_err(), "an empty key");
     }
 
+    #[test]
+    fn control_token_none_is_no_token() {
+        let keys = |token: &str| {
+            let cli = loaded(&["serve", "--control-listen", "0.0.0.0:1", "--control-token", token])?;
+            Ok::<_, String>(cli.command.config().unwrap().keys.clone())
+        };
+        let open = keys("none").unwrap();
+        assert!(open.control_token().is_none() && open.all().next().is_none(), "the port is open");
+        assert_eq!(keys("none1").unwrap().control_token().unwrap().expose(), "none1");
+        let path = std::env::temp_dir().join(format!("tokentap-none-{}", std::process::id()));
+        std::fs::write(&path, "none\n").unwrap();
+        for unclear in ["None", "NONE", " none", &format!("@{}", path.display())] {
+            let line = keys(unclear).unwrap_err();
+            assert!(line.starts_with("--control-token cannot be") && line.contains("none cannot be a token"), "{line}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(keys("").is_err(), "an empty token does not open the port");
+        let exported = exported(&["--format", "jsonl", "--out", "x", "--control-token", "none"]).unwrap();
+        assert!(exported.control_token.unwrap().secret().is_none(), "no token is sent");
+        let line = loaded(&["serve", "--control-open"]).unwrap_err();
+        assert_eq!(line, "--control-open was removed; to leave the control port open give --control-token none");
+    }
+
     fn exported(args: &[&str]) -> Result<ExportArgs, String> {
         let args: Vec<&str> = ["export"].iter().chain(args).copied().collect();
         match loaded(&args)?.command {
@@ -303,7 +326,7 @@ mod tests {
         let fixed = ["--format", "jsonl", "--out", "x"];
         let with = |flags: &[&str]| exported(&[&fixed, flags].concat());
         let args = with(&["--control", "http://trainer:9/", "--control-token", "t"]).unwrap();
-        assert_eq!((&*args.control, args.control_token.unwrap().expose()), ("http://trainer:9", "t"));
+        assert_eq!((&*args.control, args.control_token.unwrap().secret().unwrap().expose()), ("http://trainer:9", "t"));
         assert_eq!(with(&["--data-dir", "/d"]).unwrap().data_dir.unwrap(), Path::new("/d"));
         let line = with(&["--data-dir", "/d", "--control", "http://trainer:9"]).unwrap_err();
         assert!(line.starts_with("--control and --data-dir exclude"), "{line}");

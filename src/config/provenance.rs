@@ -5,6 +5,8 @@ use std::path::Path;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 
+use super::ControlToken;
+
 /// A setting in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
@@ -63,6 +65,10 @@ fn setting(arg: &Arg, matches: &ArgMatches, file: Option<&Path>) -> Setting {
     };
     let value = match given {
         None => Value::Absent,
+        // an open port must not look like one that a token protects
+        Some(text) if matches.try_get_one(id).is_ok_and(|token| token == Some(&ControlToken::None)) => {
+            Value::Text(written(text))
+        }
         // what is not shown in --help is not shown here
         Some(_) if arg.is_hide_env_values_set() => Value::Secret,
         Some(text) => Value::Text(written(text)),

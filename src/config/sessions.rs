@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::export::MAX_EXPORT_BYTES;
 use super::{MAIN, bytes, duration};
 
 /// Further sources of a session's name.
@@ -60,8 +61,8 @@ pub struct SessionConfig {
     /// Turns of a session, at most 1000000, and four times its branches; further calls get 403
     #[arg(long, env = "TOKENTAP_MAX_SESSION_TURNS", value_name = "N", default_value = "65536", value_parser = turns)]
     pub max_session_turns: usize,
-    /// Largest export file, for formats whose size is known before it is written
-    #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
+    /// Bytes of the largest export file, for formats whose size is known before it is written.
+    #[arg(skip = MAX_EXPORT_BYTES)]
     pub max_export_bytes: u64,
     /// Folder of the log from which sessions are restored after a restart; without it they are in memory only
     #[arg(long, env = "TOKENTAP_DATA_DIR", help_heading = MAIN, value_name = "DIR")]

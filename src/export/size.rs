@@ -35,7 +35,7 @@ impl std::error::Error for TooLarge {}
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, limit, longest } = self;
-        write!(f, "the file would have {bytes} bytes, more than --max-export-bytes ({limit})")?;
+        write!(f, "the file would have {bytes} bytes, more than the limit of {limit} bytes")?;
         if let Some(Longest { session, leaf, prompt, response }) = longest {
             write!(
                 f,
@@ -96,7 +96,8 @@ mod tests {
             let longest = Longest { session: "s".into(), leaf: 0, prompt: 900, response: 5000 };
             assert_eq!(error, TooLarge { bytes: length, limit: length - 1, longest: Some(longest) });
             let line = error.to_string();
-            assert!(line.contains("--max-export-bytes") && line.contains("path 0 of session \"s\""), "{line}");
+            assert!(line.contains(&format!("more than the limit of {} bytes", length - 1)), "{line}");
+            assert!(line.contains("path 0 of session \"s\"") && line.contains("export fewer sessions"), "{line}");
         }
     }
 

@@ -93,7 +93,7 @@ async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body
         return reply;
     }
     if route.kind == Kind::Control || route.endpoint == "/detokenize" {
-        if proxy.config.keys.control_token.is_some() {
+        if proxy.config.keys.control_token().is_some() {
             // the token of this port is not the engine's key; /detokenize is for the page, which shows the text of ids
             match route.kind {
                 Kind::Control => proxy.client.sign(request.headers_mut()),

@@ -65,6 +65,15 @@ async fn control_and_metrics_tokens_are_separate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn control_token_none_leaves_the_port_open() {
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &["--control-token", "none"]).await;
+    assert_eq!(get(proxy.control, "/v1/sessions").await.status, 200);
+    let proxy = Proxy::start(upstream.addr, &["--control-token", "nones"]).await;
+    assert_eq!(get(proxy.control, "/v1/sessions").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn control_token_is_not_forwarded_to_the_engine() {
     let mut upstream = ManualUpstream::start().await;
     let proxy = Proxy::start(upstream.addr, &["--control-token", "control", "--upstream-admin-key", "admin"]).await;

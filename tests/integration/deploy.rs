@@ -135,9 +135,9 @@ fn every_value_that_is_set_is_valid() {
         for (variable, value) in settings(&text) {
             let flag = variable.trim_start_matches("TOKENTAP_").to_lowercase().replace('_', "-");
             let mut args = vec!["tokentap".to_owned(), "serve".to_owned(), format!("--{flag}={value}")];
-            if flag != "control-open" {
+            if flag != "control-token" {
                 // a non-loopback address is valid if the token is set elsewhere
-                args.push("--control-open".to_owned());
+                args.push("--control-token=none".to_owned());
             }
             // the other half of a pair
             for (half, other) in [("-cert", "-key"), ("-key", "-cert")] {

@@ -71,6 +71,36 @@ async fn keys_are_hidden_and_read_from_files() {
 }
 
 #[tokio::test]
+async fn open_control_port_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokentap.toml");
+    std::fs::write(&file, "control-listen = \"0.0.0.0:1\"\ncontrol-token = \"none\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    let (code, out, err) = config(&["--config", file, "--agent-token", "none"], &[]).await;
+    assert_eq!(code, Some(0), "{err}");
+    assert_line(&out, &format!("control-token = \"none\" # from the file {file}"));
+    assert_line(&out, "# agent-token is set, and not shown; from the command line");
+}
+
+#[tokio::test]
+async fn removed_settings_name_their_replacement() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokentap.toml");
+    let file = file.to_str().unwrap();
+    std::fs::write(file, "control-open = true\n").unwrap();
+    let (code, _, err) = config(&["--config", file], &[]).await;
+    assert!(code == Some(64) && err.contains("control-open in ") && err.contains("--control-token none"), "{err}");
+    for (name, instead) in [
+        ("TOKENTAP_CONTROL_OPEN", "give --control-token none"),
+        ("TOKENTAP_CLIENT_IDLE_TIMEOUT", "it is fixed at 75 s"),
+        ("TOKENTAP_MAX_EXPORT_BYTES", "it is fixed at 8 GiB"),
+    ] {
+        let (code, _, err) = config(&[], &[(name, "false")]).await;
+        assert!(code == Some(64) && err.contains(name) && err.contains(instead), "{err}");
+    }
+}
+
+#[tokio::test]
 async fn output_is_a_configuration_file() {
     let flags = ["--top-logprobs", "3", "--strict", "--control-host", "a,b", "--drain-timeout", "5m", "--log", "debug"];
     let (_, first, _) = config(&flags, &[]).await;
@@ -91,8 +121,10 @@ async fn settings_that_serve_rejects_are_rejected() {
     for (flags, named) in [
         (&["--top-logprobs", "many"][..], "--top-logprobs"),
         (&["--control-listen", "0.0.0.0:1"], "--control-token"),
+        (&["--control-listen", "0.0.0.0:1", "--control-token", "None"], "none cannot be a token"),
+        (&["--control-open", "true"], "give --control-token none"),
         (&["--max-bytes-in-flight", "1MiB"], "--max-request-bytes"),
-        (&["--client-idle-timeout", "0"], "--client-idle-timeout"),
+        (&["--client-idle-timeout", "90s"], "it is fixed at 75 s"),
     ] {
         let (code, out, err) = config(flags, &[]).await;
         assert_eq!((code, &*out), (Some(64), ""), "{err}");

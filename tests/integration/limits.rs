@@ -43,7 +43,7 @@ async fn slow_headers_end_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connection_is_closed() {
-    let (mut upstream, proxy) = start(&["--client-idle-timeout", "200ms"]).await;
+    let (mut upstream, proxy) = start(&["limit:client-idle-timeout", "200ms"]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
     upstream.next().await.ok().await;

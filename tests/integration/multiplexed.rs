@@ -36,7 +36,7 @@ fn ask(addr: SocketAddr, method: &str, path: &str, token: &str) -> http::Request
 async fn idle_http2_connection_is_closed_and_a_busy_one_is_not() {
     const IDLE: Duration = Duration::from_millis(300);
     let mut upstream = ManualUpstream::start().await;
-    let proxy = Proxy::probed(upstream.addr, &["--client-idle-timeout", "300ms"]).await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:client-idle-timeout", "300ms"]).await;
     let (mut busy, _connection) = connect(proxy.data, 65_535).await;
     let asking = tokio::spawn(busy.send_request(ask(proxy.data, "POST", "/generate", "any")));
     let call = upstream.next().await;
@@ -58,7 +58,7 @@ async fn idle_http2_connection_is_closed_and_a_busy_one_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_reader_keeps_its_http2_connection() {
     let mut upstream = ManualUpstream::start().await;
-    let proxy = Proxy::probed(upstream.addr, &["--client-idle-timeout", "300ms"]).await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:client-idle-timeout", "300ms"]).await;
     let (mut slow, _connection) = connect(proxy.data, 1000).await;
     let asking = tokio::spawn(slow.send_request(ask(proxy.data, "GET", "/health", "any")));
     let body = vec![b'x'; 100_000];

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::connection::ControlPort;
 use super::{Chunks, ExportSource, ExportSummary};
-use crate::config::{ExportArgs, Secret};
+use crate::config::{ControlToken, ExportArgs, Secret};
 use crate::engine::client::innermost;
 use crate::export::Format;
 
@@ -60,7 +60,8 @@ impl ExportBody {
 
 impl Sidecar {
     pub(super) fn try_new(args: &ExportArgs) -> Result<Self, String> {
-        Ok(Self { port: ControlPort::try_new(args)?, token: args.control_token.clone() })
+        let token = args.control_token.as_ref().and_then(ControlToken::secret).cloned();
+        Ok(Self { port: ControlPort::try_new(args)?, token })
     }
 
     /// Requests the export. The body of the reply is read later.

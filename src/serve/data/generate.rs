@@ -95,7 +95,7 @@ pub(crate) async fn answer(
     let GenerateCall { head, body, session } = call;
     let read = || {
         let request = parse(state, &body)?;
-        let names = request.as_ref().map(|request: &Box<GenerateRequest>| &request.sessions);
+        let names = request.as_deref().map(|request: &GenerateRequest| &request.sessions);
         let query = head.target.split_once('?').map(|(_, query)| query);
         let identity = Identity::of(&state.config, session.as_ref(), query, &head.headers, names)?;
         let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));

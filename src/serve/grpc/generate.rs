@@ -49,7 +49,7 @@ impl GenerateService {
         headers.remove(header::TE);
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if self.port == Port::Control && self.state.config.keys.control_token.is_some() {
+        if self.port == Port::Control && self.state.config.keys.control_token().is_some() {
             // the token of this port must not reach the engine
             self.state.client.sign_generation(&mut headers);
         }

@@ -25,7 +25,7 @@ pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Re
         Access::Page => check_origin(config, request.uri(), request.headers()),
         Access::Control => {
             check_origin(config, request.uri(), request.headers())?;
-            check_token(config.keys.control_token.as_ref(), request.headers())
+            check_token(config.keys.control_token(), request.headers())
         }
         Access::Agent => check_agent(config, client, request.headers_mut()),
     }

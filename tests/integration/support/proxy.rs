@@ -51,10 +51,12 @@ fn set_limit(config: &mut Config, name: &str, value: &str) {
     let size = || config::bytes(value).unwrap();
     match name {
         "client-header-timeout" => config.limits.client_header_timeout = time(),
+        "client-idle-timeout" => config.limits.client_idle_timeout = time(),
         "client-body-timeout" => config.limits.client_body_timeout = time(),
         "client-read-timeout" => config.limits.client_read_timeout = time(),
         "pool-idle-timeout" => config.limits.pool_idle_timeout = time(),
         "breaker-failures" => config.limits.breaker_failures = value.parse().unwrap(),
+        "max-export-bytes" => config.sessions.max_export_bytes = size(),
         "slice-memory" => config.slices.slice_memory = size(),
         "max-slice-bytes" => config.slices.max_slice_bytes = size(),
         "entropy-threads" => config.slices.entropy_threads = value.parse().unwrap(),
