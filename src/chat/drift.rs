@@ -67,7 +67,7 @@ impl Drift {
     }
 }
 
-/// Splits a prompt: each control token is a piece, and so are the tokens between two control tokens, even if there are none.
+/// Splits a prompt: each control token is a piece, and so are the tokens between two control tokens.
 fn pieces<'a>(ids: &'a [u32], controls: &HashSet<u32>) -> Vec<&'a [u32]> {
     let mut pieces = Vec::new();
     let mut from = 0;

@@ -109,7 +109,7 @@ impl ActiveGeneration {
         stepped
     }
 
-    /// Waits until the turns so far are on disk, up to a short timeout. Failures are counted, not returned.
+    /// Waits until the log acknowledges the turns so far, at most two seconds. Failures are counted, not returned.
     pub async fn wait_until_durable(&mut self) {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
         self.context.log_wait.wait(acks).await;
@@ -132,7 +132,7 @@ impl ActiveGeneration {
     }
 }
 
-/// Resolves when turns are on disk.
+/// Resolves when the log has acknowledged turns; `--fsync` says what that means.
 pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Drop for ActiveGeneration {

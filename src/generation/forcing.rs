@@ -69,18 +69,17 @@ pub(crate) struct ForcingFacts<'a> {
 }
 
 impl<'a> ForcingFacts<'a> {
-    /// Collects the inputs. `since` holds the failures since the last probe.
+    /// Collects the inputs. `max_reply_bytes` is `--max-reply-bytes`; `since` holds the failures since the last probe.
     #[must_use]
     pub(crate) fn new(
         request: &'a GenerateRequest,
         entropy_request: EntropyRequest,
         upstream: &'a Capabilities,
-        config: &'a EntropyConfig,
+        (config, max_reply_bytes): (&'a EntropyConfig, u64),
         since: FailuresSinceProbe,
     ) -> Self {
         let plugin = upstream.plugin == Plugin::Exact && !since.plugin_failed;
         let refused_before = since.refused;
-        let max_reply_bytes = config.reply_budget;
         let mut facts = Self {
             request,
             entropy_request,

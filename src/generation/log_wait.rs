@@ -14,7 +14,7 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// How long replies do not wait for the log after a wait timed out.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The wait of replies until their turns are on disk, with a back-off. It uses the monotonic clock: if the wall clock were set back by a
+/// The wait of replies until the log acknowledges their turns, with a back-off. It uses the monotonic clock: if the wall clock were set back by a
 /// year, replies would not wait for a year.
 #[derive(Debug)]
 pub struct LogWait {
@@ -41,7 +41,7 @@ impl LogWait {
         *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE);
     }
 
-    /// Waits until records are on disk. A log failure loses the record, never the reply.
+    /// Waits until the log acknowledges records. A log failure loses the record, never the reply.
     pub async fn wait(&self, acks: Vec<Ack>) {
         let is_skipped = self.is_skipped();
         let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { MAX_WAIT };

@@ -70,8 +70,8 @@ impl Plan {
     ) -> Result<Self, Error> {
         let entropy_request = EntropyRequest::of(request, config)?;
         let shape = shape(request);
-        let mut facts = ForcingFacts::new(request, entropy_request, upstream, config, (context.since)(shape));
-        facts.max_reply_bytes = context.max_reply_bytes;
+        let limits = (config, context.max_reply_bytes);
+        let facts = ForcingFacts::new(request, entropy_request, upstream, limits, (context.since)(shape));
         let items = facts.items();
         let assigned_rid = if context.assign_rid { assign_rid(request) } else { None };
         let echo = context.record && entropy_request.wanted && wants_echo(request, upstream);

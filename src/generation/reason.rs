@@ -3,27 +3,27 @@
 /// Why there is no top-k, or no temperature; the values of `entropy_info.reason` and of the metric's label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// (1) A cumulative stream, which repeats all tokens in each event, would be too long.
+    /// A cumulative stream, which repeats all tokens in each event, would be too long.
     CumulativeStream,
-    /// (2) The reply would be larger than 64 MiB.
+    /// The reply would be larger than 64 MiB.
     ReplyBudget,
-    /// (3) sglang-jax recompiles the model for each shape. `--entropy always` or `return_entropy: true` forces logprobs nevertheless.
+    /// sglang-jax recompiles the model for each shape. `--entropy always` or `return_entropy: true` forces logprobs nevertheless.
     Jax,
-    /// (3) sglang-jax cannot stream logprobs unless its overlap scheduler is known to be on.
+    /// sglang-jax cannot stream logprobs unless its overlap scheduler is known to be on.
     JaxStream,
-    /// (3) The engine is unknown. If it is sglang-jax, forced logprobs would break its stream.
+    /// The engine is unknown. If it is sglang-jax, forced logprobs would break its stream.
     EngineUnknown,
-    /// (4) The client's own `logprob_start_len` shares k with the prompt side.
+    /// The client's own `logprob_start_len` shares k with the prompt side.
     PromptLogprobs,
-    /// (6) The engine refused the forced request. This reply answers the client's unchanged request.
+    /// The engine refused the forced request. This reply answers the client's unchanged request.
     Refused,
-    /// (6) The engine refused a request of this shape since the last probe.
+    /// The engine refused a request of this shape since the last probe.
     RefusedBefore,
-    /// (7) The reply is larger than `--max-reply-bytes`.
+    /// The reply is larger than `--max-reply-bytes`.
     TooLarge,
-    /// (7) The reply does not fit within `--max-bytes-in-flight`.
+    /// The reply does not fit within `--max-bytes-in-flight`.
     NoRoom,
-    /// (7) The reply could not be read.
+    /// The reply could not be read.
     Unreadable,
     /// Beam search refuses logprobs.
     BeamSearch,

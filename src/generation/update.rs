@@ -96,7 +96,7 @@ impl<'a> SequenceUpdate<'a> {
         &self.output.chunk
     }
 
-    /// The engine's text: the whole text, or only the new text. Empty if there is none.
+    /// The text of the event: the whole text or only the new text, as the engine sends it. Empty if it is missing.
     #[must_use]
     pub fn text(&self) -> String {
         let text = self.chunk().object.get(self.event.raw(), "text").filter(|text| text.first() == Some(&b'"'));

@@ -46,7 +46,7 @@ impl Service<Request<Incoming>> for Routes {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let routes = Arc::clone(&self.0);
-        // copied as a whole into its box, so what most requests do not need has boxes of its own
+        // the future is copied into its box, so rare routes have separate boxes
         Box::pin(async move {
             let PortRoutes { port, states, grpc } = &*routes;
             Ok(match (RequestInfo::of(&request).protocol, port) {

@@ -42,9 +42,8 @@ impl Shared {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets the health and returns the previous one.
-    pub(super) fn set_health(&self, health: Health) -> Health {
-        std::mem::replace(&mut *self.health.lock().unwrap_or_else(PoisonError::into_inner), health)
+    pub(super) fn set_health(&self, health: Health) {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
     }
 }
 
