@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-pub use body_buffer::BodyBuffer;
+pub(crate) use body_buffer::BodyBuffer;
 
 /// A limit in bytes and a count of the bytes in use. Cheap to clone.
 #[derive(Debug, Clone)]

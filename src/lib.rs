@@ -41,7 +41,7 @@
 
 pub mod api;
 pub mod app;
-pub mod budget;
+pub(crate) mod budget;
 pub mod chat;
 pub mod cli;
 pub mod config;
@@ -54,7 +54,7 @@ pub mod generation;
 pub mod json;
 pub mod logits;
 pub mod logprobs;
-pub mod long_work;
+pub(crate) mod long_work;
 pub mod metrics;
 pub mod parse;
 pub mod rl;

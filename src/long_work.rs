@@ -34,7 +34,7 @@ fn processors() -> usize {
 
 /// The length of a body in bytes, by the kind of body.
 #[derive(Debug, Clone, Copy)]
-pub enum BodyLength {
+pub(crate) enum BodyLength {
     /// The body of a client's request.
     Request(usize),
     /// The body of an engine's reply, or an event of it.
@@ -43,7 +43,7 @@ pub enum BodyLength {
 
 impl BodyLength {
     /// Whether work on the body would delay other tasks.
-    pub fn is_long(self) -> bool {
+    pub(crate) fn is_long(self) -> bool {
         match self {
             Self::Request(length) => length > LONG_REQUEST,
             Self::Reply(length) => length > LONG_REPLY,
@@ -58,7 +58,7 @@ impl BodyLength {
 
 /// Waits until a body may be worked on. A short body does not wait. Other bodies wait until the permit is dropped. A waiter that is not
 /// polled, because its client does not read, holds a permit for at most 250 ms. A waiter that is dropped holds none.
-pub async fn permit(length: BodyLength) -> Option<OwnedSemaphorePermit> {
+pub(crate) async fn permit(length: BodyLength) -> Option<OwnedSemaphorePermit> {
     if !length.is_long() {
         return None;
     }
@@ -114,7 +114,7 @@ async fn queue(
 }
 
 /// Works on a body once it has a permit.
-pub async fn on_body<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
+pub(crate) async fn on_body<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
     let _permit = permit(length).await;
     in_place(length, work)
 }
@@ -123,7 +123,7 @@ pub async fn on_body<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// When the work panics.
-pub async fn on_thread<T: Send + 'static>(
+pub(crate) async fn on_thread<T: Send + 'static>(
     length: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -137,7 +137,7 @@ pub async fn on_thread<T: Send + 'static>(
 
 /// Works on a body without waiting for a permit: the caller holds one, or the work takes much less time than parsing the body. Before work
 /// on a long body the runtime moves the other tasks of this thread to another thread.
-pub fn in_place<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
+pub(crate) fn in_place<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
     let moves = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if length.is_long() && moves() { tokio::task::block_in_place(work) } else { work() }
 }

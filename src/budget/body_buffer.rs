@@ -9,7 +9,7 @@ use super::{Full, Share};
 
 /// The bytes received so far.
 #[derive(Debug)]
-pub struct BodyBuffer {
+pub(crate) struct BodyBuffer {
     bytes: Vec<u8>,
     /// What the buffer takes of the budget; `None` where it is too small to be counted.
     share: Option<Share>,
@@ -20,7 +20,7 @@ pub struct BodyBuffer {
 impl BodyBuffer {
     /// An empty buffer for a body of `whole` bytes.
     #[must_use]
-    pub fn new(share: Option<Share>, whole: Option<u64>) -> Self {
+    pub(crate) fn new(share: Option<Share>, whole: Option<u64>) -> Self {
         Self { bytes: Vec::new(), share, whole: whole.and_then(|whole| usize::try_from(whole).ok()) }
     }
 
@@ -28,7 +28,7 @@ impl BodyBuffer {
     ///
     /// # Errors
     /// [`Full`]; then no room is taken.
-    pub fn reserve(&mut self) -> Result<(), Full> {
+    pub(crate) fn reserve(&mut self) -> Result<(), Full> {
         self.grow(self.whole.unwrap_or(0))
     }
 
@@ -36,7 +36,7 @@ impl BodyBuffer {
     ///
     /// # Errors
     /// [`Full`]; then the earlier pieces stay.
-    pub fn push(&mut self, piece: &[u8]) -> Result<(), Full> {
+    pub(crate) fn push(&mut self, piece: &[u8]) -> Result<(), Full> {
         let length = self.bytes.len() + piece.len();
         if length > self.bytes.capacity() {
             // announced bytes that do not arrive take no room: the capacity doubles as pieces arrive, up to the announced length
@@ -49,7 +49,7 @@ impl BodyBuffer {
     }
 
     /// Appends bytes that are already in memory and cannot be refused, even without room.
-    pub fn insist(&mut self, piece: &[u8]) {
+    pub(crate) fn insist(&mut self, piece: &[u8]) {
         self.bytes.reserve_exact(piece.len());
         self.bytes.extend_from_slice(piece);
         if let Some(share) = &mut self.share {
@@ -67,19 +67,13 @@ impl BodyBuffer {
 
     /// The number of bytes received.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
-    }
-
-    /// Whether the buffer holds no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 
     /// The bytes received. Their share is held for as long as any of them is in use.
     #[must_use]
-    pub fn into_bytes(mut self) -> Bytes {
+    pub(crate) fn into_bytes(mut self) -> Bytes {
         // the bytes are held for as long as a generation takes; a copy costs less
         if self.bytes.capacity() > self.bytes.len() / 4 * 5 {
             self.bytes.shrink_to_fit();
@@ -94,7 +88,7 @@ impl BodyBuffer {
     }
 
     /// A request is refused because there is no room for it.
-    pub fn shed(self) {
+    pub(crate) fn shed(self) {
         self.share.into_iter().for_each(Share::shed);
     }
 }
