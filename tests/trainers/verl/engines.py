@@ -32,13 +32,15 @@ def demo(binary: str, *options: str) -> Iterator[Addresses]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         text = ""
+        found: dict[str, re.Match[str] | None] = {}
         assert process.stdout is not None
+        # the log line with the engine may follow what the command prints
         for line in process.stdout:
             text += line
-            if line.startswith("Metrics:"):
+            found = {name: re.search(pattern, text) for name, pattern in LINES.items()}
+            if all(found.values()):
                 break
-        found = {name: re.search(pattern, text) for name, pattern in LINES.items()}
-        if not all(found.values()):
+        if not found or not all(found.values()):
             raise RuntimeError(f"the demo did not start:\n{text}")
         yield Addresses(**{name: match.group(1) for name, match in found.items() if match})
     finally:
