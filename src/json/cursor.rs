@@ -49,7 +49,15 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips white space and returns the next byte without consuming it.
+    #[inline]
     pub fn peek(&mut self) -> Option<u8> {
+        match self.bytes.get(self.at) {
+            Some(&byte) if byte > b' ' => Some(byte),
+            _ => self.peek_after_space(),
+        }
+    }
+
+    fn peek_after_space(&mut self) -> Option<u8> {
         while let Some(&byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
                 return Some(byte);
@@ -60,6 +68,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes `byte` if it is next after white space.
+    #[inline]
     pub fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
@@ -67,6 +76,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes `byte`. Fails if another byte is next.
+    #[inline]
     pub fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
         if self.take(byte) { Ok(()) } else { Err(self.malformed()) }
     }
@@ -86,10 +96,22 @@ impl<'a> Cursor<'a> {
     pub fn string(&mut self) -> Result<Text<'a>, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        if let Some(found) = find_quote_or_backslash(rest)
+            && rest[found] == b'"'
+        {
+            self.at += found + 1;
+            return Ok(Text { raw: &rest[..found], escaped: false });
+        }
+        self.escaped_string(start)
+    }
+
+    /// Reads the string that begins at byte `start`, after its quote.
+    fn escaped_string(&mut self, start: usize) -> Result<Text<'a>, Malformed> {
         let mut escaped = false;
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
-            let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
+            let Some(found) = find_quote_or_backslash(rest) else {
                 return Err(Malformed::new(self.bytes.len()));
             };
             self.at += found;
@@ -106,22 +128,23 @@ impl<'a> Cursor<'a> {
 
     /// Consumes a value of any kind and returns its range.
     pub fn skip(&mut self) -> Result<Range<usize>, Malformed> {
-        self.peek();
+        let first = self.peek();
         let start = self.at;
-        match self.peek() {
+        match first {
             Some(b'{' | b'[') => self.skip_nested()?,
-            _ => self.skip_scalar()?,
+            first => self.skip_scalar(first)?,
         }
         Ok(start..self.at)
     }
 
-    fn skip_scalar(&mut self) -> Result<(), Malformed> {
-        match self.peek() {
+    /// Consumes a value that is neither an object nor an array. `first` is the next byte.
+    fn skip_scalar(&mut self, first: Option<u8>) -> Result<(), Malformed> {
+        match first {
             Some(b'"') => self.string().map(drop),
             Some(b't') => self.literal(b"true"),
             Some(b'f') => self.literal(b"false"),
             Some(b'n') => self.literal(b"null"),
-            Some(_) => self.number().map(drop),
+            Some(_) => self.skip_number().map(drop),
             None => Err(self.malformed()),
         }
     }
@@ -158,7 +181,7 @@ impl<'a> Cursor<'a> {
                     }
                     depth -= 1;
                 }
-                _ => self.skip_scalar()?,
+                first => self.skip_scalar(first)?,
             }
             // at the end of a value
             loop {
@@ -193,6 +216,12 @@ impl<'a> Cursor<'a> {
 
     /// Reads a number, or Python's `NaN`, `Infinity` or `-Infinity`, and returns its text.
     pub fn number(&mut self) -> Result<&'a str, Malformed> {
+        let start = self.skip_number()?;
+        self.text_since(start)
+    }
+
+    /// Consumes a number and returns the index of its first byte.
+    fn skip_number(&mut self) -> Result<usize, Malformed> {
         self.peek();
         let start = self.at;
         let negative = self.bytes.get(self.at) == Some(&b'-');
@@ -217,12 +246,11 @@ impl<'a> Cursor<'a> {
             }
             self.require_digits()?;
         }
-        let text = self.text_since(start)?;
         // only a number with an exponent or with hundreds of digits can be outside the range of a double
-        if (exponent || text.len() > 300) && text.parse::<f64>().is_ok_and(f64::is_infinite) {
+        if (exponent || self.at - start > 300) && self.text_since(start)?.parse::<f64>().is_ok_and(f64::is_infinite) {
             self.non_finite.get_or_insert(start);
         }
-        Ok(text)
+        Ok(start)
     }
 
     /// Reads an integer of at most 15 digits, the common case. Otherwise returns `None` and consumes only white space.
@@ -248,10 +276,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes a literal such as `NaN`, which has no fraction and no exponent.
-    fn non_finite_literal(&mut self, start: usize, literal: &[u8]) -> Result<&'a str, Malformed> {
+    fn non_finite_literal(&mut self, start: usize, literal: &[u8]) -> Result<usize, Malformed> {
         self.literal(literal)?;
         self.non_finite.get_or_insert(start);
-        self.text_since(start)
+        Ok(start)
     }
 
     /// The consumed text from byte `start` on.
@@ -260,9 +288,8 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip_digits(&mut self) {
-        while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
-            self.at += 1;
-        }
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        self.at += rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
     }
 
     fn require_digits(&mut self) -> Result<(), Malformed> {
@@ -272,10 +299,45 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The position of the first quote or backslash. Keys and short strings are searched eight bytes at a time, because `memchr` has a high
+/// cost per call.
+#[inline]
+fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
+    const SHORT: usize = 32;
+    let mut at = 0;
+    while at < SHORT
+        && let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>())
+    {
+        let word = u64::from_le_bytes(*word);
+        let found = first_bytes(word, b'"') | first_bytes(word, b'\\');
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    memchr::memchr2(b'"', b'\\', &bytes[at..]).map(|found| at + found)
+}
+
+/// Sets the high bit of the first byte of `word` that equals `byte`, and maybe high bits of later bytes. The first byte is the lowest.
+#[inline]
+fn first_bytes(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let differs = word ^ (ONES * u64::from(byte));
+    differs.wrapping_sub(ONES) & !differs & (ONES << 7)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn first_quote_or_backslash_is_found(bytes in prop::collection::vec(prop_oneof![8 => any::<u8>(), 1 => Just(b'"'), 1 => Just(b'\\')], 0..80)) {
+            let expected = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+            prop_assert_eq!(find_quote_or_backslash(&bytes), expected);
+        }
+    }
 
     fn skip_all(text: &str) -> Result<Range<usize>, Malformed> {
         let mut cursor = Cursor::new(text.as_bytes());

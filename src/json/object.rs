@@ -45,27 +45,25 @@ impl Object {
         F: FnMut(Text<'a>, &mut Cursor<'a>) -> Result<(), Malformed>,
     {
         cursor.expect(b'{')?;
-        let mut object = Self { members: Vec::with_capacity(24), span: cursor.position() - 1..0 };
+        let mut object = Self { members: Vec::with_capacity(40), span: cursor.position() - 1..0 };
         if !cursor.take(b'}') {
             loop {
-                cursor.peek();
-                let key_start = cursor.position();
                 let key = cursor.string()?;
-                let key_end = cursor.position();
+                // with its quotes
+                let key_range = cursor.position() - key.raw.len() - 2..cursor.position();
                 cursor.expect(b':')?;
                 cursor.peek();
                 let start = cursor.position();
                 value(key, cursor)?;
-                object.members.push(Member {
-                    key: key_start..key_end,
-                    value: start..cursor.position(),
-                    escaped: key.escaped,
-                });
-                if cursor.take(b'}') {
-                    break;
+                let value = start..cursor.position();
+                object.members.push(Member { key: key_range, value, escaped: key.escaped });
+                match cursor.peek() {
+                    Some(b',') => cursor.seek(cursor.position() + 1),
+                    Some(b'}') => break,
+                    _ => return Err(cursor.malformed()),
                 }
-                cursor.expect(b',')?;
             }
+            cursor.seek(cursor.position() + 1);
         }
         object.span.end = cursor.position();
         Ok(object)
@@ -126,21 +124,29 @@ impl<'a> Edit<'a> {
 
     /// Sets the value of `name`. Replaces the last of repeated keys and removes the others. Appends the member if the key is missing.
     pub fn set(&mut self, name: &str, value: &[u8]) {
-        let mut found = false;
+        self.set_with(name, value.len(), |out| out.extend_from_slice(value));
+    }
+
+    /// The same; `write` writes the value. `length` is its expected length in bytes.
+    pub fn set_with(&mut self, name: &str, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut replaced = None;
         for at in (0..self.object.members.len()).rev() {
             let member = &self.object.members[at];
             if !self.object.key(self.bytes, member).is(name) {
                 continue;
             }
-            if found {
-                self.changes[at] = MemberChange::Removed;
-            } else {
-                found = true;
-                self.replaced.push((member.value.clone(), value.to_vec()));
+            match &replaced {
+                Some(_) => self.changes[at] = MemberChange::Removed,
+                None => replaced = Some(member.value.clone()),
             }
         }
-        if !found {
-            self.append(name, value);
+        match replaced {
+            Some(range) => {
+                let mut value = Vec::with_capacity(length);
+                write(&mut value);
+                self.replaced.push((range, value));
+            }
+            None => self.append_with(name, length, write),
         }
     }
 
@@ -151,7 +157,12 @@ impl<'a> Edit<'a> {
 
     /// Appends a member whose value `write` writes. `length` is the expected length of the value in bytes.
     pub fn append_with(&mut self, name: &str, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
-        self.appended.reserve(name.len() + length + 4);
+        let added = name.len() + length + 4;
+        if self.appended.capacity() == 0 {
+            // one allocation for the usual number of short members
+            self.appended.reserve(added.max(384));
+        }
+        self.appended.reserve(added);
         self.appended.extend_from_slice(b",\"");
         self.appended.extend_from_slice(name.as_bytes());
         self.appended.extend_from_slice(b"\":");
@@ -180,6 +191,8 @@ impl<'a> Edit<'a> {
 
     /// Adds the edit to `splice` as cuts and insertions.
     pub fn finish(self, splice: &mut Splice) {
+        let removed = self.changes.iter().filter(|change| **change == MemberChange::Removed).count();
+        splice.reserve(self.replaced.len() + removed + usize::from(!self.appended.is_empty()));
         for (range, value) in self.replaced {
             splice.replace(range, value);
         }

@@ -9,6 +9,11 @@ pub struct Splice {
 }
 
 impl Splice {
+    /// Reserves memory for `changes` more changes.
+    pub fn reserve(&mut self, changes: usize) {
+        self.changes.reserve(changes);
+    }
+
     /// Removes `range`.
     pub fn cut(&mut self, range: Range<usize>) {
         self.changes.push((range, Vec::new()));
