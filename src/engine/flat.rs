@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use base64_simd::AsOut;
+
 use crate::json::{Cursor, Edit, Malformed, Object};
 use crate::logprobs::Rows;
 
@@ -18,14 +20,24 @@ pub enum TopLogprobsField {
 }
 
 impl TopLogprobsField {
+    /// What the names of its members begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Input => "input_top_logprobs_",
+            Self::Output => "output_top_logprobs_",
+        }
+    }
+
     fn key(self, rest: &str) -> String {
-        let side = match self {
-            Self::Input => "input",
-            Self::Output => "output",
-        };
-        format!("{side}_top_logprobs_{rest}")
+        format!("{}{rest}", self.prefix())
     }
 }
+
+/// Floats that are decoded at a time: their bytes stay in the first-level cache.
+const BLOCK: usize = 192;
+
+/// The base64 text of a block.
+const BLOCK_TEXT: usize = BLOCK * 4 / 3 * 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RowShape {
@@ -33,14 +45,56 @@ struct RowShape {
     k: usize,
 }
 
+impl RowShape {
+    /// Reads `[rows,k]` of numbers with at most 15 digits.
+    fn read(mut cursor: Cursor<'_>) -> Option<Self> {
+        cursor.expect(b'[').ok()?;
+        let rows = cursor.small_integer().and_then(|rows| usize::try_from(rows).ok())?;
+        cursor.expect(b',').ok()?;
+        let k = cursor.small_integer().and_then(|k| usize::try_from(k).ok())?;
+        cursor.expect(b']').ok()?;
+        cursor.end().ok().map(|()| Self { rows, k })
+    }
+}
+
 fn malformed(span: &Range<usize>) -> Malformed {
     Malformed::new(span.start)
 }
 
-fn shape(side: TopLogprobsField, bytes: &[u8], meta: &Object) -> Result<Option<(RowShape, Range<usize>)>, Malformed> {
-    let Some(span) = meta.value_span(bytes, &side.key("shape")) else { return Ok(None) };
-    let [rows, k]: [usize; 2] = serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span))?;
-    Ok(Some((RowShape { rows, k }, span)))
+/// The ranges of the members of a list; `None` where a member is missing.
+#[derive(Debug, Default)]
+struct FlatMembers {
+    shape: Option<Range<usize>>,
+    null_prefix: Option<Range<usize>>,
+    values: Option<Range<usize>>,
+    encoded_values: Option<Range<usize>>,
+}
+
+impl FlatMembers {
+    fn of(field: TopLogprobsField, bytes: &[u8], meta: &Object) -> Self {
+        let mut found = Self::default();
+        for member in &meta.members {
+            let Some(rest) = meta.key(bytes, member).raw.strip_prefix(field.prefix().as_bytes()) else { continue };
+            let slot = match rest {
+                b"shape" => &mut found.shape,
+                b"null_prefix" => &mut found.null_prefix,
+                b"val_flat" => &mut found.values,
+                b"val_flat_b64" => &mut found.encoded_values,
+                _ => continue,
+            };
+            *slot = Some(member.value.clone());
+        }
+        found
+    }
+
+    fn shape(&self, bytes: &[u8]) -> Result<Option<(RowShape, Range<usize>)>, Malformed> {
+        let Some(span) = self.shape.clone() else { return Ok(None) };
+        let read = RowShape::read(Cursor::at(&bytes[..span.end], span.start)).or_else(|| {
+            let [rows, k] = serde_json::from_slice(&bytes[span.clone()]).ok()?;
+            Some(RowShape { rows, k })
+        });
+        Ok(Some((read.ok_or_else(|| malformed(&span))?, span)))
+    }
 }
 
 /// Reads the output list into `rows`. Returns whether the reply has one in this form.
@@ -48,10 +102,9 @@ fn shape(side: TopLogprobsField, bytes: &[u8], meta: &Object) -> Result<Option<(
 /// # Errors
 /// When the shape and the values do not match.
 pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malformed> {
-    let Some((shape, at)) = shape(TopLogprobsField::Output, bytes, meta)? else { return Ok(false) };
-    let missing = meta
-        .get(bytes, &TopLogprobsField::Output.key("null_prefix"))
-        .and_then(|text| serde_json::from_slice(text).ok());
+    let members = FlatMembers::of(TopLogprobsField::Output, bytes, meta);
+    let Some((shape, at)) = members.shape(bytes)? else { return Ok(false) };
+    let missing = members.null_prefix.and_then(|span| serde_json::from_slice(&bytes[span]).ok());
     for _ in 0..missing.unwrap_or(0_usize).min(MOST_MISSING) {
         rows.push_missing();
     }
@@ -60,18 +113,19 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
         (0..shape.rows.min(MOST_MISSING)).for_each(|_| rows.push_missing());
         return Ok(true);
     }
-    if let Some(span) = meta.value_span(bytes, &TopLogprobsField::Output.key("val_flat_b64")) {
-        let decoded = decode(bytes, &span)?;
-        if decoded.len() != values.checked_mul(4).ok_or_else(|| malformed(&at))? {
+    if let Some(span) = members.encoded_values {
+        // the range is that of a whole value, so its quotes are where the string begins and ends
+        let text = bytes[span.clone()].strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
+        let text = text.ok_or_else(|| malformed(&span))?;
+        // checked before the rows are allocated: a wrong shape must not make the allocation larger than the text
+        let length = base64_simd::STANDARD.decoded_length(text).ok();
+        if length.is_none() || length != values.checked_mul(4) {
             return Err(malformed(&span));
         }
         let target = rows.extend_zeroed(shape.rows, shape.k);
-        for (value, raw) in target.iter_mut().zip(decoded.chunks_exact(4)) {
-            *value = f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
-        }
-        return Ok(true);
+        return decode_floats(text, target).map(|()| true).ok_or_else(|| malformed(&span));
     }
-    let Some(span) = meta.value_span(bytes, &TopLogprobsField::Output.key("val_flat")) else { return Ok(false) };
+    let Some(span) = members.values else { return Ok(false) };
     let list: Vec<Option<f64>> = serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span))?;
     if list.len() != values {
         return Err(malformed(&span));
@@ -81,6 +135,23 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
         *value = read.map_or(f32::NAN, |value| value as f32);
     }
     Ok(true)
+}
+
+/// Decodes the base64 text of little-endian floats into `target`, block by block. `None` if the text is not valid or has another length.
+fn decode_floats(text: &[u8], target: &mut [f32]) -> Option<()> {
+    let mut buffer = [0; BLOCK * 4];
+    let mut blocks = text.chunks(BLOCK_TEXT);
+    for values in target.chunks_mut(BLOCK) {
+        let decoded = base64_simd::STANDARD.decode(blocks.next()?, buffer[..].as_out()).ok()?;
+        // a block that is not the last is shorter if it has padding inside the text
+        if decoded.len() != 4 * values.len() {
+            return None;
+        }
+        for (value, bytes) in values.iter_mut().zip(decoded.as_chunks::<4>().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+    }
+    Some(())
 }
 
 fn decode(bytes: &[u8], span: &Range<usize>) -> Result<Vec<u8>, Malformed> {
@@ -99,7 +170,7 @@ pub fn keep_columns(
     meta: &Object,
     edit: &mut Edit<'_>,
 ) -> Result<(), Malformed> {
-    let Some((shape, at)) = shape(side, bytes, meta)? else { return Ok(()) };
+    let Some((shape, at)) = FlatMembers::of(side, bytes, meta).shape(bytes)? else { return Ok(()) };
     if keep >= shape.k {
         return Ok(());
     }
@@ -150,6 +221,21 @@ fn columns(bytes: &[u8], span: &Range<usize>, shape: RowShape, keep: usize) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn floats_of_any_number_are_decoded_in_blocks() {
+        for count in [1, 2, 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK + 7] {
+            let floats: Vec<f32> = (0..count).map(|at| -(at as f32) * 0.37 - 1e-3).collect();
+            let raw: Vec<u8> = floats.iter().flat_map(|float| float.to_le_bytes()).collect();
+            let text = base64_simd::STANDARD.encode_to_string(&raw);
+            let mut decoded = vec![0.0; count];
+            assert_eq!((decode_floats(text.as_bytes(), &mut decoded), &decoded), (Some(()), &floats), "{count}");
+            let mut damaged = text.clone().into_bytes();
+            let at = damaged.len() / 2;
+            damaged[at] = b'=';
+            assert_eq!(decode_floats(&damaged, &mut decoded), None, "{count}: padding inside the text");
+        }
+    }
 
     #[test]
     fn oversize_shape_is_refused_or_capped() {

@@ -33,6 +33,34 @@ pub(super) fn nullable(bytes: &[u8], at: usize) -> Result<(f32, usize), Malforme
 /// Parses the token id at `at`. Returns it and the index after it.
 #[inline(always)]
 pub(super) fn integer(bytes: &[u8], at: usize) -> Result<(u32, usize), Malformed> {
+    match short_integer(bytes, at) {
+        Some((value, length)) => Ok((value, at + length)),
+        None => long_integer(bytes, at),
+    }
+}
+
+/// Parses the integer at `at` if it has 1 to 7 digits and eight bytes are left. Returns it and the number of its digits; `None` if the number
+/// has another format.
+#[inline(always)]
+pub(super) fn short_integer(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
+    const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+    let text = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
+    let values = text ^ 0x3030_3030_3030_3030;
+    // the high bit of each byte that is not a digit
+    let others = ((values & !HIGH_BITS).wrapping_add(0x7676_7676_7676_7676) | values) & HIGH_BITS;
+    let count = others.trailing_zeros() as usize / 8;
+    if !(1..=7).contains(&count) || count > 1 && values & 0xFF == 0 {
+        return None;
+    }
+    let next = (text >> (8 * count)) as u8;
+    if matches!(next, b'.' | b'e' | b'E') {
+        return None;
+    }
+    Some((joined(values << (64 - 8 * count)) as u32, count))
+}
+
+/// [`integer`] of any length, and its errors.
+fn long_integer(bytes: &[u8], at: usize) -> Result<(u32, usize), Malformed> {
     let mut value = 0u64;
     let mut end = at;
     // Ten digits hold every u32 and do not overflow a u64.

@@ -105,7 +105,15 @@ fn cut(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Res
 /// See [`super::ids`].
 pub(super) fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, Malformed> {
     let mut step = first(bytes, at);
-    while let ArrayStep::Element(at) = step {
+    while let ArrayStep::Element(mut at) = step {
+        // ids without white space between them, the common case
+        while let Some((id, length)) = number::short_integer(bytes, at)
+            && bytes.get(at + length) == Some(&b',')
+        {
+            out.push(id);
+            at += length + 1;
+        }
+        at = lex::blank(bytes, at);
         let (id, end) = number::integer(bytes, at)?;
         out.push(id);
         step = next(bytes, end)?;
