@@ -110,51 +110,57 @@ impl GenerateRequest {
     }
 
     fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>) -> Result<(), Malformed> {
-        let name = key.decode();
-        match name.as_ref() {
-            "text" => {
+        let decoded;
+        let name = if key.escaped {
+            decoded = key.decode();
+            decoded.as_bytes()
+        } else {
+            key.raw
+        };
+        match name {
+            b"text" => {
                 cursor.peek();
                 let start = cursor.position();
                 self.text = Texts::read(cursor)?;
                 self.text_span = Some(start..cursor.position());
             }
-            "input_ids" => {
+            b"input_ids" => {
                 cursor.peek();
                 match self.ids.prompts.first().filter(|span| span.start == cursor.position()) {
                     Some(written) if self.ids.written.is_some() => cursor.seek(written.end),
                     _ => self.ids = Ids::read(cursor)?,
                 }
             }
-            "stream" => {
+            b"stream" => {
                 self.stream = match value(cursor)?.1 {
                     b"true" => Some(true),
                     b"false" | b"null" => Some(false),
                     _ => None,
                 }
             }
-            "rid" => self.rid = PerItem::read(cursor, field::string)?,
-            "sampling_params" => self.sampling = PerItem::read(cursor, SamplingParams::read)?,
-            "return_logprob" => self.return_logprob = PerItem::read(cursor, field::boolean)?,
-            "top_logprobs_num" => self.top_logprobs_num = PerItem::read(cursor, field::integer)?,
-            "logprob_start_len" => self.logprob_start_len = PerItem::read(cursor, field::integer)?,
-            "token_ids_logprob" => self.token_ids_logprob = field::id_lists(cursor)?,
-            "return_text_in_logprobs" => self.text_in_logprobs = value(cursor)?.1 == b"true",
-            "return_entropy" => {
+            b"rid" => self.rid = PerItem::read(cursor, field::string)?,
+            b"sampling_params" => self.sampling = PerItem::read(cursor, SamplingParams::read)?,
+            b"return_logprob" => self.return_logprob = PerItem::read(cursor, field::boolean)?,
+            b"top_logprobs_num" => self.top_logprobs_num = PerItem::read(cursor, field::integer)?,
+            b"logprob_start_len" => self.logprob_start_len = PerItem::read(cursor, field::integer)?,
+            b"token_ids_logprob" => self.token_ids_logprob = field::id_lists(cursor)?,
+            b"return_text_in_logprobs" => self.text_in_logprobs = value(cursor)?.1 == b"true",
+            b"return_entropy" => {
                 self.return_entropy = match value(cursor)?.1 {
                     b"true" => Some(true),
                     b"false" => Some(false),
                     _ => None,
                 }
             }
-            "entropy_options" => {
+            b"entropy_options" => {
                 let (span, text) = value(cursor)?;
                 self.entropy_options = (!is_null(text)).then_some(span);
             }
-            "custom_logit_processor" => self.custom_processor = !is_null(value(cursor)?.1),
-            "return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
-            "sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
-            "return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
-            _ => match FLAT.iter().position(|flat| *flat == name) {
+            b"custom_logit_processor" => self.custom_processor = !is_null(value(cursor)?.1),
+            b"return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
+            b"sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
+            b"return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
+            _ => match FLAT.iter().position(|flat| flat.as_bytes() == name) {
                 Some(at) => self.flat[at] = value(cursor)?.1 == b"true",
                 None => {
                     cursor.skip()?;

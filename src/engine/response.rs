@@ -24,6 +24,12 @@ pub struct Finish {
     pub is_error: bool,
 }
 
+/// The length of a short element of `output_token_logprobs`, in bytes: `[-0.1234567,1234,null],`.
+const SHORTEST_TRIPLE: usize = 24;
+
+/// The largest number of tokens for which memory is reserved before they are read.
+const MOST_RESERVED: usize = 4096;
+
 /// The numbers of one object, in reusable buffers.
 #[derive(Debug, Default)]
 pub struct Numbers {
@@ -159,11 +165,6 @@ impl Chunk {
             }
             Ok(())
         })?;
-        if let Some(meta) = &chunk.meta {
-            chunk.prompt_tokens = meta.get(bytes, "prompt_tokens").and_then(integer);
-            chunk.completion_tokens = meta.get(bytes, "completion_tokens").and_then(integer);
-            chunk.finish = meta.value_span(bytes, "finish_reason").and_then(|span| finish(bytes, span));
-        }
         chunk.object = object;
         Ok(chunk)
     }
@@ -233,9 +234,24 @@ impl Chunk {
 
     fn meta_info(&mut self, cursor: &mut Cursor<'_>, lists: &mut Option<ListContext<'_>>) -> Result<(), Malformed> {
         let meta = Object::read(cursor, |key, cursor| {
-            if key.raw == b"id" && cursor.peek() == Some(b'"') {
-                self.rid = Some(cursor.string()?.decode().into_owned());
-                return Ok(());
+            match key.raw {
+                b"id" if cursor.peek() == Some(b'"') => {
+                    self.rid = Some(cursor.string()?.decode().into_owned());
+                    return Ok(());
+                }
+                b"prompt_tokens" => {
+                    self.prompt_tokens = cursor.skip().map(|span| integer(&cursor.bytes()[span]))?;
+                    return Ok(());
+                }
+                b"completion_tokens" => {
+                    self.completion_tokens = cursor.skip().map(|span| integer(&cursor.bytes()[span]))?;
+                    return Ok(());
+                }
+                b"finish_reason" => {
+                    self.finish = cursor.skip().map(|span| finish(cursor.bytes(), span))?;
+                    return Ok(());
+                }
+                _ => {}
             }
             let Some((known, numbers)) = lists else {
                 cursor.skip()?;
@@ -244,6 +260,9 @@ impl Chunk {
             match key.raw {
                 b"output_token_logprobs" if cursor.peek() == Some(b'[') => {
                     let bytes = cursor.bytes();
+                    let most = MOST_RESERVED.min((bytes.len() - cursor.position()) / SHORTEST_TRIPLE);
+                    numbers.chosen.reserve(most);
+                    numbers.ids.reserve(most);
                     self.chosen = Some(array(
                         cursor,
                         |at| known.chosen(&bytes[at..]),
@@ -288,7 +307,11 @@ impl Chunk {
 }
 
 fn integer(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let digit = |value: u64, byte: &u8| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        value.checked_mul(10)?.checked_add(digit.into())
+    };
+    (!text.is_empty()).then(|| text.iter().try_fold(0, digit))?
 }
 
 fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
@@ -296,8 +319,24 @@ fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
         return None;
     }
     let mut cursor = Cursor::at(&bytes[..span.end], span.start);
-    let object = Object::read(&mut cursor, |_, cursor| cursor.skip().map(drop)).ok()?;
-    let kind = Cursor::new(object.get(bytes, "type")?).string().ok()?.decode().into_owned();
-    let matched = object.value_span(bytes, "matched").filter(|span| &bytes[span.clone()] != b"null");
-    Some(Finish { kind, matched, is_error: object.get(bytes, "status_code").is_some() })
+    let (mut kind, mut matched, mut is_error) = (None, None, false);
+    cursor.expect(b'{').ok()?;
+    if !cursor.take(b'}') {
+        loop {
+            let key = cursor.key().ok()?;
+            let span = cursor.skip().ok()?;
+            match key.raw {
+                b"type" => kind = Some(span),
+                b"matched" => matched = Some(span).filter(|span| &bytes[span.clone()] != b"null"),
+                b"status_code" => is_error = true,
+                _ => {}
+            }
+            if cursor.take(b'}') {
+                break;
+            }
+            cursor.expect(b',').ok()?;
+        }
+    }
+    let kind = Cursor::at(bytes, kind?.start).string().ok()?.decode().into_owned();
+    Some(Finish { kind, matched, is_error })
 }
