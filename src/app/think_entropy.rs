@@ -17,8 +17,11 @@ pub(super) async fn watch(parts: Arc<Parts>) {
             Err(RecvError::Lagged(_)) => None,
             Err(RecvError::Closed) => return,
         };
-        let Some(turn) = turn else { continue };
-        if let Some(mean) = ThinkStats::of_turn(&turn, parts.trainers.think_tokens(), HIGH_ENTROPY).mean {
+        let (Some(turn), Some(tokens)) = (turn, parts.trainers.think_tokens()) else { continue };
+        if !turn.response.contains(&tokens.start) && !turn.prompt.contains(&tokens.start) {
+            continue; // no thinking
+        }
+        if let Some(mean) = ThinkStats::of_turn(&turn, Some(tokens), HIGH_ENTROPY).mean {
             parts.metrics.think_entropy.with_label_values(&[&*turn.about.model]).observe(mean);
         }
     }
