@@ -1,5 +1,8 @@
 //! Rewrites the client's body for the engine and changes only the members that the plan needs.
 
+use std::fmt::Display;
+use std::io::Write;
+
 use bytes::Bytes;
 
 use crate::engine::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
@@ -34,7 +37,11 @@ pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<
         edit.set("return_prompt_token_ids", b"true");
     }
     if let Some(rid) = rid {
-        edit.set("rid", format!("\"{rid}\"").as_bytes());
+        edit.set_with("rid", rid.len() + 2, |out| {
+            out.push(b'"');
+            out.extend_from_slice(rid.as_bytes());
+            out.push(b'"');
+        });
     }
     let forced = items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k);
     if forced {
@@ -52,15 +59,14 @@ fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {
     let request = facts.request;
     let client_asked_none = items.iter().all(|item| !item.asked);
     if items.iter().any(|item| item.logprob != item.asked) {
-        let flags = items.iter().map(|item| item.logprob.to_string());
-        edit.set("return_logprob", one_or_list(flags).as_bytes());
+        set_one_or_list(edit, "return_logprob", items.iter().map(|item| item.logprob));
         neutralise(request, items, edit);
     }
     if client_asked_none && (request.text_in_logprobs || facts.upstream.decodes_top_logprobs()) {
         edit.set("return_text_in_logprobs", b"false");
     }
     if items.iter().any(|item| item.k != item.asked_k || item.logprob != item.asked) {
-        edit.set("top_logprobs_num", one_or_list(items.iter().map(|item| item.k.to_string())).as_bytes());
+        set_one_or_list(edit, "top_logprobs_num", items.iter().map(|item| item.k));
     }
     let flat = facts.flat && items.iter().any(|item| item.k > 0);
     let prompt_side = items.iter().enumerate().any(|(at, item)| item.asked && start(request, at) >= 0);
@@ -96,24 +102,36 @@ fn start(request: &GenerateRequest, at: usize) -> i64 {
 fn neutralise(request: &GenerateRequest, items: &[ItemPlan], edit: &mut Edit<'_>) {
     if !matches!(request.logprob_start_len, PerItem::Absent) {
         let starts = items.iter().enumerate().map(|(at, item)| if item.asked { start(request, at) } else { -1 });
-        edit.set("logprob_start_len", one_or_list(starts.map(|start| start.to_string())).as_bytes());
+        set_one_or_list(edit, "logprob_start_len", starts);
     }
     if !matches!(request.token_ids_logprob, PerItem::Absent) && items.iter().all(|item| !item.asked) {
         edit.set("token_ids_logprob", b"null");
     }
 }
 
-/// Returns one value if all are equal, as n > 1 requires; otherwise a list.
-fn one_or_list(values: impl Iterator<Item = String>) -> String {
-    let values: Vec<String> = values.collect();
-    match values.first() {
-        Some(first) if values.iter().all(|value| value == first) => first.clone(),
-        _ => list(values.into_iter()),
-    }
+/// Sets a member to one value if all are equal, as n > 1 requires; otherwise to a list.
+fn set_one_or_list<T: Display + PartialEq>(edit: &mut Edit<'_>, name: &str, values: impl Iterator<Item = T> + Clone) {
+    let mut rest = values.clone();
+    let first = rest.next();
+    let write = |out: &mut Vec<u8>| match first {
+        Some(first) if rest.all(|value| value == first) => print(out, first),
+        _ => {
+            out.push(b'[');
+            for (at, value) in values.enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                print(out, value);
+            }
+            out.push(b']');
+        }
+    };
+    // the length of a usual value
+    edit.set_with(name, 8, write);
 }
 
-fn list(values: impl Iterator<Item = String>) -> String {
-    format!("[{}]", values.collect::<Vec<_>>().join(","))
+fn print(out: &mut Vec<u8>, value: impl Display) {
+    write!(out, "{value}").expect("writing to memory never fails");
 }
 
 /// One object of sampling parameters that the plan changes.

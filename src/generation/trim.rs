@@ -41,9 +41,11 @@ pub(crate) fn trim(
     if !item.logprob || item.k == item.asked_k && item.asked {
         return Ok(());
     }
-    let top = |key: &Text<'_>| TOP.iter().any(|(name, prefix)| key.is(name) || key.starts_with(prefix));
+    // a quick test first, because most members are others
+    let is_list = |key: &Text<'_>| key.escaped || matches!(key.raw, [b'i', b'n', ..] | [b'o', b'u', ..]);
+    let top = |key: &Text<'_>| is_list(key) && TOP.iter().any(|(name, prefix)| key.is(name) || key.starts_with(prefix));
     if !item.asked {
-        edit.remove(|key| LOGPROBS.iter().any(|name| key.is(name)) || top(key));
+        edit.remove(|key| is_list(key) && (LOGPROBS.iter().any(|name| key.is(name)) || top(key)));
         return Ok(());
     }
     if item.asked_k == 0 {

@@ -46,6 +46,41 @@ impl Capture {
         if let Some(exact) = item.exact {
             self.read_exact(bytes, chunk, index, exact, numbers, step);
         }
+        match item.exact {
+            None => self.choose_by_rows(index, numbers),
+            Some(exact) => self.choose_exact(index, exact, numbers),
+        }
+        let sequence = &mut self.sequences[index];
+        for (stats, value) in self.stats.iter().zip(&self.values) {
+            sequence.inconsistent |= value.is_nan() && stats.flags.contains(Flags::INCONSISTENT);
+            sequence.count(*value);
+        }
+        sequence.lists.begin_event();
+        sequence.lists.push(&self.stats, &self.plan.entropy_request, &self.values);
+        let new = step.chosen_from..step.chosen_from + step.new;
+        // the store keeps the ids of sequences that run
+        let runs = chunk.chosen.is_some() && chunk.finish.is_none();
+        let ids = numbers.ids.get(new).filter(|_| runs).unwrap_or_default();
+        self.entropy_writer.append(index, self.values.iter().copied(), ids);
+        let estimator = self.estimator(item, index);
+        self.tools.observe(&self.model, estimator, item, &self.stats, &self.values);
+        step
+    }
+
+    /// Fills `values` from the statistics of the rows.
+    fn choose_by_rows(&mut self, index: usize, numbers: &Numbers) {
+        let by_rows = self.by_rows();
+        let sequence = &mut self.sequences[index];
+        let vocab = self.vocab.map_or(usize::MAX, |vocab| vocab as usize);
+        for (row, stats) in numbers.rows.iter().zip(&self.stats) {
+            sequence.width = sequence.width.max(row.len());
+            sequence.exact &= row.len() >= vocab && stats.flags.is_measured();
+        }
+        self.values.extend(self.stats.iter().map(|stats| by_rows.of(stats)));
+    }
+
+    /// Fills `values` from the engine's exact values, and from the rows where the plugin reported none.
+    fn choose_exact(&mut self, index: usize, exact: ExactSource, numbers: &Numbers) {
         let by_rows = self.by_rows();
         // the largest entropy of any distribution, plus float32 error; a larger value is not an entropy
         let most = self.vocab.map_or(f32::MAX, |vocab| (vocab as f32).ln() + 1e-3);
@@ -54,32 +89,21 @@ impl Capture {
             let width = numbers.rows.row(at).len();
             sequence.width = sequence.width.max(width);
             let exact_value = self.exact.get(at).copied().filter(|value| (0.0..=most).contains(value));
-            let value = match (item.exact, exact_value) {
-                (Some(ExactSource::Support), value) => value.unwrap_or(f32::NAN),
-                (Some(ExactSource::Plugin), Some(value)) => {
+            self.values.push(match (exact, exact_value) {
+                (ExactSource::Support, value) => value.unwrap_or(f32::NAN),
+                (ExactSource::Plugin, Some(value)) => {
                     // an exact value has no interval
                     (stats.lower, stats.upper) = (value, value);
                     value
                 }
-                (exact, _) => {
+                (ExactSource::Plugin, None) => {
                     let whole = self.vocab.is_some_and(|vocab| width >= vocab as usize) && stats.flags.is_measured();
                     // a null among the engine's exact values does not make the others less exact
-                    sequence.exact &= whole || exact.is_some() && width == 0;
+                    sequence.exact &= whole || width == 0;
                     by_rows.of(stats)
                 }
-            };
-            sequence.inconsistent |= value.is_nan() && stats.flags.contains(Flags::INCONSISTENT);
-            sequence.count(value);
-            self.values.push(value);
+            });
         }
-        sequence.lists.begin_event();
-        sequence.lists.push(&self.stats, &self.plan.entropy_request, &self.values);
-        let new = step.chosen_from..step.chosen_from + step.new;
-        let ids = numbers.ids.get(new).filter(|_| chunk.chosen.is_some()).unwrap_or_default();
-        self.entropy_writer.append(index, self.values.iter().copied(), ids);
-        let estimator = self.estimator(item, index);
-        self.tools.observe(&self.model, estimator, item, &self.stats, &self.values);
-        step
     }
 
     /// Reads the engine's exact values for the tokens of a step into `exact`.

@@ -64,7 +64,8 @@ impl TurnBuilder {
                 }
             }
         }
-        if self.label.is_none() {
+        // the label of a finished sequence is read from its last object
+        if self.label.is_none() && chunk.finish.is_none() {
             self.label = chunk.text(bytes, "weight_version").map(Into::into);
         }
     }
@@ -121,7 +122,7 @@ impl TurnBuilder {
 
     /// Parses the ids that are not parsed yet, and compares the engine's two id lists if it sent both.
     pub(super) fn resolve_ids(&mut self, last: Option<(&Bytes, &Chunk)>, ids_are_sampled: bool) -> Result<(), Fault> {
-        let mut listed = Vec::new();
+        let mut listed = Vec::with_capacity(self.ids.len());
         let unread = std::mem::take(&mut self.unread);
         if !unread.is_empty() {
             Chunk::ids(&unread, &(0..unread.len()), &mut listed).map_err(|_| Fault::Unreadable)?;
