@@ -53,7 +53,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/chat/"]),
-    ("foldhash", &["src/generation/request.rs"]),
+    ("foldhash", &["src/generation/request.rs", "src/generation/entropy_store.rs"]),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),

@@ -15,21 +15,44 @@ pub(crate) struct BodyBuffer {
     share: Option<Share>,
     /// The announced length in bytes; `None` where no length was announced.
     whole: Option<usize>,
+    /// The capacity that the first piece allocates, in bytes.
+    reserved: usize,
 }
 
 impl BodyBuffer {
     /// An empty buffer for a body of `whole` bytes.
     #[must_use]
     pub(crate) fn new(share: Option<Share>, whole: Option<u64>) -> Self {
-        Self { bytes: Vec::new(), share, whole: whole.and_then(|whole| usize::try_from(whole).ok()) }
+        Self { bytes: Vec::new(), share, whole: whole.and_then(|whole| usize::try_from(whole).ok()), reserved: 0 }
     }
 
-    /// Reserves room for the whole announced body, for a sender that is trusted to send it.
+    /// Takes the budget for the whole announced body, for a sender that is trusted to send it. The memory is allocated when the first piece
+    /// arrives.
     ///
     /// # Errors
-    /// [`Full`]; then no room is taken.
+    /// [`Full`]; then nothing is taken.
     pub(crate) fn reserve(&mut self) -> Result<(), Full> {
-        self.grow(self.whole.unwrap_or(0))
+        let whole = self.whole.unwrap_or(0);
+        if let Some(share) = &mut self.share {
+            share.resize(whole)?;
+        }
+        self.reserved = whole;
+        Ok(())
+    }
+
+    /// The bytes of a body that arrived in one piece, without a copy. `pinned` is the most memory that the piece may keep in use, which the
+    /// budget counts. Returns the buffer if the piece is not the whole announced body.
+    pub(crate) fn whole_piece(mut self, piece: &Bytes, pinned: usize) -> Result<Bytes, Self> {
+        if !self.bytes.is_empty() || self.whole != Some(piece.len()) {
+            return Err(self);
+        }
+        Ok(match self.share.take() {
+            Some(mut share) => {
+                share.insist(pinned.max(piece.len()));
+                share.hold(piece.clone())
+            }
+            None => piece.clone(),
+        })
     }
 
     /// Appends the next piece.
@@ -41,7 +64,7 @@ impl BodyBuffer {
         if length > self.bytes.capacity() {
             // announced bytes that do not arrive take no room: the capacity doubles as pieces arrive, up to the announced length
             let doubled = self.bytes.capacity().saturating_mul(2);
-            let room = self.whole.map_or(doubled, |whole| whole.min(doubled)).max(length);
+            let room = self.whole.map_or(doubled, |whole| whole.min(doubled)).max(length).max(self.reserved);
             self.grow(room).or_else(|Full| self.grow(length))?;
         }
         self.bytes.extend_from_slice(piece);

@@ -1,5 +1,6 @@
 //! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use crate::config::{KeyConfig, LimitConfig};
 use crate::engine::breaker::Breaker;
 use crate::engine::failure::causes;
 pub use crate::engine::failure::{Failure, UploadError, innermost};
+pub(crate) use crate::engine::transport::READ_BUFFER;
 use crate::engine::transport::{SendError, Transport};
 
 /// The body of an upstream reply.
@@ -24,7 +26,7 @@ pub struct UpstreamCall {
     /// The method.
     pub method: Method,
     /// The path and query, byte for byte.
-    pub target: String,
+    pub target: Cow<'static, str>,
     /// Headers, without hop-by-hop ones.
     pub headers: HeaderMap,
     body: reqwest::Body,
@@ -33,7 +35,7 @@ pub struct UpstreamCall {
 impl UpstreamCall {
     /// Creates a call with a streamed body.
     #[must_use]
-    pub fn new<B>(method: Method, target: String, mut headers: HeaderMap, body: B) -> Self
+    pub fn new<B>(method: Method, target: Cow<'static, str>, mut headers: HeaderMap, body: B) -> Self
     where
         B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -51,7 +53,7 @@ impl UpstreamCall {
 
     /// Creates a call with a complete body.
     #[must_use]
-    pub fn whole(method: Method, target: String, headers: HeaderMap, body: Bytes) -> Self {
+    pub fn whole(method: Method, target: Cow<'static, str>, headers: HeaderMap, body: Bytes) -> Self {
         Self { method, target, headers, body: reqwest::Body::from(body) }
     }
 }

@@ -26,7 +26,10 @@ use crate::config::LimitConfig;
 use stream::{EofCheck, UpstreamStream};
 
 /// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
-const READ_BUFFER: usize = 128 * 1024;
+pub(crate) const READ_BUFFER: usize = 128 * 1024;
+
+/// The most headers of a reply, as many as of a request. For more, hyper would allocate 16 KB a reply.
+const MAX_HEADERS: usize = 100;
 
 /// If the upstream closes a connection within this time after a reply, it does not keep connections alive.
 const EARLY_CLOSE: Duration = Duration::from_secs(1);
@@ -139,7 +142,7 @@ impl Transport {
         let eof_check = EofCheck::default();
         let stream = TokioIo::new(UpstreamStream::new(stream, eof_check.clone()));
         let mut builder = http1::Builder::new();
-        let (sender, connection) = builder.max_buf_size(READ_BUFFER).max_headers(256).handshake(stream).await?;
+        let (sender, connection) = builder.max_buf_size(READ_BUFFER).max_headers(MAX_HEADERS).handshake(stream).await?;
         let (running, ended) = oneshot::channel();
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -6,8 +6,11 @@ use http_body_util::BodyExt;
 
 use crate::budget::BodyBuffer;
 use crate::budget::Share;
-use crate::engine::client::{Failure, ReplyBody, innermost};
+use crate::engine::client::{Failure, READ_BUFFER, ReplyBody, innermost};
 use crate::generation::reason::Reason;
+
+/// A piece of this size is not copied if it is the whole body. A smaller one is, because it would keep a whole read buffer in use.
+const LARGE_PIECE: usize = READ_BUFFER / 4;
 
 /// A completely buffered body, or the part that fits the limits.
 #[derive(Debug)]
@@ -46,6 +49,12 @@ pub(crate) async fn collect(
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure::Broken(innermost(&error)))?;
         let Ok(data) = frame.into_data() else { continue };
+        if data.len() >= LARGE_PIECE {
+            match buffer.whole_piece(&data, READ_BUFFER) {
+                Ok(all) => return Ok(BufferedReply::All(all)),
+                Err(unchanged) => buffer = unchanged,
+            }
+        }
         let full = buffer.push(&data).is_err();
         if full || buffer.len() as u64 > limit {
             let reason = if full { Reason::NoRoom } else { Reason::TooLarge };

@@ -228,11 +228,14 @@ impl Capture {
         };
         self.sequence(index);
         if let Some(rid) = chunk.rid.as_deref().filter(|_| self.sequences[index].tokens == 0) {
+            // most replies repeat the id that the request had
+            let known = self.plan.rids.get(index).map(|(known, _)| known).filter(|known| ***known == *rid);
+            let rid = known.map_or_else(|| rid.into(), Arc::clone);
             if self.plan.entropy_request.wanted {
-                self.entropy_writer.name(rid, index);
+                self.entropy_writer.name(&rid, index);
             }
             if let (true, Some(flight)) = (self.plan.stream, &mut self.flight) {
-                flight.add(rid.to_owned());
+                flight.add(rid);
             }
         }
         if chunk.top.is_none() {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use foldhash::quality::RandomState;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -119,7 +120,7 @@ type NamedSequence = (Arc<RequestEntry>, usize);
 /// The store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EntropyStore {
-    names: Arc<DashMap<Arc<str>, NamedSequence>>,
+    names: Arc<DashMap<Arc<str>, NamedSequence, RandomState>>,
     // held while entries are moved, never across an await
     ended: Arc<Mutex<EndedEntries>>,
     limits: StoreLimits,
@@ -215,17 +216,16 @@ pub struct EntropyWriter {
 
 impl EntropyWriter {
     /// Makes the request readable by `rid`, which names sequence `index`.
-    pub fn name(&self, rid: &str, index: usize) {
-        let is_ours = self.store.names.get(rid).map(|named| Arc::ptr_eq(&named.0, &self.entry));
+    pub fn name(&self, rid: &Arc<str>, index: usize) {
+        let is_ours = self.store.names.get(&**rid).map(|named| Arc::ptr_eq(&named.0, &self.entry));
         match is_ours {
             Some(true) => return,
             // a later request reuses the name, and keeps it
-            Some(false) if locked(&self.entry.names).iter().any(|name| **name == *rid) => return,
+            Some(false) if locked(&self.entry.names).iter().any(|name| name == rid) => return,
             Some(false) | None => {}
         }
-        let name: Arc<str> = rid.into();
-        locked(&self.entry.names).push(Arc::clone(&name));
-        self.store.names.insert(name, (Arc::clone(&self.entry), index));
+        locked(&self.entry.names).push(Arc::clone(rid));
+        self.store.names.insert(Arc::clone(rid), (Arc::clone(&self.entry), index));
     }
 
     /// Sets the session of the request. Later calls have no effect.
@@ -312,8 +312,8 @@ mod tests {
     async fn entropies_are_readable_while_the_request_runs_and_until_the_ttl() {
         let store = store(10, 1 << 20);
         let writer = store.begin();
-        writer.name("R", 0);
-        writer.name("R_1", 1);
+        writer.name(&"R".into(), 0);
+        writer.name(&"R_1".into(), 1);
         assert_eq!(store.read("R_1", None, 0).unwrap().1, Progress::default(), "known before its first token");
         writer.append(1, [0.5, 0.25], &[7, 8]);
         assert_eq!(store.read("R_1", None, 1).unwrap().1.entropy, [0.25]);
@@ -335,8 +335,8 @@ mod tests {
     async fn follower_is_notified_of_each_change_and_of_the_end() {
         let store = store(10, 1 << 20);
         let writer = store.begin();
-        writer.name("R", 0);
-        writer.name("R_3", 3);
+        writer.name(&"R".into(), 0);
+        writer.name(&"R_3".into(), 3);
         let first = store.follow("R", None).unwrap();
         let never = store.follow("R_3", None).unwrap();
         assert!(store.follow("R", Some(1)).is_none() && store.follow("unknown", None).is_none());
@@ -362,8 +362,8 @@ mod tests {
         let store = store(2, 1 << 20);
         for at in 0..4 {
             let writer = store.begin();
-            writer.name("same", 0);
-            writer.name(&format!("own-{at}"), 0);
+            writer.name(&"same".into(), 0);
+            writer.name(&format!("own-{at}").into(), 0);
             writer.append(0, [at as f32], &[]);
         }
         assert_eq!(store.take_evicted().entries, 2);
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(store.read("same", None, 0).unwrap().1.entropy, [3.0]);
         let small = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1000 });
         for at in 0..3 {
-            small.begin().name(&format!("{at}"), 0);
+            small.begin().name(&format!("{at}").into(), 0);
         }
         assert!(small.take_evicted().bytes >= 1 && small.size().1 <= 1000);
     }
@@ -381,9 +381,9 @@ mod tests {
     fn repeated_name_of_an_earlier_request_does_not_replace_a_later_one() {
         let store = store(10, 1 << 20);
         let (earlier, later) = (store.begin(), store.begin());
-        earlier.name("same", 0);
-        later.name("same", 1);
-        earlier.name("same", 0);
+        earlier.name(&"same".into(), 0);
+        later.name(&"same".into(), 1);
+        earlier.name(&"same".into(), 0);
         assert_eq!(store.follow("same", None).unwrap().index, 1);
         assert_eq!(locked(&earlier.entry.names).len(), 1);
     }

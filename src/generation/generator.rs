@@ -275,7 +275,7 @@ impl Generator {
     /// Reserves the request's ids. Unless the guard is off, none of them may be in flight. After a disconnected attempt (`is_repeat`) it
     /// first waits for that attempt's aborts to release them.
     async fn reserve_rids(&self, plan: &Plan, is_repeat: bool) -> Result<InFlight, Error> {
-        let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
+        let rids: Vec<Arc<str>> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
         let flights = &self.tools.flights;
         if is_repeat {
             let mut aborting = self.context.aborting.subscribe();

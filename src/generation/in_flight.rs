@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub struct InFlightIds {
     // held for the length of a few map operations, never across an await
-    ids: Arc<Mutex<BTreeMap<String, usize>>>,
+    ids: Arc<Mutex<BTreeMap<Arc<str>, usize>>>,
     /// Generations with an unknown id that the client may have chosen.
     unnamed: Arc<AtomicUsize>,
     /// Generations with an unknown id that the engine chooses.
@@ -38,10 +38,10 @@ impl Drop for UnknownRidGuard {
 
 /// A request with this id is running already.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RidInUse(pub String);
+pub struct RidInUse(pub Arc<str>);
 
 impl InFlightIds {
-    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<String, usize>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<Arc<str>, usize>) -> T) -> T {
         act(&mut self.ids.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -88,7 +88,7 @@ impl InFlightIds {
 
     /// Registers the ids of one request until the result is dropped.
     #[must_use]
-    pub fn start(&self, rids: impl IntoIterator<Item = String>) -> InFlight {
+    pub fn start(&self, rids: impl IntoIterator<Item = Arc<str>>) -> InFlight {
         let mut flight = InFlight { all: self.clone(), ids: HashSet::new(), unnamed: None };
         rids.into_iter().for_each(|rid| flight.add(rid));
         flight
@@ -98,9 +98,9 @@ impl InFlightIds {
     ///
     /// # Errors
     /// [`RidInUse`] with the first id that is running.
-    pub fn try_start(&self, rids: &[String]) -> Result<InFlight, RidInUse> {
+    pub fn try_start(&self, rids: &[Arc<str>]) -> Result<InFlight, RidInUse> {
         self.with(|ids| {
-            if let Some(live) = rids.iter().find(|rid| ids.contains_key(*rid)) {
+            if let Some(live) = rids.iter().find(|rid| ids.contains_key(&**rid)) {
                 return Err(RidInUse(live.clone()));
             }
             for rid in rids {
@@ -116,13 +116,13 @@ impl InFlightIds {
 #[derive(Debug)]
 pub struct InFlight {
     all: InFlightIds,
-    ids: HashSet<String>,
+    ids: HashSet<Arc<str>>,
     unnamed: Option<UnknownRidGuard>,
 }
 
 impl InFlight {
     /// Registers an id that the engine has returned.
-    pub fn add(&mut self, rid: String) {
+    pub fn add(&mut self, rid: Arc<str>) {
         if !self.ids.contains(&rid) {
             self.all.with(|ids| *ids.entry(rid.clone()).or_default() += 1);
             self.ids.insert(rid);
@@ -136,7 +136,7 @@ impl InFlight {
 
     /// The ids of this request.
     #[must_use]
-    pub fn ids(&self) -> Vec<String> {
+    pub fn ids(&self) -> Vec<Arc<str>> {
         self.ids.iter().cloned().collect()
     }
 
@@ -144,7 +144,7 @@ impl InFlight {
     /// prefix of an unknown id.
     #[must_use]
     pub fn may_abort(&self, rid: &str) -> bool {
-        let others = |ids: &mut BTreeMap<String, usize>| {
+        let others = |ids: &mut BTreeMap<Arc<str>, usize>| {
             let later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
             later.take_while(|(id, _)| id.starts_with(rid)).any(|(id, _)| !self.ids.contains(id))
         };
@@ -174,12 +174,12 @@ mod tests {
     #[test]
     fn prefix_of_another_request_id_is_not_aborted() {
         let flights = InFlightIds::default();
-        let one = flights.start(["job-1".to_owned()]);
-        let ten = flights.start(["job-10".to_owned()]);
+        let one = flights.start(["job-1".into()]);
+        let ten = flights.start(["job-10".into()]);
         assert!(flights.is_live("job-1") && !one.may_abort("job-1") && ten.may_abort("job-10"));
         drop(ten);
         assert!(one.may_abort("job-1") && !flights.is_live("job-10"));
-        let batch = flights.start(["R_1".to_owned(), "R_10".to_owned()]);
+        let batch = flights.start(["R_1".into(), "R_10".into()]);
         assert!(batch.may_abort("R_1"), "ids of the same request do not protect each other");
     }
 
@@ -187,8 +187,8 @@ mod tests {
     fn short_id_is_not_aborted_while_other_ids_are_unknown() {
         let flights = InFlightIds::default();
         let whole = "0123456789abcdef0123456789abcdef";
-        let short = flights.start(["a".to_owned()]);
-        let long = flights.start([whole.to_owned()]);
+        let short = flights.start(["a".into()]);
+        let long = flights.start([whole.into()]);
         let mut several = flights.start([]);
         several.add_unknown_rids(false);
         assert!(!short.may_abort("a") && flights.may_prefix_unknown_rid("a") && long.may_abort(whole));
@@ -196,7 +196,7 @@ mod tests {
             !flights.may_prefix_unknown_rid("agent-1") && !flights.may_prefix_unknown_rid("A"),
             "no engine id begins like this"
         );
-        several.add("s_0".to_owned());
+        several.add("s_0".into());
         assert!(several.may_abort("s_0"), "its own ids are known");
         let chat = flights.unnamed();
         drop(several);
@@ -215,10 +215,10 @@ mod tests {
     #[test]
     fn second_request_with_an_id_in_flight_is_refused() {
         let flights = InFlightIds::default();
-        let first = flights.try_start(&["a".to_owned(), "b".to_owned()]);
-        assert_eq!(flights.try_start(&["c".to_owned(), "b".to_owned()]).err(), Some(RidInUse("b".to_owned())));
+        let first = flights.try_start(&["a".into(), "b".into()]);
+        assert_eq!(flights.try_start(&["c".into(), "b".into()]).err(), Some(RidInUse("b".into())));
         assert!(!flights.is_live("c"), "a refused request registers no id");
         drop(first);
-        assert!(flights.try_start(&["b".to_owned()]).is_ok());
+        assert!(flights.try_start(&["b".into()]).is_ok());
     }
 }

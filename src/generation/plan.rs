@@ -1,5 +1,7 @@
 //! The plan of a request: what the client requested, what is requested upstream, and what is removed from the reply.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::config::EntropyConfig;
@@ -40,9 +42,9 @@ pub struct Plan {
     /// that the client requested.
     pub unforced: Option<RewrittenBody>,
     /// Request ids that are known before the engine answers, with the index of their sequence.
-    pub rids: Vec<(String, usize)>,
+    pub rids: Vec<(Arc<str>, usize)>,
     /// The client's own `rid` string, under which all sequences can be read.
-    pub rid: Option<String>,
+    pub rid: Option<Arc<str>>,
     /// The kind of the request.
     pub shape: RequestShape,
     /// The engine has a plugin, whose member may appear in a reply that did not request it.
@@ -82,14 +84,14 @@ impl Plan {
             rewrite(&facts, &plain, assigned_rid.as_deref(), false)
         });
         let rid = match &request.rid {
-            PerItem::One(rid) => Some(rid.clone()),
+            PerItem::One(rid) => Some(rid.as_str().into()),
             _ => None,
         };
         Ok(Self {
             entropy_request,
             n: request.n(),
             stream: request.stream == Some(true),
-            rids: known_rids(request, assigned_rid.as_deref()),
+            rids: known_rids(request, assigned_rid.as_ref()),
             items,
             body,
             echo,
@@ -178,13 +180,17 @@ fn wants_echo(request: &GenerateRequest, upstream: &Capabilities) -> bool {
 
 /// Returns an id for a request without one, so that it can be aborted and looked up before the engine returns its id. A batch gets a single
 /// string too, because routers forward a string but not a list. With n > 1 the engine always assigns random ids.
-fn assign_rid(request: &GenerateRequest) -> Option<String> {
+fn assign_rid(request: &GenerateRequest) -> Option<Arc<str>> {
     let unnamed = request.is_readable() && request.n() <= 1 && matches!(request.rid, PerItem::Absent);
     unnamed.then(rid::fresh)
 }
 
 /// The ids of the sequences, derived from the client's ids or from the assigned one.
-fn known_rids(request: &GenerateRequest, assigned_rid: Option<&str>) -> Vec<(String, usize)> {
-    let ids = assigned_rid.map_or_else(|| request.rids(), |rid| request.rids_named(rid));
-    ids.into_iter().enumerate().map(|(at, rid)| (rid, at)).collect()
+fn known_rids(request: &GenerateRequest, assigned_rid: Option<&Arc<str>>) -> Vec<(Arc<str>, usize)> {
+    let ids = match assigned_rid {
+        Some(rid) if request.batch().is_none() => return vec![(Arc::clone(rid), 0)],
+        Some(rid) => request.rids_named(rid),
+        None => request.rids(),
+    };
+    ids.into_iter().enumerate().map(|(at, rid)| (rid.into(), at)).collect()
 }

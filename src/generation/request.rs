@@ -1,5 +1,6 @@
 //! A request for a generation, independent of the client's API.
 
+use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -13,7 +14,7 @@ use crate::engine::request::GenerateRequest;
 use crate::session::Chat;
 
 /// A request's id, set once it is known.
-pub(crate) type RequestId = Arc<OnceLock<String>>;
+pub(crate) type RequestId = Arc<OnceLock<Arc<str>>>;
 
 /// A request for a generation, decoded from the client's API.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ pub struct RequestHead {
     /// The method.
     pub method: Method,
     /// Path and query.
-    pub target: String,
+    pub target: Cow<'static, str>,
     /// The headers.
     pub headers: HeaderMap,
 }

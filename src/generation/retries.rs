@@ -10,6 +10,7 @@ mod replay_buffer;
 mod shared_reply;
 mod wakers;
 
+use std::borrow::Cow;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +39,7 @@ pub struct RetryKey {
     /// The method.
     pub method: Method,
     /// Path and query, as they go upstream.
-    pub target: String,
+    pub target: Cow<'static, str>,
     /// `Authorization` and `X-Api-Key`: a client with other credentials must not get the reply.
     pub authorization: [Option<HeaderValue>; 2],
     /// The request id from a client header.

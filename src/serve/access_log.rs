@@ -130,7 +130,7 @@ impl Drop for Record {
             endpoint,
             method,
             status,
-            rid = self.rid.get().and_then(|rid| rid.get()),
+            rid = self.rid.get().and_then(|rid| rid.get()).map(|rid| &**rid),
             stream = is_streaming,
             prompt_tokens = observed.prompt_tokens,
             tokens = observed.tokens,

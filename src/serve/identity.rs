@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderName, header};
 
 use crate::config::{Config, SessionSource};
 use crate::engine::request::{SessionName, SessionNames};
@@ -94,7 +94,7 @@ impl Identity {
                 NameSource::Dedicated(_) => {}
             }
         }
-        Ok(Self { session: rid::fresh().into(), explicit: false, ignored })
+        Ok(Self { session: rid::fresh(), explicit: false, ignored })
     }
 
     /// Counts an ignored name, and logs the first one of each field.
@@ -120,7 +120,16 @@ pub(crate) fn in_path(path: &str) -> Option<(&str, &str)> {
     Some((&rest[..at], &rest[at..]))
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
+/// Headers that name a session, in the order of precedence.
+const SESSION_HEADERS: [(HeaderName, &str); 2] = [
+    (HeaderName::from_static("x-session-id"), "the header x-session-id"),
+    (HeaderName::from_static("proxy-x-session-id"), "the header proxy-x-session-id"),
+];
+
+/// The header that SGLang's router routes by.
+const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key");
+
+fn header(headers: &HeaderMap, name: HeaderName) -> Option<Cow<'_, str>> {
     single_value(headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes().trim_ascii())))
 }
 
@@ -142,9 +151,7 @@ fn candidates<'a>(
 ) -> impl Iterator<Item = Candidate<'a>> {
     let dedicated = |value, name| Candidate { value, source: NameSource::Dedicated(name) };
     let in_headers =
-        [("x-session-id", "the header x-session-id"), ("proxy-x-session-id", "the header proxy-x-session-id")];
-    let in_headers =
-        in_headers.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
+        SESSION_HEADERS.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
     let in_query = single_value(in_query).map(|value| dedicated(value, "the query member session_id"));
@@ -164,9 +171,7 @@ fn candidates<'a>(
         Some(match source {
             SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: NameSource::Shared("key") },
             SessionSource::User => Candidate { value: value(&body?.user)?, source: NameSource::Shared("user") },
-            SessionSource::RoutingKey => {
-                dedicated(header(headers, "x-smg-routing-key")?, "the header x-smg-routing-key")
-            }
+            SessionSource::RoutingKey => dedicated(header(headers, ROUTING_KEY)?, "the header x-smg-routing-key"),
         })
     });
     in_headers.chain(in_query).chain(in_body).chain(configured)

@@ -61,11 +61,11 @@ mod tests {
         let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
         let (first, second, nameless) = (store.begin(), store.begin(), store.begin());
         first.set_session("a".into());
-        first.name("r", 0);
-        first.name("r-0", 0);
-        first.name("r-1", 1);
+        first.name(&"r".into(), 0);
+        first.name(&"r-0".into(), 0);
+        first.name(&"r-1".into(), 1);
         first.append(1, [0.5, 0.25], &[7, 8]);
-        second.name("s", 0);
+        second.name(&"s".into(), 0);
         let shown = |session: Option<&str>| -> Vec<(Arc<str>, usize, usize)> {
             store.running(session, 10).into_iter().map(|found| (found.rid, found.index, found.tokens)).collect()
         };
@@ -84,7 +84,7 @@ mod tests {
     fn ids_are_empty_unless_there_is_one_per_entropy() {
         let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
         let writer = store.begin();
-        writer.name("r", 0);
+        writer.name(&"r".into(), 0);
         writer.append(0, [0.5, 0.25], &[7]);
         assert_eq!(store.read("r", None, 0).unwrap().1.ids, [0; 0]);
     }

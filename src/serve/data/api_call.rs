@@ -107,7 +107,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
         Ok((ApiGeneration { request, chat, encoder }, digest)) => {
             let mut headers = call.request.into_parts().0.headers;
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.to_owned(), headers };
+            let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.into(), headers };
             let identity =
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
             let decoded = DecodedGeneration { request, identity, digest, chat, reads: EventAccess::Fields };

@@ -1,5 +1,6 @@
 //! Forwards requests that are not captured. Bodies are streamed in both directions, byte for byte.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use crate::engine::client::{Failure, Reply, UpstreamCall};
 use crate::engine::forwarded::ForwardedBody;
 use crate::engine::headers;
-use crate::engine::routes::{Kind, Route};
+use crate::engine::routes::{self, Kind, Route};
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
@@ -81,8 +82,9 @@ pub(crate) fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
 
 /// The path and query of a request. The authority of an absolute target is ignored, because the settings name the upstream.
 #[must_use]
-pub(crate) fn target(uri: &http::Uri) -> String {
-    uri.path_and_query().map_or_else(|| uri.path().to_owned(), |target| target.as_str().to_owned())
+pub(crate) fn target(uri: &http::Uri) -> Cow<'static, str> {
+    let target = uri.path_and_query().map_or_else(|| uri.path(), |target| target.as_str());
+    if target == routes::GENERATE.endpoint { routes::GENERATE.endpoint.into() } else { target.to_owned().into() }
 }
 
 /// Returns the headers that are sent upstream.

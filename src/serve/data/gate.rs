@@ -63,7 +63,7 @@ pub(crate) async fn control(
     if abort_relay::are_sent_to_engines(state) {
         return Ok(abort_relay::send_to_engines(state, &headers, &Bytes::from(body)).await);
     }
-    let call = UpstreamCall::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
+    let call = UpstreamCall::whole(Method::POST, ABORT.into(), headers, Bytes::from(body));
     Ok(forwarded(state, send(&state.client, &state.metrics, route, call).await?))
 }
 

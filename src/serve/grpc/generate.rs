@@ -70,7 +70,7 @@ impl Generate for GenerateService {
         }
         let head = RequestHead {
             method: Method::POST,
-            target: routes::GENERATE.endpoint.to_owned(),
+            target: routes::GENERATE.endpoint.into(),
             headers: self.headers(metadata),
         };
         let session = (!session.is_empty()).then(|| Arc::from(session));
