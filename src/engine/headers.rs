@@ -15,6 +15,10 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// Removes the hop-by-hop headers, including those that `Connection` names.
 pub fn end_hop(headers: &mut HeaderMap) {
+    // most messages have none
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name) || *name == header::TE) {
+        return;
+    }
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -19,12 +19,13 @@ pub(super) struct ReadTimeout {
     budget: Duration,
     /// When the current wait began; `None` while nothing polls for bytes.
     since: Option<Instant>,
-    sleep: Pin<Box<Sleep>>,
+    /// Created by the first wait: most bodies have arrived when they are read.
+    sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl ReadTimeout {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, budget: limit, since: None, sleep: Box::pin(tokio::time::sleep(limit)) }
+        Self { limit, budget: limit, since: None, sleep: None }
     }
 
     /// Records received bytes, which ends the current wait.
@@ -41,12 +42,13 @@ impl ReadTimeout {
 
     /// Starts a wait, or continues it; ready when the budget is spent.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.limit)));
         if self.since.is_none() {
             let now = Instant::now();
             self.since = Some(now);
-            self.sleep.as_mut().reset(now + self.budget);
+            sleep.as_mut().reset(now + self.budget);
         }
-        self.sleep.as_mut().poll(cx)
+        sleep.as_mut().poll(cx)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
 
 use crate::api::native::{self, NativeEncoder};
@@ -23,10 +23,13 @@ use crate::serve::proxy_state::ProxyState;
 use crate::session::Chat;
 
 /// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine reads the request id from this header, so the body must not have one.
-const OVERRIDE_RID: &str = "x-override-rid";
+const OVERRIDE_RID: HeaderName = HeaderName::from_static("x-override-rid");
 
 /// The number of earlier attempts of this call. The SDKs that most agents use send this header.
-const RETRY_COUNT: &str = "x-stainless-retry-count";
+const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+
+/// The client marks the last call of its session with this header.
+const SESSION_DONE: HeaderName = HeaderName::from_static("x-session-done");
 
 /// A generation, decoded from the body of an API's request.
 #[derive(Debug)]
@@ -157,7 +160,7 @@ pub(crate) async fn run(
 /// Whether the client marks this call as the last one of its session.
 #[must_use]
 pub(crate) fn is_last(headers: &HeaderMap) -> bool {
-    let value = headers.get("x-session-done").and_then(|value| value.to_str().ok());
+    let value = headers.get(SESSION_DONE).and_then(|value| value.to_str().ok());
     value.is_some_and(|value| !matches!(value.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
 }
 

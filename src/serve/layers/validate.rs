@@ -27,6 +27,15 @@ fn host(version: Version, headers: &HeaderMap) -> Result<(), Error> {
 }
 
 fn is_host(host: &HeaderValue) -> bool {
+    // a plain name or address without a port, or with one that cannot be too large, needs no parser
+    let (name, port) = match host.as_bytes().iter().position(|byte| *byte == b':') {
+        Some(colon) => (&host.as_bytes()[..colon], &host.as_bytes()[colon + 1..]),
+        None => (host.as_bytes(), &b""[..]),
+    };
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    if !name.is_empty() && name.iter().all(is_plain) && port.len() < 5 && port.iter().all(u8::is_ascii_digit) {
+        return true;
+    }
     let Some(host) = host.to_str().ok().filter(|host| host.parse::<Authority>().is_ok()) else { return false };
     let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
