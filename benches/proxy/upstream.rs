@@ -65,7 +65,8 @@ pub fn main() {
     });
 }
 
-async fn accept(listener: TcpListener, server: Server, cache: ReplyCache) {
+/// Answers requests on this listener with canned replies.
+pub async fn accept(listener: TcpListener, server: Server, cache: ReplyCache) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
