@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -107,3 +107,6 @@ test-gpu: ## the device tests on a GPU
 
 bench-gpu: ## bytes read per second, rows from pinned memory, latency and crossover, on a GPU (some minutes, 3 GB there and here)
 	cargo bench --bench device
+
+gpu-bundle: ## the programs of test-gpu and bench-gpu, stripped, for a GPU machine without Rust (ten minutes, less than 64 MiB)
+	bash tests/cuda/bundle.sh

@@ -20,10 +20,17 @@ pub struct Fixture {
     pub truth: Option<Value>,
 }
 
+/// The folder of the recordings. cargo sets the variable for tests as well; a test program that was carried to another machine gets it
+/// there.
+fn root() -> PathBuf {
+    let repository = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
+    Path::new(&repository).join("tests/fixtures")
+}
+
 impl Fixture {
     /// Every recording whose server answered.
     pub fn all() -> Vec<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let root = root();
         let mut found: Vec<Self> = folders(&root).iter().filter_map(|folder| Self::read(&root, folder)).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         assert!(found.len() > 400, "there are {} recordings", found.len());
@@ -32,7 +39,7 @@ impl Fixture {
 
     /// The recording with this name.
     pub fn named(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let root = root();
         Self::read(&root, &root.join(name)).unwrap_or_else(|| panic!("no recording {name}"))
     }
 

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Builds the device tests and the device bench as stripped programs, for a GPU machine without Rust and without registries.
+#
+#   bash tests/cuda/bundle.sh           here: fills target/gpu-bundle
+#   bash target/gpu-bundle/run test     there, in the root of a copy of the repository: what `make test-gpu` runs
+#   bash target/gpu-bundle/run bench    there: what `make bench-gpu` runs
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bundle=target/gpu-bundle
+most=$((64 * 1024 * 1024))
+
+# The program that cargo built for a target of this name.
+built() {
+    python3 -c '
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("target", {}).get("name") == sys.argv[1] and message.get("executable"):
+        print(message["executable"])
+' "$1" | tail -1
+}
+
+rm -rf "$bundle"
+mkdir -p "$bundle"
+cargo test --release --no-run --lib --test integration --message-format json >"$bundle/messages"
+cargo bench --no-run --bench device --message-format json >>"$bundle/messages"
+for name in tokentap:lib integration:integration device:device; do
+    program=$(built "${name%:*}" <"$bundle/messages")
+    [ -n "$program" ] || { echo "cargo built no program for ${name%:*}" >&2; exit 1; }
+    strip -s -o "$bundle/${name#*:}" "$program"
+done
+rm "$bundle/messages"
+
+cat >"$bundle/run" <<'RUN'
+#!/usr/bin/env bash
+# The device tests or the device bench. Run it in the root of a copy of the repository, whose recordings the tests read.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export CARGO_MANIFEST_DIR=$PWD
+case ${1:-} in
+test)
+    "$here/integration" --ignored device:: --test-threads 1
+    "$here/lib" --ignored --exact logits::cuda::tests::submitted_jobs_are_answered_before_the_device_is_dropped
+    TOKENTAP_ENTROPY_BACKEND=cuda "$here/integration" recordings:: truth::shapes:: --test-threads 2
+    ;;
+bench) shift && "$here/device" "$@" ;;
+*) echo "usage: $0 test | bench [ROWS...]" >&2 && exit 2 ;;
+esac
+RUN
+chmod +x "$bundle/run"
+
+size=$(du -sb "$bundle" | cut -f1)
+du -h "$bundle"/*
+[ "$size" -le "$most" ] || { echo "$bundle has $size bytes, more than $most" >&2; exit 1; }
+echo "$bundle: $size bytes"
