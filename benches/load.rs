@@ -33,6 +33,7 @@ mod streams;
 #[path = "load/system.rs"]
 mod system;
 #[path = "load/tap.rs"]
+#[allow(dead_code, reason = "the bench of pauses uses all of it")]
 mod tap;
 #[path = "load/times.rs"]
 mod times;

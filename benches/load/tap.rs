@@ -21,6 +21,22 @@ impl Tap {
 
     /// The same with these variables of the environment.
     pub async fn start_with(upstream: SocketAddr, flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut tap = Self::spawn_with(upstream, flags, environment);
+        let limit = Instant::now() + Duration::from_secs(20);
+        while !tap.is_ready().await {
+            assert!(matches!(tap.child.try_wait(), Ok(None)), "tokentap has ended");
+            assert!(Instant::now() < limit, "tokentap does not become ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tap
+    }
+
+    /// Starts it without waiting.
+    pub fn spawn(upstream: SocketAddr, flags: &[&str]) -> Self {
+        Self::spawn_with(upstream, flags, &[])
+    }
+
+    fn spawn_with(upstream: SocketAddr, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let binary = std::env::var("TOKENTAP").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tokentap").to_owned());
         let [data, control] = [free(), free()];
         let mut command = Command::new(&binary);
@@ -31,14 +47,7 @@ impl Tap {
         command.args(["--listen", &data.to_string(), "--control-listen", &control.to_string()]).args(flags);
         command.envs(environment.iter().copied());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let mut tap = Self { child: child.unwrap_or_else(|error| panic!("{binary}: {error}")), data, control };
-        let limit = Instant::now() + Duration::from_secs(20);
-        while !tap.is_ready().await {
-            assert!(matches!(tap.child.try_wait(), Ok(None)), "tokentap has ended");
-            assert!(Instant::now() < limit, "tokentap does not become ready");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        tap
+        Self { child: child.unwrap_or_else(|error| panic!("{binary}: {error}")), data, control }
     }
 
     /// Whether the probe has ended, by the `entropy_info` of a first generation.
