@@ -147,9 +147,25 @@ enum Head<'a> {
     },
 }
 
+/// The start of the head of a turn, as it is written.
+const TURN: &[u8] = br#"{"kind":"turn","#;
+
+/// The head of a turn. Parsing a [`Head`] copies its members until the kind is known; most records are turns, so their heads are parsed
+/// without that.
+#[derive(Deserialize)]
+struct TurnHead {
+    session: Arc<str>,
+    #[serde(default)]
+    birth: Option<Uid>,
+    id: u32,
+    parent: Option<u32>,
+    about: TurnMetadata,
+    lengths: Vec<u32>,
+}
+
 impl Record {
     /// The approximate bytes that it takes in memory, for limits.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(in crate::session) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
         match self {
             Self::Turn { turn, .. } => own + turn.bytes(),
@@ -195,25 +211,13 @@ impl Record {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk()?;
         let (head, arrays) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        if head.starts_with(TURN) {
+            return serde_json::from_slice::<TurnHead>(head).ok()?.with_arrays(arrays);
+        }
         Some(match serde_json::from_slice(head).ok()? {
             Head::Turn { session, birth, id, parent, about, lengths } => {
-                let (mut rest, mut lengths) = (arrays, lengths.iter());
-                let mut next = || -> Option<&[[u8; 4]]> {
-                    let count = usize::try_from(*lengths.next()?).ok()?;
-                    let (array, after) = rest.split_at_checked(count.checked_mul(4)?)?;
-                    rest = after;
-                    Some(array.as_chunks().0)
-                };
-                let turn = Turn {
-                    id,
-                    parent,
-                    prompt: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
-                    response: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
-                    logprobs: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-                    entropy: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-                    about: about.into_owned(),
-                };
-                Self::Turn { session: key(&session, birth), turn: Arc::new(turn) }
+                let (session, about, lengths) = (session.into(), about.into_owned(), lengths.into_owned());
+                return TurnHead { session, birth, id, parent, about, lengths }.with_arrays(arrays);
             }
             Head::Reward { session, birth, leaf, reward, version } => {
                 Self::Reward { session: key(&session, birth), leaf, reward: Arc::new(reward.into_owned()), version }
@@ -227,6 +231,30 @@ impl Record {
             }
             Head::Policy { epoch, version } => Self::Policy { epoch, version: version.map(Into::into) },
         })
+    }
+}
+
+impl TurnHead {
+    /// The record with the arrays after the head; `None` if they are too short.
+    fn with_arrays(self, arrays: &[u8]) -> Option<Record> {
+        let Self { session, birth, id, parent, about, lengths } = self;
+        let (mut rest, mut lengths) = (arrays, lengths.iter());
+        let mut next = || -> Option<&[[u8; 4]]> {
+            let count = usize::try_from(*lengths.next()?).ok()?;
+            let (array, after) = rest.split_at_checked(count.checked_mul(4)?)?;
+            rest = after;
+            Some(array.as_chunks().0)
+        };
+        let turn = Turn {
+            id,
+            parent,
+            prompt: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
+            response: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
+            logprobs: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            entropy: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            about,
+        };
+        Some(Record::Turn { session: SessionKey { name: session, birth }, turn: Arc::new(turn) })
     }
 }
 
@@ -458,6 +486,16 @@ mod tests {
         let record = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
         let Some(Record::Turn { turn, .. }) = Record::decode(&bytes(&record)) else { panic!("it is a turn") };
         assert_eq!(turn.logprobs[0].to_bits(), nan.to_bits());
+    }
+
+    #[test]
+    fn heads_of_turns_are_parsed_in_any_layout() {
+        let head = r#"{"kind":"turn","session":"s","id":3,"parent":null,"about":{},"lengths":[0,0,0,0]}"#;
+        let decoded = |head: &str| Record::decode(&[&(head.len() as u32).to_le_bytes(), head.as_bytes()].concat());
+        let written = decoded(head);
+        assert!(matches!(written, Some(Record::Turn { .. })));
+        assert_eq!(decoded(&head.replace("{\"kind\"", "{ \"kind\"")), written);
+        assert_eq!(decoded(&head.replace("\"kind\":\"turn\",", "").replace("]}", "],\"kind\":\"turn\"}")), written);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(super) struct Encoder {
 pub(super) struct Decoder {
     zstd: Decompressor<'static>,
     payload: Vec<u8>,
+    /// The decompressed payload. A new buffer for each record would cost as much as the decompression, by the page faults.
+    plain: Vec<u8>,
 }
 
 /// A decoded frame.
@@ -156,7 +158,7 @@ impl Encoder {
 
 impl Decoder {
     pub(super) fn try_new() -> io::Result<Self> {
-        Ok(Self { zstd: Decompressor::new()?, payload: Vec::new() })
+        Ok(Self { zstd: Decompressor::new()?, payload: Vec::new(), plain: Vec::new() })
     }
 
     /// Decodes the next frame of a source that has `rest` bytes left.
@@ -194,16 +196,20 @@ impl Decoder {
         // the checksum matches, so a payload that cannot be decoded comes from a later version
         let record = match flags {
             0 => Record::decode(&self.payload),
-            ZSTD => self.unpack().and_then(|plain| Record::decode(&plain)),
+            ZSTD => self.unpack().and_then(|()| Record::decode(&self.plain)),
             _ => None,
         };
         Ok(record.map_or(Frame::Unknown(whole), |record| Frame::Record(record, whole)))
     }
 
-    fn unpack(&mut self) -> Option<Vec<u8>> {
+    fn unpack(&mut self) -> Option<()> {
         let size = get_frame_content_size(&self.payload).ok()??;
         let size = usize::try_from(size).ok().filter(|size| *size <= MAX_PAYLOAD)?;
-        self.zstd.decompress(&self.payload, size).ok()
+        self.plain.clear();
+        self.plain.shrink_to(KEEP);
+        self.plain.reserve(size);
+        let written = self.zstd.decompress_to_buffer(&self.payload, &mut self.plain).ok()?;
+        (written == size).then_some(())
     }
 }
 
