@@ -1,10 +1,13 @@
 //! An index of the conversations of a session by their digests. It detects how a later call changed an earlier conversation.
 
-use std::collections::HashMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, Digest, Turn};
+use super::incremental_map::IncrementalMap;
+use super::{Cause, Digest, Fault, Turn};
+
+/// The most turns that [`ConversationIndex::answers`] returns. More replies to one conversation are not compared with the reply that a
+/// client repeats.
+const ANSWERS: usize = 64;
 
 /// Digests of the parts of a conversation that clients usually change one at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,27 +42,46 @@ pub struct Prefix {
 /// The turns that answer a conversation, by its digests.
 #[derive(Debug, Default)]
 pub(super) struct ConversationIndex {
-    conversations: HashMap<Digest, Vec<u32>>,
+    conversations: IncrementalMap<Digest, Answers>,
     /// The latest turn with each body.
-    bodies: HashMap<Digest, u32>,
+    bodies: IncrementalMap<Digest, u32>,
     /// The latest turn with each shape.
-    shapes: HashMap<Digest, u32>,
+    shapes: IncrementalMap<Digest, u32>,
+}
+
+/// The turns that answer one conversation, in commit order.
+#[derive(Debug, Default)]
+struct Answers {
+    trainable: Vec<u32>,
+    /// The other turns with a place and sampled tokens.
+    others: Vec<u32>,
+}
+
+impl Answers {
+    const NONE: Self = Self { trainable: Vec::new(), others: Vec::new() };
 }
 
 impl ConversationIndex {
     /// Adds a turn. A turn without a chat is ignored.
     pub(super) fn insert(&mut self, turn: &Turn) {
         let Some(chat) = &turn.about.chat else { return };
-        self.conversations.entry(chat.conversation).or_default().push(turn.id);
+        let answers = self.conversations.get_or_insert(chat.conversation, Answers::default());
+        match turn.about.fault {
+            _ if turn.about.cause == Cause::Unplaced => {}
+            None if turn.is_trainable() => answers.trainable.push(turn.id),
+            fault if fault.is_none_or(Fault::has_sampled_tokens) => answers.others.push(turn.id),
+            _ => {}
+        }
         if let Some(fingerprint) = &chat.fingerprint {
             self.bodies.insert(fingerprint.body, turn.id);
             self.shapes.insert(fingerprint.shape, turn.id);
         }
     }
 
-    /// The turns that answer this conversation, in commit order.
-    pub(super) fn answers(&self, conversation: Digest) -> &[u32] {
-        self.conversations.get(&conversation).map_or(&[], Vec::as_slice)
+    /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64.
+    pub(super) fn answers(&self, conversation: Digest) -> impl Iterator<Item = u32> + '_ {
+        let Answers { trainable, others } = self.conversations.get(&conversation).unwrap_or(const { &Answers::NONE });
+        trainable.iter().rev().chain(others.iter().rev()).copied().take(ANSWERS)
     }
 
     /// The change that a call made to the recorded conversations; `None` if the digests do not show one. `prefixes` are the prefixes of the
@@ -72,9 +94,9 @@ impl ConversationIndex {
         edited: bool,
     ) -> Option<Cause> {
         let deepest = |index: &dyn Fn(&Prefix) -> bool| prefixes.iter().rposition(index);
-        let same = deepest(&|prefix| self.conversations.contains_key(&prefix.conversation));
-        let body = deepest(&|prefix| self.bodies.contains_key(&prefix.body));
-        let shape = deepest(&|prefix| self.shapes.contains_key(&prefix.shape));
+        let same = deepest(&|prefix| self.conversations.contains(&prefix.conversation));
+        let body = deepest(&|prefix| self.bodies.contains(&prefix.body));
+        let shape = deepest(&|prefix| self.shapes.contains(&prefix.shape));
         let fingerprint = |turn: Option<&u32>| turns[*turn? as usize].about.chat.as_ref()?.fingerprint.as_ref();
         if body > same {
             let recorded = fingerprint(self.bodies.get(&prefixes[body?].body))?;

@@ -26,6 +26,11 @@ impl TurnCounts {
         *self.causes.entry(turn.about.cause).or_default() += 1;
     }
 
+    /// Whether a turn has this fault.
+    pub(super) fn has(&self, fault: Fault) -> bool {
+        self.faults.contains_key(&fault)
+    }
+
     /// Turns that are not trained, by the name of their fault.
     #[must_use]
     pub fn faults(&self) -> Vec<(&'static str, usize)> {

@@ -18,8 +18,13 @@ const PER_LOCK: usize = 64;
 /// Turns of the longest session that is walked on the caller's thread. The caller may be a task, so longer sessions use a blocking thread.
 const SHORT: u32 = 256;
 
-/// Sessions that a caller checks on its own thread to make room.
-const CHECKS: usize = 512;
+/// The work of a caller that makes room on its own thread, in units of [`eviction_work`]. It takes about half a millisecond.
+const OWN_WORK: u64 = 512;
+
+/// The work of checking a session is 1; this is the work of evicting it. A unit takes about a microsecond.
+fn eviction_work(turns: u32, bytes: u64) -> u64 {
+    8 + u64::from(turns) + bytes / (64 << 10)
+}
 
 /// Runs work that may take long on a blocking thread, or inline without a runtime.
 fn off_runtime(work: impl FnOnce() + Send + 'static) {
@@ -32,18 +37,21 @@ fn off_runtime(work: impl FnOnce() + Send + 'static) {
 impl Store {
     /// Publishes the paths of a session that were not published before.
     pub(super) fn finish(&self, session: &Arc<Session>) {
-        let _finishing = session.finishing();
+        let mut publication = session.publication();
         // before the turns are counted: a call that ends later marks the session as open again
         self.order().mark_published(session);
-        let Some(turns) = session.unpublished() else { return };
-        let leaves = View::new(&session.turns(turns)).leaves().exported;
+        let Some(count) = session.live_turns().filter(|turns| publication.advance(*turns)) else { return };
+        let turns = session.turns(count);
+        let leaves = View::new(&turns).leaves().exported;
         for leaves in leaves.chunks(PER_LOCK) {
-            let claimed = session.claim(leaves);
+            let claim = |leaf: &u32| Some((*leaf, publication.claim(&turns, *leaf)?));
+            let claimed: Vec<_> = leaves.iter().filter_map(claim).collect();
             // the order stays locked, so that the numbers in the log rise
             let mut order = self.order();
-            for (number, leaf) in session.publish(turns, &claimed, || order.next_finished()) {
-                order.finished.push_back((number, Arc::clone(&session.id)));
-                self.ledger.append_unacknowledged(Record::Finished { session: session.key(), leaf, turns, number });
+            for (number, leaf) in session.publish(count, &claimed, || order.next_finished()) {
+                order.finished.push(number, Arc::clone(&session.id));
+                let record = Record::Finished { session: session.key(), leaf, turns: count, number };
+                self.ledger.append_unacknowledged(record);
                 self.feed.send_finished(number);
             }
         }
@@ -76,12 +84,12 @@ impl Store {
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
     pub(super) fn evict(&self) {
-        self.evict_within(usize::MAX, u32::MAX);
+        self.evict_within(u64::MAX);
     }
 
     /// Like [`Store::evict`], for tasks: a blocking thread does what takes longer.
     pub(super) fn evict_soon(self: &Arc<Self>) {
-        if self.evict_within(CHECKS, SHORT) || self.evicting.swap(true, Ordering::Relaxed) {
+        if self.evict_within(OWN_WORK) || self.evicting.swap(true, Ordering::Relaxed) {
             return;
         }
         let store = Arc::clone(self);
@@ -91,20 +99,24 @@ impl Store {
         });
     }
 
-    /// Checks at most `checks` sessions, none of them longer than `longest`. Returns whether nothing is left to evict.
-    fn evict_within(&self, checks: usize, longest: u32) -> bool {
+    /// Does at most this much work. Returns whether nothing is left to evict.
+    fn evict_within(&self, mut work: u64) -> bool {
         let now = Instant::now();
         let mut passed = 0;
-        for _ in 0..checks {
+        loop {
             let Some((tick, reason, session)) = self.due(now, passed) else { return true };
-            passed = tick + 1;
+            let Some(left) = work.checked_sub(1) else { return false };
+            (work, passed) = (left, tick + 1);
             let unused = |state: &State| !self.is_used(state, &session.id);
-            if !unused(&session.state()) {
-                continue;
-            }
-            if session.is_longer_than(longest) {
-                return false;
-            }
+            let needed = {
+                let state = session.state();
+                if !unused(&state) {
+                    continue;
+                }
+                eviction_work(state.forest.next_id(), state.bytes)
+            };
+            let Some(left) = work.checked_sub(needed) else { return false };
+            work = left;
             // publishes the paths first, so that a reader of finished paths learns that it missed them
             self.finish(&session);
             let mut order = self.order();
@@ -118,7 +130,6 @@ impl Store {
                 self.observer.session_evicted(reason);
             }
         }
-        false
     }
 
     /// The next session to evict, from tick `from` on, and the reason.
@@ -156,5 +167,16 @@ impl Store {
         order.remove(session, bytes);
         self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));
         Some(ack)
+    }
+}
+
+impl Drop for Session {
+    /// Frees a large session on a blocking thread. The last reference may be that of a task, such as a call that ends after its session was
+    /// deleted.
+    fn drop(&mut self) {
+        let (replies, state) = self.take();
+        if eviction_work(state.forest.next_id(), state.bytes) > OWN_WORK {
+            off_runtime(move || drop((replies, state)));
+        }
     }
 }

@@ -55,6 +55,12 @@ impl Fault {
         Self::Forwarded,
     ];
 
+    /// Whether the recorded tokens of such a turn are the sampled tokens, up to the end of the reply or to where it was cut off. The tokens
+    /// of a `forwarded` turn are those that the engine reported.
+    pub(super) fn has_sampled_tokens(self) -> bool {
+        matches!(self, Self::Aborted | Self::Disconnected | Self::Broken | Self::Forwarded)
+    }
+
     /// The name in exports, logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -8,38 +8,59 @@ mod branch;
 mod leaves;
 mod radix;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use radix::{Part, ROOT, RadixTree};
 
 use super::conversation::ConversationIndex;
+use super::incremental_map::IncrementalMap;
+use super::segmented_vec::SegmentedVec;
 use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
 
 /// The turns of a session.
 #[derive(Debug, Default)]
 pub struct Forest {
     turns: Vec<Arc<Turn>>,
-    roots: Vec<Stem>,
-    /// By turn: the prompts that continue it.
-    children: Vec<Vec<Stem>>,
+    /// The prompts of all turns.
+    stems: SegmentedVec<Stem>,
+    /// The prompts of roots.
+    roots: Stems,
+    places: SegmentedVec<Place>,
     tokens: RadixTree,
-    /// By turn: the node of `tokens` at which it ends; [`ROOT`] if its tokens are not known from its root on.
-    ends: Vec<u32>,
-    /// By a parent and the node of `tokens` at which a prompt ends: the index of the prompt among the stems of the parent.
-    prompts: HashMap<(Option<u32>, u32), u32>,
+    /// By a parent and the node of `tokens` at which a prompt ends: the index of the prompt in `stems`.
+    prompts: IncrementalMap<(Option<u32>, u32), u32>,
     conversations: ConversationIndex,
     /// Turns that a later turn replaces.
     superseded: HashSet<u32>,
     counts: TurnCounts,
 }
 
+/// The place of a turn.
+#[derive(Debug, Default)]
+struct Place {
+    /// The prompts that continue it.
+    children: Stems,
+    /// The node of `tokens` at which it ends; [`ROOT`] if its tokens are not known from its root on.
+    end: u32,
+    /// The turn before it that sampled the same prompt after the same parent.
+    sample_before: Option<u32>,
+}
+
+/// The prompts after a turn, or those of the roots: the first and the last one. Each has the index of the next.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stems(Option<(u32, u32)>);
+
 /// Turns that sampled the same prompt after the same parent.
 #[derive(Debug)]
 struct Stem {
-    prompt: Arc<[u32]>,
-    turns: Vec<u32>,
-    /// Whether one of them has a sampled token.
+    /// The first turn, whose prompt the others share.
+    first: u32,
+    /// The latest turn; each has the turn before it.
+    last: u32,
+    /// The next prompt after the same parent.
+    next: Option<u32>,
+    /// Whether one of the turns has a sampled token.
     is_sampled: bool,
 }
 
@@ -63,10 +84,9 @@ impl Forest {
         &self.turns
     }
 
-    /// The turns that answer this conversation, in commit order.
-    #[must_use]
-    pub fn answers(&self, conversation: Digest) -> &[u32] {
-        self.conversations.answers(conversation)
+    /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64.
+    pub fn answers(&self, conversation: Digest) -> impl Iterator<Item = &Arc<Turn>> {
+        self.conversations.answers(conversation).map(|turn| &self.turns[turn as usize])
     }
 
     /// The change that a call made to the recorded conversations; `None` if they do not show one.
@@ -91,7 +111,7 @@ impl Forest {
         let cause = match (&same, parent) {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
-            (None, None) if self.roots.is_empty() => Cause::First,
+            (None, None) if stems.is_empty() => Cause::First,
             (None, _) => self.branches(parent, rest, history_change).unwrap_or(match parent {
                 Some(_) => Cause::Forks,
                 None => Cause::NewConversation,
@@ -105,7 +125,8 @@ impl Forest {
     pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
         let stem = self.prompts.get(&(parent, node))?;
-        Some(Arc::clone(&self.stems(parent)[*stem as usize].prompt))
+        let first = self.stems[*stem as usize].first;
+        Some(Arc::clone(&self.turns[first as usize].prompt))
     }
 
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent was added before.
@@ -113,43 +134,57 @@ impl Forest {
         debug_assert_eq!(turn.id, self.next_id());
         self.count(&turn);
         self.conversations.insert(&turn);
-        self.children.push(Vec::new());
         self.turns.push(Arc::clone(&turn));
-        let end = if turn.about.cause == Cause::Unplaced { ROOT } else { self.index(&turn) };
-        self.ends.push(end);
+        self.places.push(Place { end: ROOT, ..Place::default() });
+        if turn.about.cause != Cause::Unplaced {
+            self.index(&turn);
+        }
     }
 
-    /// Makes a turn known to [`Forest::place`]; returns where it ends in `tokens`.
-    fn index(&mut self, turn: &Turn) -> u32 {
+    /// Makes a turn known to [`Forest::place`].
+    fn index(&mut self, turn: &Turn) {
         let from = self.end(turn.parent);
         let prompt = self.tokens.insert(&self.turns, from, (turn.id, Part::Prompt));
-        let stems = match turn.parent {
-            Some(parent) => &mut self.children[parent as usize],
-            None => &mut self.roots,
-        };
-        let new = u32::try_from(stems.len()).expect("there are fewer prompts than turns");
-        let stem = *self.prompts.entry((turn.parent, prompt)).or_insert(new);
-        if stem == new {
-            stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: Vec::new(), is_sampled: false });
-        }
-        let stem = &mut stems[stem as usize];
-        stem.turns.push(turn.id);
-        stem.is_sampled |= !turn.response.is_empty();
+        let sample_before = self.add_sample(turn, prompt);
         let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
         // a turn without a sampled token is never a parent: it would add nothing
         if !turn.response.is_empty() {
             self.tokens.end(&self.turns, end, turn.id);
         }
-        end
+        let place = &mut self.places[turn.id as usize];
+        (place.end, place.sample_before) = (end, sample_before);
+    }
+
+    /// Adds a turn to those that sampled the same prompt, which ends at the node `prompt`. Returns the one before it.
+    fn add_sample(&mut self, turn: &Turn, prompt: u32) -> Option<u32> {
+        let is_sampled = !turn.response.is_empty();
+        if let Some(stem) = self.prompts.get(&(turn.parent, prompt)) {
+            let stem = &mut self.stems[*stem as usize];
+            stem.is_sampled |= is_sampled;
+            return Some(std::mem::replace(&mut stem.last, turn.id));
+        }
+        let new = u32::try_from(self.stems.len()).expect("there are fewer prompts than turns");
+        self.prompts.insert((turn.parent, prompt), new);
+        self.stems.push(Stem { first: turn.id, last: turn.id, next: None, is_sampled });
+        let stems = match turn.parent {
+            Some(parent) => &mut self.places[parent as usize].children,
+            None => &mut self.roots,
+        };
+        let last = stems.0.map(|(_, last)| last);
+        stems.0 = Some((stems.0.map_or(new, |(first, _)| first), new));
+        if let Some(last) = last {
+            self.stems[last as usize].next = Some(new);
+        }
+        None
     }
 
     /// The node of `tokens` at which a turn ends.
     fn end(&self, turn: Option<u32>) -> u32 {
-        turn.map_or(ROOT, |turn| self.ends[turn as usize])
+        turn.map_or(ROOT, |turn| self.places[turn as usize].end)
     }
 
-    fn stems(&self, parent: Option<u32>) -> &[Stem] {
-        parent.map_or(&self.roots, |parent| &self.children[parent as usize])
+    fn stems(&self, parent: Option<u32>) -> Stems {
+        parent.map_or(self.roots, |parent| self.places[parent as usize].children)
     }
 
     /// The cause of the first continuation of a turn.
@@ -161,6 +196,17 @@ impl Forest {
             false if length => Cause::ExtendsLength,
             false => Cause::Extends,
         }
+    }
+}
+
+impl Stems {
+    fn is_empty(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The index of the first prompt.
+    fn first(self) -> Option<u32> {
+        self.0.map(|(first, _)| first)
     }
 }
 

@@ -8,13 +8,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Uid;
+use super::finished_paths::FinishedPaths;
 use super::state::Session;
 
 /// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
-
-/// Finished paths that can be listed. A consumer that is further behind gets the number of paths that it missed.
-const FINISHED: usize = 1 << 20;
 
 /// Bytes that a session takes besides its turns.
 pub(super) const SESSION_OVERHEAD: u64 = 512;
@@ -47,7 +45,7 @@ pub(super) struct Order {
     /// Bytes of all sessions. Below 0 for a moment if a session is removed before its last turn is counted.
     pub(super) bytes: i64,
     pub(super) evicted: VecDeque<EvictedSession>,
-    pub(super) finished: VecDeque<(u64, Arc<str>)>,
+    pub(super) finished: FinishedPaths,
 }
 
 impl Order {
@@ -128,9 +126,6 @@ impl Order {
 
     pub(super) fn next_finished(&mut self) -> u64 {
         self.numbers += 1;
-        if self.finished.len() == FINISHED {
-            self.finished.pop_front();
-        }
         self.numbers
     }
 
@@ -139,17 +134,13 @@ impl Order {
     }
 
     pub(super) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
-        let from = self.finished.partition_point(|(number, _)| *number <= after);
-        self.finished.range(from..).take(limit).cloned().collect()
+        self.finished.after(after).take(limit).cloned().collect()
     }
 
     /// Restores a path that was published before a restart.
     pub(super) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
         self.numbers = self.numbers.max(number);
-        while self.finished.len() >= FINISHED {
-            self.finished.pop_front();
-        }
-        self.finished.push_back((number, session));
+        self.finished.push(number, session);
     }
 }
 

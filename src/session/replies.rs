@@ -1,14 +1,14 @@
 //! An index of a session's replies by the digests of their messages. It shows whether assistant text was sampled in this session.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::incremental_map::IncrementalMap;
 use super::{Digest, Turn};
 
 /// The index.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    of: HashMap<Digest, u32>,
+    of: IncrementalMap<Digest, u32>,
     /// The number of turns that are indexed, from the first on.
     read: usize,
 }

@@ -2,11 +2,12 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ledger::log::{Directory, OpenError, ReplaySummary};
+use super::ledger::log::{Directory, Log, OpenError, ReplaySummary};
 use super::ledger::{Record, SessionKey};
 use super::state::{Reward, Session, State};
 use super::store::Store;
@@ -22,6 +23,45 @@ pub struct MissingTurns {
     pub names: Vec<Arc<str>>,
     /// The number of such sessions.
     pub sessions: usize,
+}
+
+/// Batches of records that wait to be applied.
+const BATCHES: usize = 4;
+
+/// The bytes of records, approximately, and the number of records after which a batch ends.
+const BATCH: (u64, usize) = (1 << 20, 256);
+
+/// Records of a log, in order.
+#[derive(Default)]
+struct Records {
+    records: Vec<Record>,
+    bytes: u64,
+    /// Bytes of the log up to the end of the last record.
+    read: u64,
+}
+
+/// Opens a log and sends its records in batches.
+fn read(
+    directory: Directory,
+    batches: SyncSender<Records>,
+    is_cancelled: impl Fn() -> bool,
+) -> Result<Option<(Log, ReplaySummary)>, OpenError> {
+    let mut batch = Records::default();
+    let opened = directory.open(&mut |read, record| {
+        let has_no_record = record.is_none();
+        batch.read = read;
+        batch.bytes += record.as_ref().map_or(0, Record::bytes);
+        batch.records.extend(record);
+        if (has_no_record || batch.bytes >= BATCH.0 || batch.records.len() >= BATCH.1)
+            && batches.send(std::mem::take(&mut batch)).is_err()
+        {
+            return ControlFlow::Break(());
+        }
+        if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    // fails only if the receiver has panicked
+    _ = batches.send(batch);
+    opened
 }
 
 impl Store {
@@ -58,14 +98,20 @@ impl Store {
         policy: &Policy,
         progress: impl Fn(u64),
     ) -> Result<Option<ReplaySummary>, OpenError> {
-        let opened = directory.open(&mut |read, record| {
-            if let Some(record) = record {
+        let apply = |records: Records| {
+            for record in records.records {
                 policy.restore_record(&record);
                 self.restore(record);
             }
-            self.restoration.advance(read);
-            progress(read);
-            if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            self.restoration.advance(records.read);
+            progress(records.read);
+        };
+        // reading and applying take about the same time, so each has a thread
+        let opened = std::thread::scope(|scope| {
+            let (batches, received) = sync_channel(BATCHES);
+            let reading = scope.spawn(|| read(directory, batches, || self.restoration.is_cancelled()));
+            received.into_iter().for_each(apply);
+            reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed while tokentap was down
@@ -79,8 +125,7 @@ impl Store {
     /// Sessions with missing turns: the log was damaged, could not be written, or was at its size limit.
     #[must_use]
     pub fn missing_turns(&self) -> MissingTurns {
-        let lacks =
-            |session: &Session| session.state().forest.turns().iter().any(|turn| turn.about.fault == Some(Fault::Lost));
+        let lacks = |session: &Session| session.state().forest.counts().has(Fault::Lost);
         let sessions = self.page(0, usize::MAX).into_iter().map(|(_, session)| session);
         let mut missing = MissingTurns::default();
         for session in sessions.filter(|session| lacks(session)) {
@@ -100,12 +145,12 @@ impl Store {
                 if self.session(&session.name).is_some_and(|known| known.state().contradicts(&turn)) {
                     self.restore_deleted(&session.name);
                 }
-                let bytes = self.restore_session(&session, |state| state.restore(turn));
+                let (_, bytes) = self.restore_session(&session, |state| state.restore(turn));
                 self.add_bytes(bytes);
                 self.evict();
             }
             Record::Reward { session, leaf, reward, version } => {
-                let bytes =
+                let (_, bytes) =
                     self.restore_session(&session, |state| state.reward(Reward { version, leaf, value: reward }));
                 self.order().change(bytes);
             }
@@ -122,10 +167,8 @@ impl Store {
             }
             Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session.name),
             Record::Finished { session, leaf, turns, number } => {
-                self.restore_session(&session, |state| {
-                    state.fill(turns);
-                    state.finish(number, leaf, turns);
-                });
+                let (restored, ()) = self.restore_session(&session, |state| state.fill(turns));
+                restored.restore_finished(number, leaf, turns);
                 self.restore_finished(number, session.name);
             }
             // restored by Policy::restore_record
@@ -133,7 +176,7 @@ impl Store {
         }
     }
 
-    fn restore_session<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> T {
+    fn restore_session<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> (Arc<Session>, T) {
         // another session of this name: the record of the earlier one's end is missing
         let differs = |known: Arc<Session>| known.birth.zip(key.birth).is_some_and(|(known, birth)| known != birth);
         if self.session(&key.name).is_some_and(differs) {
@@ -146,7 +189,7 @@ impl Store {
             act(&mut state)
         };
         self.touch(&session, Instant::now());
-        result
+        (session, result)
     }
 }
 
@@ -164,11 +207,12 @@ impl State {
         self.fill(turn.id);
         let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.lacks_beginning(parent));
         let turn = if lost {
-            let about =
-                TurnMetadata { fault: Some(Fault::PromptUnknown), cause: Cause::Unplaced, ..turn.about.clone() };
-            Arc::new(Turn { parent: None, about, ..(*turn).clone() })
+            let mut turn = Arc::unwrap_or_clone(turn);
+            turn.parent = None;
+            (turn.about.fault, turn.about.cause) = (Some(Fault::PromptUnknown), Cause::Unplaced);
+            Arc::new(turn)
         } else if let Some(prompt) = self.forest.shared(turn.parent, &turn.prompt) {
-            Arc::new(Turn { prompt, ..(*turn).clone() })
+            Arc::new(Turn { prompt, ..Arc::unwrap_or_clone(turn) })
         } else {
             turn
         };

@@ -7,11 +7,8 @@ use serde_json::Value;
 
 use super::lineage::{Claims, Lineage, lineages};
 use super::row::ExcludedLeaf;
-use super::state::{Session, SessionError};
+use super::state::{PER_LOCK, Session, SessionError};
 use super::{Path, Row, Turn, View};
-
-/// Turns that are copied per lock of a session.
-const PER_LOCK: usize = 4096;
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
 #[derive(Debug)]
@@ -76,12 +73,13 @@ impl Session {
                 is_frozen: version <= frozen,
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
                 turns: Vec::new(),
-                rewards: state.rewards.until(version),
+                rewards: HashMap::new(),
                 lineages: OnceLock::new(),
             };
             (snapshot, count)
         };
         snapshot.turns = self.turns(count);
+        snapshot.rewards = self.rewards(snapshot.version);
         Ok(Arc::new(snapshot))
     }
 
@@ -102,10 +100,27 @@ impl Session {
         turns
     }
 
-    /// Whether an exported path currently ends in this turn.
+    /// The last reward of each leaf and of the session, up to a version. The lock is released between the parts: a frozen version gets no
+    /// rewards, and in an open one the rewards of leaves do not depend on each other.
+    fn rewards(&self, version: u32) -> HashMap<Option<u32>, Arc<Value>> {
+        let (mut rewards, mut next) = (HashMap::new(), Some(None));
+        while let Some(from) = next {
+            next = self.state().rewards.copy(version, (from, PER_LOCK), &mut rewards);
+        }
+        rewards
+    }
+
+    /// Whether an exported path currently ends in this turn: it is trainable, its reply reached the client, and no turn after it is trained.
+    /// The lock is released between the parts of the search, which takes long if many turns after it are not trained.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
-        self.state().forest.ends_path(leaf)
+        let Some(mut search) = self.state().forest.descendants(leaf) else { return false };
+        loop {
+            let found = self.state().forest.finds_trained(&mut search, PER_LOCK);
+            if let Some(found) = found {
+                return !found;
+            }
+        }
     }
 
     /// The number of turns, and of turns that end a path.

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use serde_json::Value;
 
 use super::ledger::SessionKey;
-use super::lineage::Claims;
+use super::lineage::{Claims, upwards};
 use super::replies::Replies;
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Digest, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid, View};
+use super::{Cause, Digest, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid};
+
+/// Turns that are copied, or searched, per lock of a session.
+pub(super) const PER_LOCK: usize = 512;
 
 /// A session. Turns are only ever added, so a version is a number of turns.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub struct Session {
     // locked while new replies are indexed, never across an await; locked before `state`
     pub(super) replies: Mutex<Replies>,
     // locked while paths claim their turns and get their numbers; locked before the order and the state
-    finishing: Mutex<()>,
+    publication: Mutex<Publication>,
 }
 
 #[derive(Debug, Default)]
@@ -50,12 +53,29 @@ pub(super) struct State {
     pub(super) running: u32,
     pub(super) bytes: u64,
     pub(super) finished: Vec<FinishedPath>,
+}
+
+/// What finished paths hold.
+#[derive(Debug, Default)]
+pub(super) struct Publication {
     /// The leaves of the finished paths.
-    finished_leaves: HashSet<u32>,
-    /// The turns that finished paths hold.
-    published: Claims,
+    leaves: HashSet<u32>,
+    /// The turns of the finished paths.
+    claims: Claims,
     /// The number of turns when paths were last published.
-    published_turns: u32,
+    turns: u32,
+}
+
+impl Publication {
+    /// Claims the path that ends in `leaf`. Returns the first turn that it trains, or `None` if it was published before.
+    pub(super) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> Option<u32> {
+        self.leaves.insert(leaf).then(|| self.claims.claim(turns, leaf))
+    }
+
+    /// Whether there are other turns than when paths were last published. Marks these as published.
+    pub(super) fn advance(&mut self, turns: u32) -> bool {
+        std::mem::replace(&mut self.turns, turns) != turns
+    }
 }
 
 /// The reward of a session, or of one leaf.
@@ -120,13 +140,6 @@ impl State {
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
-    /// Restores a path that was published before a restart. The numbers of such paths rise.
-    pub(super) fn finish(&mut self, number: u64, leaf: u32, turns: u32) {
-        let trained_from = self.published.claim(self.forest.turns(), leaf);
-        self.finished_leaves.insert(leaf);
-        self.finished.push(FinishedPath { number, leaf, turns, trained_from });
-    }
-
     /// Whether nothing was added after the last frozen version: no turn, and no mark of an unrecorded generation.
     fn is_frozen(&self) -> bool {
         self.frozen.last() == Some(&self.forest.next_id()) && self.incomplete != Some(self.open_version())
@@ -136,8 +149,15 @@ impl State {
 impl Session {
     pub(super) fn new(id: Arc<str>, number: u64, birth: Option<Uid>, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
-        let (state, finishing, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
-        Self { id, number, birth, tick: AtomicU64::new(0), state, finishing, replies }
+        let (state, publication, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
+        Self { id, number, birth, tick: AtomicU64::new(0), state, publication, replies }
+    }
+
+    /// Takes what grows with the session out of it.
+    pub(super) fn take(&mut self) -> (Replies, State) {
+        let replies = self.replies.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(replies), std::mem::take(state))
     }
 
     /// The key of the session in records.
@@ -197,8 +217,12 @@ impl Session {
     /// The latest turn that sampled each of these messages. `digest` computes the digest of a turn's reply, once per turn.
     pub fn sampled(&self, messages: &[Digest], digest: impl Fn(&Turn) -> Option<Digest>) -> Vec<Option<u32>> {
         let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
-        let new: Vec<Arc<Turn>> = self.state().forest.turns()[replies.count()..].to_vec();
-        replies.read(&new, digest);
+        let turns = self.state().forest.turns().len();
+        while replies.count() < turns {
+            let end = turns.min(replies.count() + PER_LOCK);
+            let new = self.state().forest.turns()[replies.count()..end].to_vec();
+            replies.read(&new, &digest);
+        }
         messages.iter().map(|message| replies.turn_of(message)).collect()
     }
 
@@ -231,19 +255,29 @@ impl Session {
         self.state().forest.history_change(prefixes, call, edited)
     }
 
-    /// The turns that answer this conversation, in commit order. Turns without a place are left out, because the tokens before them are
-    /// unknown.
+    /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64. Turns
+    /// without a place are left out, because the tokens before them are unknown.
     #[must_use]
     pub fn answers(&self, conversation: Digest) -> Vec<Arc<Turn>> {
-        let state = self.state();
-        let turns = state.forest.answers(conversation).iter().map(|id| &state.forest.turns()[*id as usize]);
-        turns.filter(|turn| turn.about.cause != Cause::Unplaced).map(Arc::clone).collect()
+        self.state().forest.answers(conversation).map(Arc::clone).collect()
+    }
+
+    /// The turns from the root to `leaf`. Turns are only ever added, so the lock may be released between the parts.
+    fn path(&self, leaf: u32) -> Vec<Arc<Turn>> {
+        let (mut path, mut next) = (Vec::new(), Some(leaf));
+        while let Some(leaf) = next {
+            let state = self.state();
+            path.extend(upwards(state.forest.turns(), leaf).take(PER_LOCK).map(Arc::clone));
+            next = path.last().and_then(|turn: &Arc<Turn>| turn.parent);
+        }
+        path.reverse();
+        path
     }
 
     /// All tokens from the root to the end of this turn.
     #[must_use]
     pub fn tokens(&self, turn: u32) -> Vec<u32> {
-        let path = View::new(self.state().forest.turns()).path(turn);
+        let path = self.path(turn);
         let length = path.iter().map(|turn| turn.prompt.len() + turn.response.len()).sum();
         let mut tokens = Vec::with_capacity(length);
         for turn in path {
@@ -256,7 +290,7 @@ impl Session {
     /// For each of [`Session::tokens`], whether it was sampled.
     #[must_use]
     pub fn mask(&self, turn: u32) -> Vec<bool> {
-        let path = View::new(self.state().forest.turns()).path(turn);
+        let path = self.path(turn);
         let flags = |turn: Arc<Turn>| [vec![false; turn.prompt.len()], vec![true; turn.response.len()]].concat();
         path.into_iter().flat_map(flags).collect()
     }
@@ -288,23 +322,23 @@ impl Session {
         Some((bytes, recorded))
     }
 
-    pub(super) fn finishing(&self) -> MutexGuard<'_, ()> {
-        self.finishing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn publication(&self) -> MutexGuard<'_, Publication> {
+        self.publication.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of turns, if turns were added since paths were last published. Marks them as published.
-    pub(super) fn unpublished(&self) -> Option<u32> {
+    /// The number of turns, unless the session was removed.
+    pub(super) fn live_turns(&self) -> Option<u32> {
+        let state = self.state();
+        (!state.removed).then(|| state.forest.next_id())
+    }
+
+    /// Restores a path that was published before a restart. The numbers of such paths rise.
+    pub(super) fn restore_finished(&self, number: u64, leaf: u32, turns: u32) {
+        let mut publication = self.publication();
         let mut state = self.state();
-        let turns = state.forest.next_id();
-        let is_new = std::mem::replace(&mut state.published_turns, turns) != turns;
-        (is_new && !state.removed).then_some(turns)
-    }
-
-    /// The unpublished ones of these leaves, each with the first turn that it trains. The caller holds `finishing`.
-    pub(super) fn claim(&self, leaves: &[u32]) -> Vec<(u32, u32)> {
-        let State { forest, published, finished_leaves, .. } = &mut *self.state();
-        let new = leaves.iter().filter(|leaf| !finished_leaves.contains(leaf));
-        new.map(|leaf| (*leaf, published.claim(forest.turns(), *leaf))).collect()
+        let trained_from = publication.claims.claim(state.forest.turns(), leaf);
+        publication.leaves.insert(leaf);
+        state.finished.push(FinishedPath { number, leaf, turns, trained_from });
     }
 
     /// Publishes claimed paths of the first `turns` turns under the numbers that `number` returns.
@@ -321,7 +355,6 @@ impl Session {
         let mut out = Vec::with_capacity(claimed.len());
         for (leaf, trained_from) in claimed.iter().copied() {
             let number = number();
-            state.finished_leaves.insert(leaf);
             state.finished.push(FinishedPath { number, leaf, turns, trained_from });
             out.push((number, leaf));
         }
@@ -331,19 +364,24 @@ impl Session {
     /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them.
     #[must_use]
     pub fn finished(&self, number: u64) -> Option<Path> {
-        let state = self.state();
-        let at = state.finished.binary_search_by_key(&number, |finished| finished.number).ok()?;
-        let finished = &state.finished[at];
+        let (finished, mut path) = {
+            let state = self.state();
+            let at = state.finished.binary_search_by_key(&number, |finished| finished.number).ok()?;
+            let finished = state.finished[at].clone();
+            let version = 1 + state.frozen.partition_point(|turns| *turns < finished.turns);
+            let version = u32::try_from(version).unwrap_or(u32::MAX);
+            let path = Path {
+                session: Arc::clone(&self.id),
+                version,
+                steps: Vec::new(),
+                reward: state.rewards.last(version, finished.leaf),
+                incomplete: state.incomplete.is_some_and(|since| since <= version),
+            };
+            (finished, path)
+        };
         let step = |turn: Arc<Turn>| Step { trained: turn.is_trainable() && turn.id >= finished.trained_from, turn };
-        let version = 1 + state.frozen.iter().filter(|turns| **turns < finished.turns).count();
-        let version = u32::try_from(version).unwrap_or(u32::MAX);
-        Some(Path {
-            session: Arc::clone(&self.id),
-            version,
-            steps: View::new(state.forest.turns()).path(finished.leaf).into_iter().map(step).collect(),
-            reward: state.rewards.last(version, finished.leaf),
-            incomplete: state.incomplete.is_some_and(|since| since <= version),
-        })
+        path.steps = self.path(finished.leaf).into_iter().map(step).collect();
+        Some(path)
     }
 }
 

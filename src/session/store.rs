@@ -19,6 +19,9 @@ use super::state::Session;
 use super::turn::Draft;
 use super::{Turn, Uid};
 
+/// Parts of the map of sessions. A part that grows moves its sessions while it is locked: about a thousand of a million.
+const SHARDS: usize = 1024;
+
 /// Limits of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreLimits {
@@ -66,7 +69,7 @@ impl Store {
     pub fn with(limits: StoreLimits, ledger: SharedLedger, observer: Arc<dyn StoreObserver>) -> Self {
         let name = random_store_id();
         let (sessions, order, pending, feed) =
-            (DashMap::new(), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
+            (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
         Self { sessions, order, evicting, pending, feed, limits, ledger, restoration, name, observer }
     }

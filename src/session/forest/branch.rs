@@ -1,7 +1,7 @@
 //! Finds the change to earlier turns with which a prompt begins a branch.
 
+use super::Forest;
 use super::radix::Departure;
-use super::{Forest, Stem};
 use crate::session::Cause;
 
 /// Tokens of the shortest response that proves by itself that a prompt holds an edited history. Shorter ones occur by chance.
@@ -34,7 +34,7 @@ impl Forest {
             (Some(history_change), _) => Some(history_change),
             (None, Divergence::InPrompt { shared, turn }) => {
                 let stem = turn.and_then(|turn| self.stem(parent, turn)).or(self.stems(parent).first())?;
-                let latest = &self.turns[*stem.turns.last()? as usize].response;
+                let latest = &self.turns[self.stems[stem as usize].last as usize].response;
                 (latest.len() >= EVIDENCE && contains(&rest[shared..], latest)).then_some(Cause::HistoryEdited)
             }
         }
@@ -42,10 +42,9 @@ impl Forest {
 
     /// Compares a prompt with all prompts after a turn and their samples.
     fn divergence(&self, parent: Option<u32>, rest: &[u32]) -> Divergence {
-        let stems = self.stems(parent);
         let mut is_past_prompt = false;
         let mut visit = |node: u32| {
-            let stem = self.prompts.get(&(parent, node)).map(|stem| &stems[*stem as usize]);
+            let stem = self.prompts.get(&(parent, node)).map(|stem| &self.stems[*stem as usize]);
             is_past_prompt |= stem.is_some_and(|stem| stem.is_sampled);
         };
         let from = self.end(parent);
@@ -60,10 +59,10 @@ impl Forest {
     }
 
     /// The stem that holds a turn with this parent.
-    fn stem(&self, parent: Option<u32>, turn: u32) -> Option<&Stem> {
+    fn stem(&self, parent: Option<u32>, turn: u32) -> Option<u32> {
         let prompt = &self.turns[turn as usize].prompt;
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
-        Some(&self.stems(parent)[*self.prompts.get(&(parent, node))? as usize])
+        self.prompts.get(&(parent, node)).copied()
     }
 }
 

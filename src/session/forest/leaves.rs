@@ -6,7 +6,7 @@ use crate::session::{Turn, TurnCounts};
 impl Forest {
     /// Counts a turn that is about to be added.
     pub(super) fn count(&mut self, turn: &Turn) {
-        let extends = turn.parent.is_some_and(|parent| self.children[parent as usize].is_empty());
+        let extends = turn.parent.is_some_and(|parent| self.places[parent as usize].children.is_empty());
         self.counts.add(turn, extends);
         self.superseded.extend(&turn.about.supersedes);
     }
@@ -17,24 +17,54 @@ impl Forest {
         &self.counts
     }
 
-    /// Whether an exported path ends in this turn: it is trainable, its reply reached the client, and no turn after it is trained.
-    #[must_use]
-    pub fn ends_path(&self, leaf: u32) -> bool {
-        let trained = |turn: u32| {
-            let is_lost = self.superseded.contains(&turn) && self.children[turn as usize].is_empty();
-            self.turns[turn as usize].is_trainable() && !is_lost
-        };
-        let behind = |turn: u32| self.children[turn as usize].iter().flat_map(|stem| &stem.turns).copied();
-        if leaf >= self.next_id() || !trained(leaf) {
-            return false;
-        }
-        let mut open: Vec<u32> = behind(leaf).collect();
-        while let Some(turn) = open.pop() {
-            if trained(turn) {
-                return false;
+    /// Whether a turn is trained: it is trainable, and its reply reached the client.
+    fn is_trained(&self, turn: u32) -> bool {
+        let is_lost = self.superseded.contains(&turn) && self.places[turn as usize].children.is_empty();
+        self.turns[turn as usize].is_trainable() && !is_lost
+    }
+
+    /// Continues a search for a trained turn among `search`, for at most `steps` turns. Returns whether one was found, or `None` if turns
+    /// are left in `search`.
+    pub(in crate::session) fn finds_trained(&self, search: &mut DescendantSearch, steps: usize) -> Option<bool> {
+        for _ in 0..steps {
+            let Some(turn) = search.next(self) else { return Some(false) };
+            if self.is_trained(turn) {
+                return Some(true);
             }
-            open.extend(behind(turn));
         }
-        true
+        None
+    }
+
+    /// The search for the turns after `leaf`; `None` if `leaf` does not exist or is not trained.
+    pub(in crate::session) fn descendants(&self, leaf: u32) -> Option<DescendantSearch> {
+        if leaf >= self.next_id() || !self.is_trained(leaf) {
+            return None;
+        }
+        let stems = self.places[leaf as usize].children.first().into_iter().collect();
+        Some(DescendantSearch { stems, sample: None })
+    }
+}
+
+/// A search through the turns after a turn. It holds positions, not references, so it may continue after turns were added.
+#[derive(Debug)]
+pub(in crate::session) struct DescendantSearch {
+    /// Prompts that were not visited, each with those after the same parent.
+    stems: Vec<u32>,
+    /// The next sample of the current prompt.
+    sample: Option<u32>,
+}
+
+impl DescendantSearch {
+    fn next(&mut self, forest: &Forest) -> Option<u32> {
+        if self.sample.is_none() {
+            let stem = &forest.stems[self.stems.pop()? as usize];
+            self.stems.extend(stem.next);
+            self.sample = Some(stem.last);
+        }
+        let turn = self.sample?;
+        let place = &forest.places[turn as usize];
+        self.sample = place.sample_before;
+        self.stems.extend(place.children.first());
+        Some(turn)
     }
 }

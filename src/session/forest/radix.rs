@@ -1,11 +1,12 @@
 //! A radix tree over the token sequences of turns, each from its root on. It finds the deepest turn that is a prefix of a prompt in time
 //! linear in the prompt, however many turns share that prefix.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::session::Turn;
+use crate::session::incremental_map::IncrementalMap;
+use crate::session::segmented_vec::SegmentedVec;
 
 /// The node at which all roots begin.
 pub(super) const ROOT: u32 = 0;
@@ -20,9 +21,10 @@ pub(super) enum Part {
 /// The tree. Edges refer to tokens of turns instead of copying them.
 #[derive(Debug)]
 pub(super) struct RadixTree {
-    nodes: Vec<Node>,
-    /// By node and first token of an edge: the node at the end of the edge.
-    edges: HashMap<(u32, u32), u32>,
+    nodes: SegmentedVec<Node>,
+    /// By node and first token of an edge: the node at the end of the edge. A node has its first edge itself, because most nodes have no
+    /// other one.
+    edges: IncrementalMap<(u32, u32), u32>,
 }
 
 #[derive(Debug)]
@@ -36,8 +38,8 @@ struct Node {
     stops: bool,
     /// Whether such a turn ends one token below.
     stops_below: bool,
-    /// Whether it has child nodes.
-    is_inner: bool,
+    /// The first token of its first edge, and the node at the end of that edge.
+    child: Option<(u32, u32)>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,13 +75,13 @@ struct Walk {
 impl Default for RadixTree {
     fn default() -> Self {
         let label = Label { turn: 0, part: Part::Prompt, range: 0..0 };
-        Self { nodes: vec![Node::new(ROOT, label)], edges: HashMap::new() }
+        Self { nodes: SegmentedVec::one(Node::new(ROOT, label)), edges: IncrementalMap::default() }
     }
 }
 
 impl Node {
     fn new(above: u32, label: Label) -> Self {
-        Self { label, turn: None, above, stops: false, stops_below: false, is_inner: false }
+        Self { label, turn: None, above, stops: false, stops_below: false, child: None }
     }
 }
 
@@ -122,7 +124,7 @@ impl RadixTree {
     ) -> Departure {
         let walk = self.walk(turns, from, tokens, |node, _| visit(node));
         let (node, matched) = walk.within.filter(|(_, matched)| *matched > 0).unwrap_or((walk.node, 0));
-        let (known, Node { label, stops, stops_below, is_inner, .. }) =
+        let (known, Node { label, stops, stops_below, child, .. }) =
             (walk.known + matched as usize, &self.nodes[node as usize]);
         let is_on_edge = matched > 0;
         let but_stop = if is_on_edge { *stops && matched as usize + 1 == label.range.len() } else { *stops_below };
@@ -130,7 +132,7 @@ impl RadixTree {
             known,
             turn: (known > 0).then_some(label.turn),
             but_stop: known > 0 && but_stop,
-            is_inside: known == tokens.len() && (is_on_edge || *is_inner),
+            is_inside: known == tokens.len() && (is_on_edge || child.is_some()),
         }
     }
 
@@ -172,7 +174,7 @@ impl RadixTree {
     fn walk(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32], mut visit: impl FnMut(u32, usize)) -> Walk {
         let mut walk = Walk { node: from, known: 0, within: None };
         while let Some(first) = tokens.get(walk.known) {
-            let Some(edge) = self.edges.get(&(walk.node, *first)).copied() else { break };
+            let Some(edge) = self.edge(walk.node, *first) else { break };
             let label = self.nodes[edge as usize].label.tokens(turns);
             let rest = &tokens[walk.known..];
             if !rest.starts_with(label) {
@@ -198,16 +200,26 @@ impl RadixTree {
         below.above = node;
         let stops_below = below.stops && below.label.range.len() == 1;
         let split = &mut self.nodes[node as usize];
-        (split.is_inner, split.stops_below) = (true, stops_below);
-        self.edges.insert((node, next), edge);
+        (split.child, split.stops_below) = (Some((next, edge)), stops_below);
         node
+    }
+
+    /// The node at the end of the edge with this first token.
+    fn edge(&self, node: u32, first: u32) -> Option<u32> {
+        match self.nodes[node as usize].child? {
+            (token, child) if token == first => Some(child),
+            _ => self.edges.get(&(node, first)).copied(),
+        }
     }
 
     fn add(&mut self, above: u32, label: Label, first: u32) -> u32 {
         let node = u32::try_from(self.nodes.len()).expect("a session has fewer turns than tokens fit into memory");
         self.nodes.push(Node::new(above, label));
-        self.nodes[above as usize].is_inner = true;
-        self.edges.insert((above, first), node);
+        match &mut self.nodes[above as usize].child {
+            Some((token, child)) if *token == first => *child = node,
+            Some(_) => _ = self.edges.insert((above, first), node),
+            none => *none = Some((first, node)),
+        }
         node
     }
 }

@@ -167,7 +167,10 @@ pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardReques
         state.sessions.reward(&session, request.leaf, request.reward).map_err(|error| session_problem(id, error))?;
     super::wait_written(state, ack).await;
     // no exported row has the reward of a turn that is not, or is no longer, the leaf of a path
-    let applies = request.leaf.is_none_or(|leaf| session.ends_path(leaf));
+    let applies = match request.leaf {
+        Some(leaf) => offload(move || session.ends_path(leaf)).await,
+        None => true,
+    };
     Ok(ok(&json!({"session": id, "leaf": request.leaf, "applies": applies})))
 }
 
