@@ -64,12 +64,10 @@ pub fn run(sizes: Sizes) {
         let rounds = sizes.requests / BLOCK;
         for round in 0..rounds {
             for server in &mut servers {
-                let data = server.tap.data;
                 let background = tokio::spawn(background(server.tap.control));
                 server.block(&mut number).await;
                 background.abort();
                 let _ = background.await;
-                let _ = data;
             }
             if round + 1 == rounds / 2 {
                 // only the second half is near the steady state of sweeps
@@ -202,7 +200,7 @@ async fn report(servers: &[Server]) {
             all("tokentap_sessions"),
             all("tokentap_sessions_bytes") / 1e6,
             all("tokentap_sessions_evicted_total"),
-            all("tokentap_log_lost_total"),
+            all("tokentap_log_lost_records_total"),
             server.tap.usage(),
         );
     }
