@@ -2,12 +2,11 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ledger::log::{Directory, Log, OpenError, ReplaySummary};
+use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Record, SessionKey};
 use super::state::{Reward, Session, State};
 use super::store::Store;
@@ -23,45 +22,6 @@ pub struct MissingTurns {
     pub names: Vec<Arc<str>>,
     /// The number of such sessions.
     pub sessions: usize,
-}
-
-/// Batches of records that wait to be applied.
-const BATCHES: usize = 4;
-
-/// The bytes of records, approximately, and the number of records after which a batch ends.
-const BATCH: (u64, usize) = (1 << 20, 256);
-
-/// Records of a log, in order.
-#[derive(Default)]
-struct Records {
-    records: Vec<Record>,
-    bytes: u64,
-    /// Bytes of the log up to the end of the last record.
-    read: u64,
-}
-
-/// Opens a log and sends its records in batches.
-fn read(
-    directory: Directory,
-    batches: SyncSender<Records>,
-    is_cancelled: impl Fn() -> bool,
-) -> Result<Option<(Log, ReplaySummary)>, OpenError> {
-    let mut batch = Records::default();
-    let opened = directory.open(&mut |read, record| {
-        let has_no_record = record.is_none();
-        batch.read = read;
-        batch.bytes += record.as_ref().map_or(0, Record::bytes);
-        batch.records.extend(record);
-        if (has_no_record || batch.bytes >= BATCH.0 || batch.records.len() >= BATCH.1)
-            && batches.send(std::mem::take(&mut batch)).is_err()
-        {
-            return ControlFlow::Break(());
-        }
-        if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    // fails only if the receiver has panicked
-    _ = batches.send(batch);
-    opened
 }
 
 impl Store {
@@ -98,20 +58,14 @@ impl Store {
         policy: &Policy,
         progress: impl Fn(u64),
     ) -> Result<Option<ReplaySummary>, OpenError> {
-        let apply = |records: Records| {
-            for record in records.records {
+        let opened = directory.open(&mut |read, record| {
+            if let Some(record) = record {
                 policy.restore_record(&record);
                 self.restore(record);
             }
-            self.restoration.advance(records.read);
-            progress(records.read);
-        };
-        // reading and applying take about the same time, so each has a thread
-        let opened = std::thread::scope(|scope| {
-            let (batches, received) = sync_channel(BATCHES);
-            let reading = scope.spawn(|| read(directory, batches, || self.restoration.is_cancelled()));
-            received.into_iter().for_each(apply);
-            reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            self.restoration.advance(read);
+            progress(read);
+            if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed while tokentap was down

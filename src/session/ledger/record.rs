@@ -165,7 +165,7 @@ struct TurnHead {
 
 impl Record {
     /// The approximate bytes that it takes in memory, for limits.
-    pub(in crate::session) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
         match self {
             Self::Turn { turn, .. } => own + turn.bytes(),

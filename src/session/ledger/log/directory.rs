@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::frame::{Decoder, Encoder, Marker};
-use super::replay::{ReplaySummary, replay};
+use super::replay::{ReplaySummary, decoders, replay};
 use super::segment::Segment;
 use super::{Log, OpenError, Options, RETRY, disk};
 use crate::session::ledger::Record;
@@ -15,7 +15,7 @@ pub struct Directory {
     pub(super) options: Options,
     pub(super) lock: File,
     pub(super) segments: Vec<Segment>,
-    pub(super) decoder: Decoder,
+    pub(super) decoders: Vec<Decoder>,
     pub(super) encoder: Encoder,
 }
 
@@ -36,9 +36,8 @@ impl Directory {
         let lock = lock(dir)?;
         let failed = |cause| OpenError::new("read", dir, cause);
         let segments = Segment::list(dir).map_err(failed)?;
-        let (decoder, encoder) =
-            (Decoder::try_new().map_err(failed)?, Encoder::try_new(Marker::random()).map_err(failed)?);
-        Ok(Self { options: options.clone(), lock, segments, decoder, encoder })
+        let (decoders, encoder) = (decoders().map_err(failed)?, Encoder::try_new(Marker::random()).map_err(failed)?);
+        Ok(Self { options: options.clone(), lock, segments, decoders, encoder })
     }
 
     /// The size of its files in bytes.
@@ -57,7 +56,8 @@ impl Directory {
         restore: &mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>,
     ) -> Result<Option<(Log, ReplaySummary)>, OpenError> {
         let mut interrupted = false;
-        let found = replay(&self.segments, &mut self.decoder, &mut |bytes, record| {
+        let decoders = std::mem::take(&mut self.decoders);
+        let found = replay(&self.segments, decoders, &mut |bytes, record| {
             let flow = restore(bytes, record);
             interrupted = flow.is_break();
             flow

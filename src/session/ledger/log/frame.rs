@@ -44,20 +44,18 @@ pub(super) struct Encoder {
     packed: Vec<u8>,
 }
 
-/// Decodes frames.
+/// Decodes the payloads of frames.
 pub(super) struct Decoder {
     zstd: Decompressor<'static>,
-    payload: Vec<u8>,
     /// The decompressed payload. A new buffer for each record would cost as much as the decompression, by the page faults.
     plain: Vec<u8>,
 }
 
-/// A decoded frame.
-pub(super) enum Frame {
-    /// A record, and the bytes of its frame.
-    Record(Record, u64),
-    /// An intact record that this version cannot read, and the bytes of its frame.
-    Unknown(u64),
+/// A frame whose checksum holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Frame {
+    flags: u8,
+    payload: Vec<u8>,
 }
 
 impl Marker {
@@ -156,16 +154,12 @@ impl Encoder {
     }
 }
 
-impl Decoder {
-    pub(super) fn try_new() -> io::Result<Self> {
-        Ok(Self { zstd: Decompressor::new()?, payload: Vec::new(), plain: Vec::new() })
-    }
-
-    /// Decodes the next frame of a source that has `rest` bytes left.
+impl Frame {
+    /// Reads the next frame of a source that has `rest` bytes left. Also returns the bytes of the frame.
     ///
     /// # Errors
     /// The reason why the source cannot be read beyond this point.
-    pub(super) fn next(&mut self, source: &mut impl Read, rest: u64, framing: Framing) -> Result<Frame, &'static str> {
+    pub(super) fn read(source: &mut impl Read, rest: u64, framing: Framing) -> Result<(Self, u64), &'static str> {
         let mut marker = [0; 8];
         let marker = &mut marker[..framing.marker().len()];
         source.read_exact(marker).map_err(reason)?;
@@ -184,31 +178,48 @@ impl Decoder {
         if whole > rest {
             return Err(CUT);
         }
-        self.payload.clear();
-        self.payload.shrink_to(KEEP);
-        self.payload.reserve(length);
-        if source.take(length as u64).read_to_end(&mut self.payload).map_err(reason)? < length {
+        let mut payload = Vec::with_capacity(length);
+        if source.take(length as u64).read_to_end(&mut payload).map_err(reason)? < length {
             return Err(CUT);
         }
-        if u32::from_le_bytes([e, f, g, h]) != checksum(flags, &self.payload) {
+        if u32::from_le_bytes([e, f, g, h]) != checksum(flags, &payload) {
             return Err("a checksum does not hold");
         }
-        // the checksum matches, so a payload that cannot be decoded comes from a later version
-        let record = match flags {
-            0 => Record::decode(&self.payload),
-            ZSTD => self.unpack().and_then(|()| Record::decode(&self.plain)),
-            _ => None,
-        };
-        Ok(record.map_or(Frame::Unknown(whole), |record| Frame::Record(record, whole)))
+        Ok((Self { flags, payload }, whole))
     }
 
-    fn unpack(&mut self) -> Option<()> {
-        let size = get_frame_content_size(&self.payload).ok()??;
-        let size = usize::try_from(size).ok().filter(|size| *size <= MAX_PAYLOAD)?;
+    /// The bytes of the decompressed payload.
+    pub(super) fn plain_bytes(&self) -> usize {
+        self.plain_size().unwrap_or(self.payload.len())
+    }
+
+    /// The size of the decompressed payload, if it is compressed and not too large.
+    fn plain_size(&self) -> Option<usize> {
+        let size = get_frame_content_size(&self.payload).ok().flatten().filter(|_| self.flags == ZSTD)?;
+        usize::try_from(size).ok().filter(|size| *size <= MAX_PAYLOAD)
+    }
+}
+
+impl Decoder {
+    pub(super) fn try_new() -> io::Result<Self> {
+        Ok(Self { zstd: Decompressor::new()?, plain: Vec::new() })
+    }
+
+    /// The record of a frame. `None` if this version cannot read it: the checksum holds, so the payload comes from a later version.
+    pub(super) fn decode(&mut self, frame: &Frame) -> Option<Record> {
+        match frame.flags {
+            0 => Record::decode(&frame.payload),
+            ZSTD => self.unpack(frame).and_then(|()| Record::decode(&self.plain)),
+            _ => None,
+        }
+    }
+
+    fn unpack(&mut self, frame: &Frame) -> Option<()> {
+        let size = frame.plain_size()?;
         self.plain.clear();
         self.plain.shrink_to(KEEP);
         self.plain.reserve(size);
-        let written = self.zstd.decompress_to_buffer(&self.payload, &mut self.plain).ok()?;
+        let written = self.zstd.decompress_to_buffer(&frame.payload, &mut self.plain).ok()?;
         (written == size).then_some(())
     }
 }
@@ -237,13 +248,9 @@ mod tests {
         let mut out = Vec::new();
         let marker = Marker::random();
         Encoder::try_new(marker).unwrap().push(record, &mut out).unwrap();
-        match Decoder::try_new().unwrap().next(&mut &*out, out.len() as u64, Framing::Marked(marker)) {
-            Ok(Frame::Record(read, bytes)) => {
-                assert_eq!(bytes, out.len() as u64);
-                (bytes, read)
-            }
-            _ => panic!("it was written by this version"),
-        }
+        let (frame, bytes) = Frame::read(&mut &*out, out.len() as u64, Framing::Marked(marker)).unwrap();
+        assert_eq!(bytes, out.len() as u64);
+        (bytes, Decoder::try_new().unwrap().decode(&frame).expect("it was written by this version"))
     }
 
     #[test]
@@ -329,7 +336,8 @@ mod tests {
             let encode = begin.elapsed() / rounds;
             let begin = Instant::now();
             for _ in 0..rounds {
-                assert!(decoder.next(&mut &*out, out.len() as u64, Framing::Marked(encoder.marker())).is_ok());
+                let frame = Frame::read(&mut &*out, out.len() as u64, Framing::Marked(encoder.marker()));
+                assert!(decoder.decode(&frame.unwrap().0).is_some());
             }
             let decode = begin.elapsed() / rounds;
             let all = turn.prompt.len() + turn.response.len();

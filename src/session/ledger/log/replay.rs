@@ -1,8 +1,13 @@
 //! Reads a log.
+//!
+//! One thread reads the files, several decode the records, and the caller gets the records in order. Batches go to the decoders in turn,
+//! and come back in turn.
 
 use std::fmt;
+use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::OpenError;
 use super::frame::Decoder;
@@ -99,8 +104,8 @@ impl fmt::Display for TornFile {
 pub fn read(dir: &Path, mut each: impl FnMut(Record)) -> Result<ReplaySummary, OpenError> {
     let failed = |cause| OpenError::new("read", dir, cause);
     let segments = Segment::list(dir).map_err(failed)?;
-    let mut decoder = Decoder::try_new().map_err(failed)?;
-    let found = replay(&segments, &mut decoder, &mut |_, record| {
+    let decoders = decoders().map_err(failed)?;
+    let found = replay(&segments, decoders, &mut |_, record| {
         record.into_iter().for_each(&mut each);
         ControlFlow::Continue(())
     });
@@ -110,43 +115,144 @@ pub fn read(dir: &Path, mut each: impl FnMut(Record)) -> Result<ReplaySummary, O
 /// Called with the number of bytes read so far and each record, and with `None` at the end of a file.
 pub(super) type Restore<'a> = &'a mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>;
 
+/// The largest number of threads that decode. More do not help, because the records are applied on one thread.
+const DECODERS: usize = 4;
+
+/// The approximate bytes of decoded records, and the number of entries, after which a batch ends.
+const BATCH: (usize, usize) = (1 << 20, 256);
+
+/// Decoders for the processors of this machine.
+pub(super) fn decoders() -> std::io::Result<Vec<Decoder>> {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (0..processors.min(DECODERS)).map(|_| Decoder::try_new()).collect()
+}
+
+/// A part of the content of the files.
+enum Part {
+    /// An entry, and the bytes of its file up to its end.
+    Entry(u64, Entry),
+    /// The end of a file.
+    End(Result<(), TearPoint>),
+}
+
 /// Reads the files in order until `restore` breaks.
-pub(super) fn replay(segments: &[Segment], decoder: &mut Decoder, restore: Restore<'_>) -> ReplaySummary {
-    let mut store: Option<StoreId> = None;
-    let mut found = ReplaySummary::default();
-    for segment in segments {
-        let before = found.bytes;
-        let mut interrupted = false;
-        let read = segment.read(decoder, &mut store, &mut |bytes, entry| {
-            let record = match entry {
-                Entry::Record(record) => {
-                    found.records += 1;
-                    Some(record)
-                }
-                Entry::Unknown => {
-                    found.unknown += 1;
-                    None
-                }
-                Entry::Damage { offset, bytes, reason } => {
-                    found.damage(&segment.path, offset, bytes, reason);
-                    None
-                }
-            };
-            let flow = restore(before + bytes, record);
-            interrupted = flow.is_break();
-            flow
-        });
-        found.segments += 1;
-        found.bytes += segment.bytes;
-        if let Err(tear) = read {
-            let (path, offset) = (segment.path.clone(), tear.offset);
-            let lost = segment.bytes.saturating_sub(offset);
-            found.torn.push(TornFile { path, offset, lost, reason: tear.reason });
+pub(super) fn replay(segments: &[Segment], decoders: Vec<Decoder>, restore: Restore<'_>) -> ReplaySummary {
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        for decoder in decoders {
+            let (input, batches) = sync_channel(1);
+            let (decoded, output) = sync_channel(1);
+            inputs.push(input);
+            outputs.push(output);
+            scope.spawn(move || decode(batches, decoder, &decoded));
         }
-        if interrupted || restore(found.bytes, None).is_break() {
+        let reading = scope.spawn(move || Batches { inputs, next: 0, parts: Vec::new(), bytes: 0 }.read(segments));
+        let mut found = ReplaySummary::default();
+        // dropping the outputs ends the other threads
+        apply(segments, outputs, restore, &mut found);
+        found.store = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(|id| id.0);
+        found
+    })
+}
+
+/// Sends parts to the decoders.
+struct Batches {
+    inputs: Vec<SyncSender<Vec<Part>>>,
+    /// The decoder of the next batch.
+    next: usize,
+    parts: Vec<Part>,
+    bytes: usize,
+}
+
+impl Batches {
+    /// Reads the files in order, until nothing receives their entries. Returns the id of the store.
+    fn read(mut self, segments: &[Segment]) -> Option<StoreId> {
+        let mut store = None;
+        for segment in segments {
+            let read = segment.read(&mut store, &mut |bytes, entry| self.push(Part::Entry(bytes, entry)));
+            if self.push(Part::End(read)).is_break() {
+                break;
+            }
+        }
+        // an error means that nothing receives it
+        _ = self.send();
+        store
+    }
+
+    fn push(&mut self, part: Part) -> ControlFlow<()> {
+        if let Part::Entry(_, entry) = &part {
+            self.bytes += entry.bytes();
+        }
+        self.parts.push(part);
+        if self.bytes >= BATCH.0 || self.parts.len() >= BATCH.1 { self.send() } else { ControlFlow::Continue(()) }
+    }
+
+    fn send(&mut self) -> ControlFlow<()> {
+        self.bytes = 0;
+        let sent = self.inputs[self.next].send(std::mem::take(&mut self.parts));
+        self.next = (self.next + 1) % self.inputs.len();
+        if sent.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Decodes batches until there are no more, or nothing receives them.
+fn decode(batches: Receiver<Vec<Part>>, mut decoder: Decoder, decoded: &SyncSender<Vec<Part>>) {
+    for batch in batches {
+        let decode = |part| match part {
+            Part::Entry(bytes, entry) => Part::Entry(bytes, entry.decode(&mut decoder)),
+            end => end,
+        };
+        if decoded.send(batch.into_iter().map(decode).collect()).is_err() {
             break;
         }
     }
-    found.store = store.map(|id| id.0);
-    found
+}
+
+/// Takes the decoded parts in order.
+fn apply(segments: &[Segment], outputs: Vec<Receiver<Vec<Part>>>, restore: Restore<'_>, found: &mut ReplaySummary) {
+    let mut files = segments.iter();
+    let batches = outputs.iter().cycle().map_while(|output| output.recv().ok());
+    for part in batches.flatten() {
+        let Some(segment) = files.as_slice().first() else { return };
+        let flow = match part {
+            Part::Entry(bytes, entry) => {
+                let record = found.count(segment, entry);
+                restore(found.bytes + bytes, record)
+            }
+            Part::End(read) => {
+                files.next();
+                found.end(segment, read);
+                restore(found.bytes, None)
+            }
+        };
+        if flow.is_break() {
+            return;
+        }
+    }
+}
+
+impl ReplaySummary {
+    /// Counts an entry. Returns its record.
+    fn count(&mut self, segment: &Segment, entry: Entry) -> Option<Record> {
+        match entry {
+            Entry::Record(record) => {
+                self.records += 1;
+                return Some(record);
+            }
+            Entry::Unknown | Entry::Frame(..) => self.unknown += 1,
+            Entry::Damage { offset, bytes, reason } => self.damage(&segment.path, offset, bytes, reason),
+        }
+        None
+    }
+
+    /// Counts a file that was read to its end, or to a tear.
+    fn end(&mut self, segment: &Segment, read: Result<(), TearPoint>) {
+        self.segments += 1;
+        self.bytes += segment.bytes;
+        if let Err(tear) = read {
+            let (path, offset) = (segment.path.clone(), tear.offset);
+            let lost = segment.bytes.saturating_sub(offset);
+            self.torn.push(TornFile { path, offset, lost, reason: tear.reason });
+        }
+    }
 }

@@ -60,6 +60,8 @@ pub(super) struct Segment {
 /// One part of a file's content.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Entry {
+    /// A frame that is not decoded yet, its offset and its length.
+    Frame(Frame, u64, u64),
     /// A record.
     Record(Record),
     /// A record that this version cannot read.
@@ -73,6 +75,25 @@ pub(super) enum Entry {
         /// Why they cannot be decoded.
         reason: &'static str,
     },
+}
+
+impl Entry {
+    /// Decodes a frame. Other entries stay as they are.
+    pub(super) fn decode(self, decoder: &mut Decoder) -> Self {
+        let Self::Frame(frame, offset, bytes) = self else { return self };
+        match decoder.decode(&frame) {
+            Some(record) if !record.is_plausible() => {
+                Self::Damage { offset, bytes, reason: "a record has an invalid session name or turn number" }
+            }
+            Some(record) => Self::Record(record),
+            None => Self::Unknown,
+        }
+    }
+
+    /// The approximate bytes that it takes once it is decoded.
+    pub(super) fn bytes(&self) -> usize {
+        if let Self::Frame(frame, ..) = self { frame.plain_bytes() } else { 0 }
+    }
 }
 
 /// Called with each entry and the number of bytes of the file that were read up to its end.
@@ -170,17 +191,12 @@ impl Segment {
         Ok(found)
     }
 
-    /// Calls `visit` with each entry until it breaks.
+    /// Calls `visit` with each entry until it breaks. Frames are not decoded.
     ///
     /// `store` is set by the first file with an id. Files of another store are not read.
-    pub(super) fn read(
-        &self,
-        decoder: &mut Decoder,
-        store: &mut Option<StoreId>,
-        visit: Visit<'_>,
-    ) -> Result<(), TearPoint> {
+    pub(super) fn read(&self, store: &mut Option<StoreId>, visit: Visit<'_>) -> Result<(), TearPoint> {
         match File::open(&self.path) {
-            Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, decoder, store, visit),
+            Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, store, visit),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(_) => Err(TearPoint { offset: 0, reason: "the file cannot be opened" }),
         }
@@ -195,7 +211,6 @@ fn number(name: &str) -> Option<u64> {
 fn scan(
     source: &mut (impl Read + Seek),
     bytes: u64,
-    decoder: &mut Decoder,
     store: &mut Option<StoreId>,
     visit: Visit<'_>,
 ) -> Result<(), TearPoint> {
@@ -228,12 +243,11 @@ fn scan(
     }
     source.seek(SeekFrom::Start(offset)).map_err(|_| at_start("the file cannot be read"))?;
     while offset < bytes {
-        let Ok(frame) = decoder.next(source, bytes - offset, framing) else {
-            return scan_damaged(source, (offset, bytes), framing, decoder, visit);
+        let Ok((frame, length)) = Frame::read(source, bytes - offset, framing) else {
+            return scan_damaged(source, (offset, bytes), framing, visit);
         };
-        let (entry, length) = entry(frame, offset);
         offset += length;
-        if visit(offset, entry).is_break() {
+        if visit(offset, Entry::Frame(frame, offset - length, length)).is_break() {
             break;
         }
     }
@@ -260,7 +274,6 @@ fn scan_damaged(
     source: &mut (impl Read + Seek),
     (offset, bytes): (u64, u64),
     framing: Framing,
-    decoder: &mut Decoder,
     visit: Visit<'_>,
 ) -> Result<(), TearPoint> {
     let mut rest = Vec::new();
@@ -270,8 +283,8 @@ fn scan_damaged(
     let mut at = 0;
     while at < rest.len() {
         let here = offset + at as u64;
-        let (entry, length) = match decoder.next(&mut &rest[at..], (rest.len() - at) as u64, framing) {
-            Ok(frame) => entry(frame, here),
+        let (entry, length) = match Frame::read(&mut &rest[at..], (rest.len() - at) as u64, framing) {
+            Ok((frame, length)) => (Entry::Frame(frame, here, length), length),
             Err(reason) => {
                 let reason = if ends_in_zeros(&rest[at..], here, framing) { ZEROS } else { reason };
                 let length = salvage.resume(&rest[at..]).ok_or(TearPoint { offset: here, reason })? as u64;
@@ -295,16 +308,6 @@ fn ends_in_zeros(rest: &[u8], offset: u64, framing: Framing) -> bool {
         || framing.whole(rest).is_some_and(|whole| written < whole);
     let has_sector = (offset + written as u64).next_multiple_of(SECTOR) < offset + rest.len() as u64;
     written == 0 || (is_within_frame && has_sector)
-}
-
-fn entry(frame: Frame, offset: u64) -> (Entry, u64) {
-    match frame {
-        Frame::Record(record, bytes) if !record.is_plausible() => {
-            (Entry::Damage { offset, bytes, reason: "a record has an invalid session name or turn number" }, bytes)
-        }
-        Frame::Record(record, length) => (Entry::Record(record), length),
-        Frame::Unknown(length) => (Entry::Unknown, length),
-    }
 }
 
 #[cfg(test)]
@@ -337,8 +340,8 @@ mod tests {
         let mut entries = Vec::new();
         let mut decoder = Decoder::try_new().unwrap();
         let mut source = io::Cursor::new(bytes);
-        let read = scan(&mut source, bytes.len() as u64, &mut decoder, &mut None, &mut |_, entry| {
-            entries.push(entry);
+        let read = scan(&mut source, bytes.len() as u64, &mut None, &mut |_, entry| {
+            entries.push(entry.decode(&mut decoder));
             ControlFlow::Continue(())
         });
         (entries, read)
@@ -425,8 +428,8 @@ mod tests {
             let (mut records, mut store) = (Vec::new(), Some(StoreId(store.into())));
             let mut decoder = Decoder::try_new().unwrap();
             let length = bytes.len() as u64;
-            let read = scan(&mut io::Cursor::new(&mut bytes), length, &mut decoder, &mut store, &mut |_, entry| {
-                records.push(entry);
+            let read = scan(&mut io::Cursor::new(&mut bytes), length, &mut store, &mut |_, entry| {
+                records.push(entry.decode(&mut decoder));
                 ControlFlow::Continue(())
             });
             (self::records(records), read.map_err(|tear| tear.reason))
