@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -24,6 +25,27 @@ const OWN_WORK: u64 = 512;
 /// The work of checking a session is 1; this is the work of evicting it. A unit takes about a microsecond.
 fn eviction_work(turns: u32, bytes: u64) -> u64 {
     8 + u64::from(turns) + bytes / (64 << 10)
+}
+
+/// One wait for the ledger.
+const WAIT: Duration = Duration::from_millis(1);
+
+/// The time that a sweep still waits for the ledger. A disk that hangs must not stop evictions.
+struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(Duration::from_secs(2))
+    }
+}
+
+/// Resets [`Store::evicting`] when it is dropped.
+struct Evicting(Arc<Store>);
+
+impl Drop for Evicting {
+    fn drop(&mut self) {
+        self.0.evicting.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Runs work that may take long on a blocking thread, or inline without a runtime.
@@ -68,8 +90,9 @@ impl Store {
 
     /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
     pub fn sweep(&self) {
-        let (now, mut after) = (Instant::now(), 0);
+        let (now, mut after, mut patience) = (Instant::now(), 0, Patience::default());
         loop {
+            self.wait_for_ledger(&mut patience);
             let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
             let Some((last, _)) = idle.last() else { break };
             after = *last;
@@ -84,23 +107,31 @@ impl Store {
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
     pub(super) fn evict(&self) {
-        self.evict_within(u64::MAX);
+        let mut patience = Patience::default();
+        self.evict_within(u64::MAX, || self.wait_for_ledger(&mut patience));
+    }
+
+    /// Waits while many records wait to be stored. A sweep appends records faster than a disk may store them, and a full queue rejects the
+    /// records of calls too.
+    fn wait_for_ledger(&self, patience: &mut Patience) {
+        while self.ledger.is_behind() && patience.0 > Duration::ZERO {
+            patience.0 = patience.0.saturating_sub(WAIT);
+            std::thread::sleep(WAIT);
+        }
     }
 
     /// Like [`Store::evict`], for tasks: a blocking thread does what takes longer.
     pub(super) fn evict_soon(self: &Arc<Self>) {
-        if self.evict_within(OWN_WORK) || self.evicting.swap(true, Ordering::Relaxed) {
+        if self.evict_within(OWN_WORK, || ()) || self.evicting.swap(true, Ordering::Relaxed) {
             return;
         }
-        let store = Arc::clone(self);
-        off_runtime(move || {
-            store.evicting.store(false, Ordering::Relaxed);
-            store.evict();
-        });
+        let evicting = Evicting(Arc::clone(self));
+        // what becomes due at its end is left to the next call, or to the next sweep
+        off_runtime(move || evicting.0.evict());
     }
 
-    /// Does at most this much work. Returns whether nothing is left to evict.
-    fn evict_within(&self, mut work: u64) -> bool {
+    /// Does at most this much work. Calls `pause` before each eviction, without a lock. Returns whether nothing is left to evict.
+    fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
         let now = Instant::now();
         let mut passed = 0;
         loop {
@@ -117,6 +148,7 @@ impl Store {
             };
             let Some(left) = work.checked_sub(needed) else { return false };
             work = left;
+            pause();
             // publishes the paths first, so that a reader of finished paths learns that it missed them
             self.finish(&session);
             let mut order = self.order();
@@ -177,6 +209,74 @@ impl Drop for Session {
         let (replies, state) = self.take();
         if eviction_work(state.forest.next_id(), state.bytes) > OWN_WORK {
             off_runtime(move || drop((replies, state)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::session::tests::{BOUNDLESS, store, turn};
+    use crate::session::{Call, Turn};
+
+    /// The store, whose sessions have all expired.
+    fn expired(store: Arc<Store>) -> Store {
+        let mut store = Arc::into_inner(store).expect("no call runs");
+        store.limits.ttl = Duration::ZERO;
+        store
+    }
+
+    #[test]
+    fn caller_does_a_bounded_part_of_an_eviction() {
+        let store = store(BOUNDLESS);
+        for name in 0..1000 {
+            turn(&store, &name.to_string(), &[1], &[2]);
+        }
+        let store = expired(store);
+        let set_running = |running| {
+            store.page(0, usize::MAX).iter().for_each(|(_, session)| session.state().running = running);
+        };
+        set_running(1);
+        assert!(!store.evict_within(OWN_WORK, || ()), "checking 1,000 used sessions is too much");
+        set_running(0);
+        let (mut evicted, mut is_done) = (0, false);
+        while !is_done {
+            is_done = store.evict_within(OWN_WORK, || evicted += 1);
+            assert!(evicted <= OWN_WORK / eviction_work(1, 0), "{evicted} evictions");
+            evicted = 0;
+        }
+        assert_eq!(store.size().0, 0);
+    }
+
+    #[test]
+    fn caller_does_not_evict_a_large_session() {
+        let store = store(BOUNDLESS);
+        for id in 0..600 {
+            turn(&store, "s", &[id], &[2]);
+        }
+        let store = expired(store);
+        assert!(!store.evict_within(OWN_WORK, || ()));
+        assert_eq!(store.size().0, 1);
+        store.evict();
+        assert_eq!(store.size().0, 0);
+    }
+
+    #[tokio::test]
+    async fn large_session_is_freed_on_a_blocking_thread() {
+        let store = store(BOUNDLESS);
+        for id in 0..600 {
+            turn(&store, "s", &[id], &[2]);
+        }
+        let last: Weak<Turn> =
+            Arc::downgrade(&store.session("s").and_then(|found| found.turn(599)).expect("it exists"));
+        let call = Call::new(Arc::clone(&store), "s".into());
+        drop(store.delete("s").expect("it exists"));
+        assert!(last.upgrade().is_some(), "a call holds the session");
+        drop(call);
+        while last.upgrade().is_some() {
+            tokio::task::yield_now().await;
         }
     }
 }

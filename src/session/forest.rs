@@ -365,4 +365,55 @@ pub(super) mod tests {
         assert_eq!(forest.turns()[1].parent, None);
         assert_eq!(add(&mut forest, &[], &[2], "stop"), Cause::RolledBack);
     }
+
+    #[test]
+    fn search_for_trained_turns_is_divided_into_steps() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1], &[2], "stop");
+        for at in 0..20 {
+            add(&mut forest, &[1, 2, at % 3], &[7, at], "abort");
+        }
+        let parts = |forest: &Forest| {
+            let mut search = forest.descendants(0).expect("it is trained");
+            std::iter::from_fn(|| Some(forest.finds_trained(&mut search, 6))).take(4).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(&forest), [None, None, None, Some(false)]);
+        add(&mut forest, &[1, 2, 0, 7, 0, 9], &[8], "stop");
+        assert!(parts(&forest).contains(&Some(true)));
+        assert!(forest.descendants(1).is_none(), "it is not trained");
+    }
+
+    #[test]
+    fn answers_are_bounded_and_trainable_ones_come_first() {
+        let mut forest = Forest::default();
+        let conversation = Digest::of(b"a");
+        let mut answer = |finish: &str, fault: Option<Fault>| {
+            let about = TurnMetadata {
+                finish: Some(finish.into()),
+                fault,
+                chat: Some(Box::new(crate::session::Chat { conversation, ..Default::default() })),
+                ..TurnMetadata::default()
+            };
+            let (id, none) = (forest.next_id(), Box::default());
+            let response = [id].into();
+            forest.push(Arc::new(Turn {
+                id,
+                parent: None,
+                prompt: [1].into(),
+                response,
+                logprobs: none,
+                entropy: Box::default(),
+                about,
+            }));
+            forest.answers(conversation).map(|turn| turn.id).collect::<Vec<_>>()
+        };
+        assert_eq!(answer("stop", None), [0]);
+        assert_eq!(answer("abort", Some(Fault::Aborted)), [0, 1]);
+        assert_eq!(answer("stop", Some(Fault::IdsMismatch)), [0, 1], "its tokens are not the sampled ones");
+        assert_eq!(answer("stop", None), [3, 0, 1]);
+        for _ in 0..100 {
+            answer("stop", None);
+        }
+        assert_eq!(answer("abort", Some(Fault::Aborted)), (40..104).rev().collect::<Vec<_>>());
+    }
 }

@@ -30,6 +30,9 @@ pub trait Ledger: Debug + Send + Sync {
 
     /// Counts since it was opened.
     fn stats(&self) -> LedgerStats;
+
+    /// Whether so many records wait to be stored that only calls should append more.
+    fn is_behind(&self) -> bool;
 }
 
 /// Whether records are stored.
@@ -86,6 +89,11 @@ impl SharedLedger {
     /// Appends a record without waiting for it.
     pub(super) fn append_unacknowledged(&self, record: Record) {
         drop(self.append(record));
+    }
+
+    /// Whether so many records wait to be stored that only calls should append more.
+    pub(super) fn is_behind(&self) -> bool {
+        self.get().is_some_and(Ledger::is_behind)
     }
 
     /// Resolves when all records that were appended before are stored.

@@ -53,3 +53,42 @@ impl Rewards {
         Some(Arc::clone(&known[after.checked_sub(1)?].value))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reward(version: u32, leaf: Option<u32>, value: u32) -> Reward {
+        Reward { version, leaf, value: Arc::new(value.into()) }
+    }
+
+    #[test]
+    fn rewards_are_copied_in_parts() {
+        let mut rewards = Rewards::default();
+        for leaf in [None].into_iter().chain((0..10).map(Some)) {
+            rewards.set(reward(1, leaf, 1));
+            rewards.set(reward(3, leaf, 3));
+        }
+        for (version, value) in [(1, Some(1)), (2, Some(1)), (3, Some(3)), (9, Some(3)), (0, None)] {
+            let (mut copied, mut next, mut parts) = (HashMap::new(), Some(None), 0);
+            while let Some(from) = next {
+                let before = copied.len();
+                next = rewards.copy(version, (from, 4), &mut copied);
+                assert!(copied.len() <= before + 4);
+                parts += 1;
+            }
+            assert_eq!((parts, copied.len()), (3, if value.is_some() { 11 } else { 0 }));
+            assert!(copied.values().all(|copied| copied.as_u64() == value), "version {version}");
+        }
+    }
+
+    #[test]
+    fn reward_of_the_same_version_is_replaced() {
+        let mut rewards = Rewards::default();
+        assert_eq!(rewards.set(reward(2, None, 1)), None);
+        assert_eq!(rewards.set(reward(1, None, 2)), None);
+        assert_eq!(rewards.set(reward(2, None, 3)), Some(reward(2, None, 1)));
+        assert_eq!(rewards.last(1, 7).as_deref(), Some(&2.into()));
+        assert_eq!(rewards.last(2, 7).as_deref(), Some(&3.into()));
+    }
+}

@@ -96,6 +96,7 @@ pub struct Log {
     shared: Arc<Shared>,
     store: StoreId,
     queue_bytes: u64,
+    queue_records: usize,
     /// `None` during the drop: the writer ends when all senders are dropped.
     queue: Option<SyncSender<Job>>,
     writer: Option<JoinHandle<()>>,
@@ -168,11 +169,12 @@ impl Log {
         writer.begin();
         let writer = std::thread::Builder::new().name("tokentap-log".to_owned()).spawn(|| writer.run());
         let writer = Some(writer.map_err(|cause| OpenError::new("write", &options.dir, cause))?);
-        Ok(Self { shared, store, queue_bytes: options.queue_bytes, queue: Some(queue), writer, _lock: lock })
+        let Options { queue_bytes, queue_records, .. } = options;
+        Ok(Self { shared, store, queue_bytes, queue_records, queue: Some(queue), writer, _lock: lock })
     }
 
     fn reject(&self, bytes: u64, error: AppendError) -> Ack {
-        self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.take(bytes);
         if matches!(error, AppendError::QueueFull) {
             add(&self.shared.stats.dropped_queue_full, 1);
             if !self.shared.overrun.swap(true, Ordering::Relaxed) {
@@ -197,6 +199,7 @@ impl Ledger for Log {
         let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
         let bytes = record.bytes();
         let before = self.shared.waiting.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.waiting_records.fetch_add(1, Ordering::Relaxed);
         // a record larger than the limit is accepted if the queue is empty, or it could never be written
         if before > 0 && before + bytes > self.queue_bytes {
             return self.reject(bytes, AppendError::QueueFull);
@@ -231,6 +234,13 @@ impl Ledger for Log {
         let LogStats { records, failed, dropped_queue_full, bytes_on_disk, .. } = &self.shared.stats;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LedgerStats { records: of(records), lost: of(failed) + of(dropped_queue_full), bytes: of(bytes_on_disk) }
+    }
+
+    /// Whether a quarter of the queue is used.
+    fn is_behind(&self) -> bool {
+        let Shared { waiting, waiting_records, .. } = &*self.shared;
+        waiting.load(Ordering::Relaxed) > self.queue_bytes / 4
+            || waiting_records.load(Ordering::Relaxed) > self.queue_records / 4
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::session::ledger::Health;
 
@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub(super) stats: LogStats,
     /// Bytes of the records that wait to be encoded.
     pub(super) waiting: AtomicU64,
+    /// The number of these records.
+    pub(super) waiting_records: AtomicUsize,
     /// Whether the queue was full and has not been empty since. Logged once.
     pub(super) overrun: AtomicBool,
     // locked for one copy, never across an await
@@ -38,6 +40,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Removes a record of this many bytes from those that wait.
+    pub(super) fn take(&self, bytes: u64) {
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        self.waiting_records.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(super) fn health(&self) -> Health {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -96,7 +96,9 @@ impl Writer {
         let mut barriers = Vec::new();
         while let Some(Job { record, bytes, answer }) = next {
             let encoded = record.map(|record| self.encode(&record, frames));
-            self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            if encoded.is_some() {
+                self.shared.take(bytes);
+            }
             match encoded {
                 Some(Ok(())) => answers.push(answer),
                 Some(Err(error)) => self.refuse([answer], &error),
