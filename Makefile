@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -17,6 +17,9 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench scan
 	cargo bench --bench sessions
 	cargo bench --bench chat
+
+pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
+	cargo bench --bench pauses
 
 real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, and chats of the openai SDK (45 minutes, 13 GB)
 	cargo build --release
