@@ -54,7 +54,7 @@ fn measure(name: &str, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) {
     let (unpacked, ()) =
         timed(|| files(&scratch.0).for_each(|file| decompress(&file, |plain| drop(black_box(plain.as_ptr())))));
     // what a store needs at least: memory for the records, which the system fills with zeros first
-    let mut kept = Kept::default();
+    let mut kept = RetainedRecords::default();
     let (keeping, ()) = timed(|| files(&scratch.0).for_each(|file| decompress(&file, |plain| kept.push(plain))));
     drop(kept);
     let limits = StoreLimits { bytes: 1 << 30, ttl: BOUNDLESS, idle: BOUNDLESS };
@@ -103,12 +103,12 @@ fn files(directory: &Path) -> impl Iterator<Item = Vec<u8>> {
 
 /// The latest records, up to the size of the store.
 #[derive(Default)]
-struct Kept {
+struct RetainedRecords {
     records: VecDeque<Box<[u8]>>,
     bytes: usize,
 }
 
-impl Kept {
+impl RetainedRecords {
     fn push(&mut self, plain: &[u8]) {
         self.bytes += plain.len();
         self.records.push_back(plain.into());

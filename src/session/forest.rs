@@ -26,7 +26,7 @@ pub struct Forest {
     stems: SegmentedVec<Stem>,
     /// The prompts of roots.
     roots: Stems,
-    places: SegmentedVec<Place>,
+    places: SegmentedVec<TurnLinks>,
     tokens: RadixTree,
     /// By a parent and the node of `tokens` at which a prompt ends: the index of the prompt in `stems`.
     prompts: IncrementalMap<(Option<u32>, u32), u32>,
@@ -38,7 +38,7 @@ pub struct Forest {
 
 /// The place of a turn.
 #[derive(Debug, Default)]
-struct Place {
+struct TurnLinks {
     /// The prompts that continue it.
     children: Stems,
     /// The node of `tokens` at which it ends; [`ROOT`] if its tokens are not known from its root on.
@@ -135,7 +135,7 @@ impl Forest {
         self.count(&turn);
         self.conversations.insert(&turn);
         self.turns.push(Arc::clone(&turn));
-        self.places.push(Place { end: ROOT, ..Place::default() });
+        self.places.push(TurnLinks { end: ROOT, ..TurnLinks::default() });
         if turn.about.cause != Cause::Unplaced {
             self.index(&turn);
         }

@@ -127,8 +127,8 @@ pub(super) fn decoders() -> std::io::Result<Vec<Decoder>> {
     (0..processors.min(DECODERS)).map(|_| Decoder::try_new()).collect()
 }
 
-/// A part of the content of the files.
-enum Part {
+/// An event of reading the files.
+enum ReadEvent {
     /// An entry, and the bytes of its file up to its end.
     Entry(u64, Entry),
     /// The end of a file.
@@ -146,7 +146,7 @@ pub(super) fn replay(segments: &[Segment], decoders: Vec<Decoder>, restore: Rest
             outputs.push(output);
             scope.spawn(move || decode(batches, decoder, &decoded));
         }
-        let reading = scope.spawn(move || Batches { inputs, next: 0, parts: Vec::new(), bytes: 0 }.read(segments));
+        let reading = scope.spawn(move || Batches { inputs, next: 0, events: Vec::new(), bytes: 0 }.read(segments));
         let mut found = ReplaySummary::default();
         // dropping the outputs ends the other threads
         apply(segments, outputs, restore, &mut found);
@@ -155,12 +155,12 @@ pub(super) fn replay(segments: &[Segment], decoders: Vec<Decoder>, restore: Rest
     })
 }
 
-/// Sends parts to the decoders.
+/// Sends events to the decoders.
 struct Batches {
-    inputs: Vec<SyncSender<Vec<Part>>>,
+    inputs: Vec<SyncSender<Vec<ReadEvent>>>,
     /// The decoder of the next batch.
     next: usize,
-    parts: Vec<Part>,
+    events: Vec<ReadEvent>,
     bytes: usize,
 }
 
@@ -169,8 +169,8 @@ impl Batches {
     fn read(mut self, segments: &[Segment]) -> Option<StoreId> {
         let mut store = None;
         for segment in segments {
-            let read = segment.read(&mut store, &mut |bytes, entry| self.push(Part::Entry(bytes, entry)));
-            if self.push(Part::End(read)).is_break() {
+            let read = segment.read(&mut store, &mut |bytes, entry| self.push(ReadEvent::Entry(bytes, entry)));
+            if self.push(ReadEvent::End(read)).is_break() {
                 break;
             }
         }
@@ -179,27 +179,27 @@ impl Batches {
         store
     }
 
-    fn push(&mut self, part: Part) -> ControlFlow<()> {
-        if let Part::Entry(_, entry) = &part {
+    fn push(&mut self, event: ReadEvent) -> ControlFlow<()> {
+        if let ReadEvent::Entry(_, entry) = &event {
             self.bytes += entry.bytes();
         }
-        self.parts.push(part);
-        if self.bytes >= BATCH.0 || self.parts.len() >= BATCH.1 { self.send() } else { ControlFlow::Continue(()) }
+        self.events.push(event);
+        if self.bytes >= BATCH.0 || self.events.len() >= BATCH.1 { self.send() } else { ControlFlow::Continue(()) }
     }
 
     fn send(&mut self) -> ControlFlow<()> {
         self.bytes = 0;
-        let sent = self.inputs[self.next].send(std::mem::take(&mut self.parts));
+        let sent = self.inputs[self.next].send(std::mem::take(&mut self.events));
         self.next = (self.next + 1) % self.inputs.len();
         if sent.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
 /// Decodes batches until there are no more, or nothing receives them.
-fn decode(batches: Receiver<Vec<Part>>, mut decoder: Decoder, decoded: &SyncSender<Vec<Part>>) {
+fn decode(batches: Receiver<Vec<ReadEvent>>, mut decoder: Decoder, decoded: &SyncSender<Vec<ReadEvent>>) {
     for batch in batches {
-        let decode = |part| match part {
-            Part::Entry(bytes, entry) => Part::Entry(bytes, entry.decode(&mut decoder)),
+        let decode = |event| match event {
+            ReadEvent::Entry(bytes, entry) => ReadEvent::Entry(bytes, entry.decode(&mut decoder)),
             end => end,
         };
         if decoded.send(batch.into_iter().map(decode).collect()).is_err() {
@@ -208,18 +208,23 @@ fn decode(batches: Receiver<Vec<Part>>, mut decoder: Decoder, decoded: &SyncSend
     }
 }
 
-/// Takes the decoded parts in order.
-fn apply(segments: &[Segment], outputs: Vec<Receiver<Vec<Part>>>, restore: Restore<'_>, found: &mut ReplaySummary) {
+/// Takes the decoded events in order.
+fn apply(
+    segments: &[Segment],
+    outputs: Vec<Receiver<Vec<ReadEvent>>>,
+    restore: Restore<'_>,
+    found: &mut ReplaySummary,
+) {
     let mut files = segments.iter();
     let batches = outputs.iter().cycle().map_while(|output| output.recv().ok());
-    for part in batches.flatten() {
+    for event in batches.flatten() {
         let Some(segment) = files.as_slice().first() else { return };
-        let flow = match part {
-            Part::Entry(bytes, entry) => {
+        let flow = match event {
+            ReadEvent::Entry(bytes, entry) => {
                 let record = found.count(segment, entry);
                 restore(found.bytes + bytes, record)
             }
-            Part::End(read) => {
+            ReadEvent::End(read) => {
                 files.next();
                 found.end(segment, read);
                 restore(found.bytes, None)
