@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::client::Connection;
 use crate::engine;
-use crate::fill::{self, BOUNDLESS, LONG, PROMPT, SAMPLED, Scratch, Sizes, TOKENS};
+use crate::fill::{self, LONG, PROMPT, SAMPLED, Scratch, Sizes, TOKENS};
 use crate::tap::{Tap, ask, get, metric, post};
 use crate::times::Times;
 
@@ -61,19 +61,18 @@ pub fn run(sizes: Sizes) {
             limit as f64 / 1e6
         );
         let mut number = 0;
-        let rounds = sizes.requests / BLOCK;
-        for round in 0..rounds {
+        // on both servers all the time, so that the machine has the same load while each is measured
+        let controls: Vec<SocketAddr> = servers.iter().map(|server| server.tap.control).collect();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let background = std::thread::spawn(move || run_background(&controls, stopped));
+        for _ in 0..sizes.requests / BLOCK {
             for server in &mut servers {
-                let background = tokio::spawn(background(server.tap.control));
                 server.block(&mut number).await;
-                background.abort();
-                let _ = background.await;
-            }
-            if round + 1 == rounds / 2 {
-                // only the second half is near the steady state of sweeps
-                println!("half of the requests are sent after {:.0} s", began.elapsed().as_secs_f64());
             }
         }
+        stop.send(()).expect("the background runs");
+        background.join().expect("the background does not panic");
+        println!("all requests are sent after {:.0} s", began.elapsed().as_secs_f64());
         report(&servers).await;
     });
 }
@@ -147,6 +146,16 @@ impl Server {
     }
 }
 
+/// Runs the background of each server on this thread until it is stopped.
+fn run_background(controls: &[SocketAddr], stopped: tokio::sync::oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = controls.iter().map(|control| tokio::spawn(background(*control))).collect();
+        let _ = stopped.await;
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    });
+}
+
 /// Scrapes metrics, pages through the sessions and exports the longest one until it is dropped.
 async fn background(control: SocketAddr) {
     let scrapes = async {
@@ -173,8 +182,7 @@ async fn background(control: SocketAddr) {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     };
-    let work = async { tokio::join!(scrapes, pages, exports) };
-    let _ = tokio::time::timeout(BOUNDLESS, work).await;
+    tokio::join!(scrapes, pages, exports);
 }
 
 async fn report(servers: &[Server]) {

@@ -174,17 +174,20 @@ impl Batches {
                 break;
             }
         }
-        // an error means that nothing receives it
-        _ = self.send();
         store
     }
 
     fn push(&mut self, event: ReadEvent) -> ControlFlow<()> {
-        if let ReadEvent::Entry(_, entry) = &event {
-            self.bytes += entry.bytes();
-        }
+        // the records of a file do not wait for those of the next one
+        let is_last = match &event {
+            ReadEvent::Entry(_, entry) => {
+                self.bytes += entry.bytes();
+                self.bytes >= BATCH.0 || self.events.len() + 1 >= BATCH.1
+            }
+            ReadEvent::End(_) => true,
+        };
         self.events.push(event);
-        if self.bytes >= BATCH.0 || self.events.len() >= BATCH.1 { self.send() } else { ControlFlow::Continue(()) }
+        if is_last { self.send() } else { ControlFlow::Continue(()) }
     }
 
     fn send(&mut self) -> ControlFlow<()> {
