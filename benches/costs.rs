@@ -3,6 +3,7 @@
 //! `cargo bench --bench costs`. System calls are counted with strace, if it is installed. `tests/costs.rs` limits the allocations.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
+#![allow(dead_code, reason = "its modules are shared with other benches")]
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 #[path = "proxy/canned.rs"]
