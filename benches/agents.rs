@@ -13,6 +13,7 @@
 )]
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
 
+#[allow(dead_code, reason = "the bench of the proxy uses the rest")]
 #[path = "proxy/canned.rs"]
 mod canned;
 #[path = "agents/check.rs"]

@@ -51,7 +51,9 @@ pub async fn trajectory(tap: &Tap, session: &str, script: &Script, turns: usize)
     let (status, body) = crate::ask(tap.control, &get(&format!("/v1/sessions/{session}/trajectories"))).await.unwrap();
     assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
     let exported: Value = serde_json::from_slice(&body).unwrap();
-    let rows = exported["trajectories"].as_array().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&body[..2000.min(body.len())])));
+    let rows = exported["trajectories"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&body[..2000.min(body.len())])));
     assert_eq!(rows.len(), 1, "the session has one path");
     let numbers = |name: &str| -> Vec<u64> {
         rows[0][name].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()

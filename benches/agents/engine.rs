@@ -46,7 +46,8 @@ pub fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let renderer = script::tokenizer();
-        let replies = Arc::new((0..script::REPLIES).map(|number| TurnReply::new(&renderer, number)).collect::<Vec<_>>());
+        let replies =
+            Arc::new((0..script::REPLIES).map(|number| TurnReply::new(&renderer, number)).collect::<Vec<_>>());
         let cache = ReplyCache::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("{}", listener.local_addr().unwrap().port());
@@ -177,7 +178,8 @@ impl Sequence {
     fn new(renderer: &Renderer, number: usize) -> Self {
         let ids = script::reply_tokens(renderer, number);
         let last = *ids.last().unwrap();
-        let text = |id: &u32| if *id == last { String::new() } else { renderer.tokenizer().decode(&[*id], false).unwrap() };
+        let text =
+            |id: &u32| if *id == last { String::new() } else { renderer.tokenizer().decode(&[*id], false).unwrap() };
         // the sampled token is the likeliest; the probabilities of a row sum to less than 1
         let logprob = |token: usize, rank: usize| -0.5 - (1.0 + 0.17 * (token % 7) as f32) * rank as f32;
         let row = |token: usize, rank: usize| {

@@ -83,7 +83,11 @@ pub async fn chats(
 /// Sends the prompts of a session to the engine as token ids, as often as there are sessions.
 pub async fn plain(prompts: &Prompts, mode: Mode, extent: Extent, engine: &Engine) -> Outcome {
     let port = engine.port;
-    let flat = if mode == Mode::Whole { r#","return_flat_raw_output_top_logprobs":true,"return_flat_raw_top_logprobs_b64":true"# } else { "" };
+    let flat = if mode == Mode::Whole {
+        r#","return_flat_raw_output_top_logprobs":true,"return_flat_raw_top_logprobs_b64":true"#
+    } else {
+        ""
+    };
     let end = format!(
         r#"],"sampling_params":{{"max_new_tokens":{TURN_TOKENS},"temperature":1.0}},"stream":{},"return_logprob":true,"top_logprobs_num":20{flat}}}"#,
         mode == Mode::Stream

@@ -22,14 +22,22 @@ pub struct Tap {
 impl Tap {
     /// Starts it in front of an engine, and waits until it renders chats and has probed the engine.
     pub async fn start(binary: &str, upstream: u16) -> Self {
+        Self::start_on(&PROXY_CORE.to_string(), binary, upstream).await
+    }
+
+    /// The same on these cores, after which variables of the environment may follow.
+    pub async fn start_on(cores: &str, binary: &str, upstream: u16) -> Self {
         let [port, control] = [free_port(), free_port()];
         let tokenizer = std::env::var("TOKENIZER").unwrap_or_else(|_| DEMO.to_owned());
         let arguments = format!(
             "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{control} --log warn --session-bytes 2GiB"
         );
-        let mut arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        let (cores, variables) = cores.split_once(' ').unwrap_or((cores, ""));
+        // each of these programs becomes the next one, so the process id is that of tokentap
+        let start = ["-c", cores, "env"].into_iter().chain(variables.split_whitespace()).chain([binary]);
+        let mut arguments: Vec<String> = start.chain(arguments.split(' ')).map(str::to_owned).collect();
         arguments.extend(["--tokenizer".to_owned(), tokenizer]);
-        let process = Process::start(binary, &arguments, PROXY_CORE, Stdio::null());
+        let process = Process::start("taskset", &arguments, PROXY_CORE, Stdio::null());
         let mut tap = Self { process, port, control };
         let limit = Instant::now() + Duration::from_secs(20);
         while !tap.is_ready().await {
@@ -42,7 +50,9 @@ impl Tap {
 
     async fn is_ready(&self) -> bool {
         let chat = r#"{"model":"m","messages":[{"role":"user","content":"a"}],"max_tokens":16,"return_entropy":true}"#;
-        let Ok((200, body)) = ask(self.port, &post("/v1/chat/completions", chat.as_bytes())).await else { return false };
+        let Ok((200, body)) = ask(self.port, &post("/v1/chat/completions", chat.as_bytes())).await else {
+            return false;
+        };
         let has = |text: &str| memchr::memmem::find(&body, text.as_bytes()).is_some();
         has("\"vocab_size\":") && has("\"estimator\":\"estimate\"")
     }
