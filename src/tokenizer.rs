@@ -7,9 +7,12 @@ mod family;
 mod folder;
 mod render;
 pub mod template;
+mod word_encoder;
+mod word_pattern;
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tokenizers::{AddedToken, DecoderWrapper, Model, OffsetType, PreTokenizer, SplitDelimiterBehavior};
 
@@ -18,6 +21,7 @@ pub use detokenizer::Detokenizer;
 pub use family::Family;
 pub use folder::{Folder, FolderError, SamplingDefaults};
 pub use render::{ContinuationCheck, Fit, Prompt, PromptError, Renderer, Setting};
+use word_encoder::{Marks, WordEncoder};
 
 /// Error: a tokenizer failed to load, to encode or to decode.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +46,13 @@ pub struct Tokenizer {
     added: HashSet<u32>,
     /// Ids of the special tokens, which decoding can leave out.
     special: HashSet<u32>,
+    /// The faster encoder; `None` if the tokenizer has steps that it lacks.
+    words: Option<Arc<WordEncoder>>,
 }
+
+/// A text with many kinds of words, with which the faster encoder is checked.
+const SAMPLE: &str =
+    "It's 1234.5 — naïve façade, 日本語\n\n    fn main() { println!(\"{:?}\", a[0]); }\r\n\tover  three   spaces ";
 
 impl Tokenizer {
     /// Loads the bytes of a `tokenizer.json`.
@@ -60,7 +70,12 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        Self { added: added.keys().copied().collect(), special, content, inner }
+        let words = WordEncoder::new(&inner).map(Arc::new);
+        let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, inner };
+        if tokenizer.encode_words(SAMPLE).ok().flatten() != tokenizer.encode_whole(SAMPLE).ok() {
+            tokenizer.words = None;
+        }
+        tokenizer
     }
 
     /// Adds tokens. A token replaces an added token of the same text.
@@ -90,15 +105,29 @@ impl Tokenizer {
     /// # Errors
     /// When the text has parts without an id.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        if let Some(ids) = self.encode_words(text).map_err(TokenizerError::Encode)? {
+            return Ok(ids);
+        }
         if !Content::is_marked(text) {
-            let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::Encode)?;
-            return Ok(encoding.get_ids().to_vec());
+            return self.encode_whole(text).map_err(TokenizerError::Encode);
         }
         let ids = self.encode_marked(text, false).map_err(TokenizerError::Encode)?;
         match ids {
             Some(ids) => Ok(ids),
             None => Ok(self.encode_marked(text, true).map_err(TokenizerError::Encode)?.unwrap_or_default()),
         }
+    }
+
+    /// The ids of a text with or without marks, by the faster encoder; `None` if it cannot encode the text.
+    fn encode_words(&self, text: &str) -> tokenizers::Result<Option<Vec<u32>>> {
+        let Some(words) = &self.words else { return Ok(None) };
+        let marks = Content::is_marked(text).then_some(Marks { mark: Content::MARK, special: &self.special });
+        words.encode(self.inner.get_model(), text, marks)
+    }
+
+    /// The ids of a text without marks.
+    fn encode_whole(&self, text: &str) -> tokenizers::Result<Vec<u32>> {
+        Ok(self.inner.encode_fast(text, false)?.get_ids().to_vec())
     }
 
     /// The ids of a text with marks: finds added tokens, removes the marks, and encodes the rest as plain text. Returns `None` if the model
@@ -227,6 +256,18 @@ fn byte_of_char(c: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
+/// The character of a byte in byte-level vocabularies, the inverse of [`byte_of_char`].
+fn char_of_byte(byte: u8) -> char {
+    let code = u32::from(byte);
+    let code = match code {
+        0..=0x20 => code + 0x100,
+        0x7f..=0xa0 => code - 0x7f + 0x121,
+        0xad => 0x143,
+        _ => code,
+    };
+    char::from_u32(code).expect("the codes are below the surrogates")
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -234,6 +275,7 @@ mod tests {
         let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(super::byte_of_char).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
+        assert!(bytes.iter().all(|byte| super::byte_of_char(super::char_of_byte(*byte)) == Some(*byte)));
         assert_eq!(super::byte_of_char('Ġ'), Some(b' '));
         assert_eq!(super::byte_of_char('Ċ'), Some(b'\n'));
     }

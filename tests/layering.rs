@@ -48,7 +48,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("tonic_reflection", &["src/serve/grpc/"]),
     ("prost", &["src/serve/grpc/"]),
     ("futures_util", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/layers/"]),
-    ("tokenizers", &["src/tokenizer.rs"]),
+    ("tokenizers", &["src/tokenizer.rs", "src/tokenizer/word_encoder.rs"]),
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
