@@ -8,6 +8,7 @@ mod after_turn;
 mod continuation_check;
 
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::template::{Conversation, RenderError};
 use super::{Family, Folder, Tokenizer, TokenizerError};
@@ -66,7 +67,22 @@ pub struct Renderer {
     accepts_content_parts: bool,
     /// The template drops the thought of an earlier turn once a user message follows.
     drops_thinking: bool,
+    /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
+    generation_prompts: RwLock<Vec<(Vec<(String, Value)>, GenerationPrompt)>>,
 }
+
+/// The text that a template writes for `add_generation_prompt`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum GenerationPrompt {
+    Text(Arc<str>),
+    /// The template also changes the text before it.
+    Inseparable,
+    /// The template fails.
+    Failed,
+}
+
+/// The maximum number of generation prompts that are kept.
+const MAX_GENERATION_PROMPTS: usize = 16;
 
 impl Renderer {
     /// Reads a folder. `path` is the folder or the `tokenizer.json` in it.
@@ -81,8 +97,14 @@ impl Renderer {
     #[must_use]
     pub fn new(folder: Folder) -> Self {
         let family = Family::of(&folder);
-        let mut renderer =
-            Self { folder, family, end_token: None, accepts_content_parts: false, drops_thinking: false };
+        let mut renderer = Self {
+            folder,
+            family,
+            end_token: None,
+            accepts_content_parts: false,
+            drops_thinking: false,
+            generation_prompts: RwLock::default(),
+        };
         renderer.end_token = renderer.detect_end_token();
         renderer.accepts_content_parts = renderer.detect_content_parts();
         renderer.drops_thinking = renderer.detect_dropped_thinking();
@@ -177,19 +199,46 @@ impl Renderer {
         })
     }
 
-    /// Whether the generation prompt at the end of `text` opens a thought. Compares renderings with and without a generation prompt.
+    /// Whether the generation prompt at the end of `text` opens a thought.
     fn opens_thought(&self, text: &str, setting: Setting<'_>) -> bool {
         let Some((start, _)) = self.family.think() else { return false };
+        match self.generation_prompt(setting) {
+            GenerationPrompt::Failed => false,
+            GenerationPrompt::Text(prompt) if text.ends_with(&*prompt) => {
+                self.family.ends_in_thought(&prompt).unwrap_or(false)
+            }
+            _ => text.trim_end().ends_with(start),
+        }
+    }
+
+    /// The text that the template writes for `add_generation_prompt`. It is rendered once for the same variables.
+    fn generation_prompt(&self, setting: Setting<'_>) -> GenerationPrompt {
+        let known = self.generation_prompts.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, prompt)) = known.iter().find(|(extra, _)| *extra == setting.extra) {
+            return prompt.clone();
+        }
+        drop(known);
+        let prompt = self.render_generation_prompt(setting);
+        let mut known = self.generation_prompts.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < MAX_GENERATION_PROMPTS && setting.extra.iter().all(is_small) {
+            known.push((setting.extra.to_vec(), prompt.clone()));
+        }
+        prompt
+    }
+
+    /// Compares renderings with and without a generation prompt.
+    fn render_generation_prompt(&self, setting: Setting<'_>) -> GenerationPrompt {
         let messages = [message("user", "U")];
         let setting = Setting { tools: None, ..setting };
         let with_prompt = self.render_text(&messages, setting);
         let without_prompt = self.render_text(&messages, Setting { generation_prompt: false, ..setting });
-        let (Ok(with_prompt), Ok(without_prompt)) = (with_prompt, without_prompt) else { return false };
-        let Some(prompt) = with_prompt.strip_prefix(without_prompt.as_str()).filter(|prompt| text.ends_with(prompt))
-        else {
-            return text.trim_end().ends_with(start);
+        let (Ok(with_prompt), Ok(without_prompt)) = (with_prompt, without_prompt) else {
+            return GenerationPrompt::Failed;
         };
-        self.family.ends_in_thought(prompt).unwrap_or(false)
+        match with_prompt.strip_prefix(without_prompt.as_str()) {
+            Some(prompt) => GenerationPrompt::Text(prompt.into()),
+            None => GenerationPrompt::Inseparable,
+        }
     }
 
     /// The added token that the template writes directly after the text of an assistant turn, both at the end of the conversation and
@@ -238,6 +287,17 @@ impl Renderer {
             .zip(self.render_text(&[message("user", "onetwo")], setting).ok());
         texts.is_some_and(|(in_parts, as_string)| in_parts == as_string)
     }
+}
+
+/// Whether a variable of a template takes little memory.
+fn is_small((name, value): &(String, Value)) -> bool {
+    let length = match value {
+        Value::Null | Value::Bool(_) => 0,
+        Value::Number(text) => text.len(),
+        Value::String(text) => text.len(),
+        Value::Array(_) | Value::Object(_) => usize::MAX,
+    };
+    name.len().saturating_add(length) <= 64
 }
 
 fn message(role: &str, content: &str) -> Value {
