@@ -111,8 +111,7 @@ impl Conversation {
             chat: Some(Box::new(prepared.chat)),
             ..TurnMetadata::default()
         };
-        let draft =
-            Draft { prompt: Some(prepared.ids.into()), response, logprobs: Vec::new(), entropy: Vec::new(), about };
+        let draft = Draft { prompt: Some(prepared.ids), response, logprobs: Vec::new(), entropy: Vec::new(), about };
         drop(Call::new(Arc::clone(&self.store), "bench".into()).commit(draft));
         self.messages.push(json!({"role": "user", "content": asked}));
         self.messages.push(json!({"role": "assistant", "content": answered}));
@@ -151,7 +150,7 @@ fn main() {
     let prepare = best(|| drop(black_box(conversation.prepare(&body, session.as_deref()))));
     let native = |body: &[u8]| {
         let (request, prepared) = conversation.prepare(body, session.as_deref());
-        let (ids, defaults) = (&Arc::from(prepared.ids), &conversation.model.defaults);
+        let (ids, defaults) = (&prepared.ids, &conversation.model.defaults);
         request
             .generate_request(
                 GenerateInputs {

@@ -30,7 +30,7 @@ fn write(out: &mut String, value: &Value, sorted: bool) {
             Ok(double) if text.contains(['.', 'e', 'E']) => out.push_str(&python::float(double)),
             _ => out.push_str(text),
         },
-        Value::String(text) => python::string(out, text, true),
+        Value::String(text) => write_string(out, text),
         Value::Array(values) => {
             out.push('[');
             for (at, value) in values.iter().enumerate() {
@@ -47,11 +47,24 @@ fn write(out: &mut String, value: &Value, sorted: bool) {
             out.push('{');
             for (at, (key, value)) in members.into_iter().enumerate() {
                 out.push_str(if at > 0 { ", " } else { "" });
-                python::string(out, key, true);
+                write_string(out, key);
                 out.push_str(": ");
                 write(out, value, sorted);
             }
             out.push('}');
         }
+    }
+}
+
+/// Appends a quoted string, in which characters outside ASCII are escaped.
+fn write_string(out: &mut String, text: &str) {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    // most strings need no escape
+    if text.bytes().all(is_plain) {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        python::string(out, text, true);
     }
 }

@@ -7,11 +7,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::Conversation;
 use super::canonical::canonical;
-use super::history_change::ChangeDetector;
+use super::history_change::{self, ChangeDetector};
 use super::message::Message;
 use super::reply_reader;
 use crate::json::Value;
-use crate::session::{Digest, Fault, Session, Turn};
+use crate::session::{Digest, Fault, Fingerprint, Session, Turn};
 use crate::tokenizer::Renderer;
 
 /// The maximum number of replies to one conversation that are parsed again to find the reply that the client repeats.
@@ -25,6 +25,8 @@ pub(super) struct History<'a> {
     request: &'a Conversation,
     /// The digest of the messages before each message, then the digest of all messages.
     digests: Vec<Digest>,
+    /// The digest of the tools in the prompt.
+    tools: Digest,
 }
 
 /// The turn that a conversation continues.
@@ -39,7 +41,10 @@ pub(super) struct ContinuedTurn {
 impl<'a> History<'a> {
     /// Computes the digests of a conversation.
     pub(super) fn of(request: &'a Conversation) -> Self {
-        Self { request, digests: digests(request) }
+        let tools: String = request.tools.iter().flatten().map(|tool| canonical(tool) + "\n").collect();
+        let in_prompt = if request.parses_tool_calls() { &*tools } else { "" };
+        let in_prompt = Digest::of(Sha256::digest(in_prompt.as_bytes()).as_slice());
+        Self { request, digests: digests(request, &tools), tools: in_prompt }
     }
 
     /// The digest of all messages.
@@ -49,13 +54,20 @@ impl<'a> History<'a> {
 
     /// The detector of changes to earlier conversations of the session.
     pub(super) fn change_detector(&self) -> ChangeDetector {
-        ChangeDetector::of(self.request, &self.digests)
+        ChangeDetector::of(self.request, self.tools, &self.digests)
+    }
+
+    /// The fingerprint of the conversation, which continues this turn. Only the messages from the turn's reply on are digested. `None` if
+    /// the turn is from an old log, which has no fingerprints.
+    pub(super) fn fingerprint_after(&self, continued: &ContinuedTurn) -> Option<Fingerprint> {
+        let known = continued.turn.about.chat.as_ref()?.fingerprint.as_ref()?;
+        Some(history_change::fingerprint_after(&self.request.messages, continued.at, known, self.tools))
     }
 
     /// Finds the deepest turn whose conversation and reply the request repeats. Of several turns with equal replies, a turn whose tool
     /// calls have the client's ids is preferred, then a trainable turn, then the latest.
     pub(super) fn find(&self, session: &Session, renderer: &Renderer) -> Option<ContinuedTurn> {
-        let Self { request, digests } = self;
+        let Self { request, digests, .. } = self;
         for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
             let mut turns = session.answers(digests[at]);
             turns.sort_by_key(|turn| (turn.is_trainable(), turn.id));
@@ -101,14 +113,11 @@ fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
 }
 
 /// The digest of the messages before each message, then the digest of all messages. Each covers the tools and the variables of the
-/// template.
-fn digests(request: &Conversation) -> Vec<Digest> {
+/// template. `tools` are the tools in canonical form.
+fn digests(request: &Conversation, tools: &str) -> Vec<Digest> {
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");
-    for tool in request.tools.iter().flatten() {
-        hash.update(canonical(tool).as_bytes());
-        hash.update(b"\n");
-    }
+    hash.update(tools.as_bytes());
     let variables = request.template_variables.iter().filter(|(name, _)| !NEXT_TURN_VARIABLES.contains(&name.as_str()));
     hash.update(canonical(&Value::Object(variables.cloned().collect())).as_bytes());
     let mut digests = Vec::with_capacity(request.messages.len() + 1);

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::Conversation;
-use super::canonical::canonical;
 use super::message::Message;
 use super::reply_reader;
 use crate::session::{Cause, Digest, Fingerprint, Prefix, Session, Turn};
@@ -51,34 +50,19 @@ impl RenderedAssistantText {
 }
 
 impl ChangeDetector {
-    /// Computes the digests of a request. `conversations` are the digests of its prefixes, the first of them without a message.
-    pub(super) fn of(request: &Conversation, conversations: &[Digest]) -> Self {
-        let mut fingerprint = Fingerprint { tools: tools_digest(request), ..Fingerprint::default() };
+    /// Computes the digests of a request. `tools` is the digest of its tools. `conversations` are the digests of its prefixes, the first of
+    /// them without a message.
+    pub(super) fn of(request: &Conversation, tools: Digest, conversations: &[Digest]) -> Self {
+        let mut state = FingerprintState::new(tools);
         let mut prefixes = Vec::with_capacity(request.messages.len());
-        let (mut call_indexes, mut is_leading) = (HashMap::new(), true);
         for (message, conversation) in request.messages.iter().zip(&conversations[1..]) {
-            fingerprint.messages += 1;
-            is_leading &= matches!(&*message.role, "system" | "developer");
-            if is_leading {
-                fingerprint.system = message.digest(fingerprint.system, &call_indexes);
-                continue;
-            }
-            let body = message.digest(Digest::default(), &call_indexes);
-            let shape = if message.is_tool_result() {
-                fingerprint.tool_bytes += message.texts.iter().map(|text| text.len() as u64).sum::<u64>();
-                message.without_text().digest(Digest::default(), &call_indexes)
-            } else {
-                body
-            };
-            fingerprint.body = chain(fingerprint.body, body);
-            fingerprint.shape = chain(fingerprint.shape, shape);
-            let Fingerprint { body, shape, tool_bytes, .. } = fingerprint;
-            prefixes.push(Prefix { conversation: *conversation, body, shape, tool_bytes });
-            if message.is_assistant() {
-                call_indexes = message.call_indexes();
+            state.push(message);
+            if !state.is_leading {
+                let Fingerprint { body, shape, tool_bytes, .. } = state.fingerprint;
+                prefixes.push(Prefix { conversation: *conversation, body, shape, tool_bytes });
             }
         }
-        Self { fingerprint, prefixes }
+        Self { fingerprint: state.fingerprint, prefixes }
     }
 
     /// The change that the messages show; `None` if they do not show one. `texts` is the origin of the assistant text that the prompt
@@ -130,18 +114,129 @@ impl ChangeDetector {
     }
 }
 
-/// The digest of the tools in the prompt.
-fn tools_digest(request: &Conversation) -> Digest {
-    let mut hash = Sha256::new();
-    for tool in request.tools.iter().flatten().filter(|_| request.parses_tool_calls()) {
-        hash.update(canonical(tool).as_bytes());
-        hash.update(b"\n");
+/// The fingerprint of the messages so far.
+struct FingerprintState<'a> {
+    fingerprint: Fingerprint,
+    /// Those of the last assistant message.
+    call_indexes: HashMap<&'a str, usize>,
+    /// All messages so far are system messages.
+    is_leading: bool,
+}
+
+impl<'a> FingerprintState<'a> {
+    /// The state before the first message.
+    fn new(tools: Digest) -> Self {
+        let fingerprint = Fingerprint { tools, ..Fingerprint::default() };
+        Self { fingerprint, call_indexes: HashMap::new(), is_leading: true }
     }
-    Digest::of(hash.finalize().as_slice())
+
+    /// The state after `messages`, whose fingerprint is `known` except for the tools.
+    fn after(messages: &'a [Message], known: &Fingerprint, tools: Digest) -> Self {
+        let last_reply = messages.iter().rfind(|message| message.is_assistant());
+        // white space at the end of a text is not in the digests, but it is counted
+        let tool_bytes = messages.iter().filter(|message| message.is_tool_result()).map(text_bytes).sum();
+        Self {
+            fingerprint: Fingerprint { tools, tool_bytes, ..known.clone() },
+            call_indexes: last_reply.map(Message::call_indexes).unwrap_or_default(),
+            is_leading: messages.iter().all(is_system),
+        }
+    }
+
+    fn push(&mut self, message: &'a Message) {
+        let Self { fingerprint, call_indexes, is_leading } = self;
+        fingerprint.messages += 1;
+        *is_leading &= is_system(message);
+        if *is_leading {
+            fingerprint.system = message.digest(fingerprint.system, call_indexes);
+            return;
+        }
+        let body = message.digest(Digest::default(), call_indexes);
+        let shape = if message.is_tool_result() {
+            fingerprint.tool_bytes += text_bytes(message);
+            message.without_text().digest(Digest::default(), call_indexes)
+        } else {
+            body
+        };
+        fingerprint.body = chain(fingerprint.body, body);
+        fingerprint.shape = chain(fingerprint.shape, shape);
+        if message.is_assistant() {
+            *call_indexes = message.call_indexes();
+        }
+    }
+}
+
+/// The fingerprint of all `messages`. `known` is that of the first `count` messages, except for the tools.
+pub(super) fn fingerprint_after(messages: &[Message], count: usize, known: &Fingerprint, tools: Digest) -> Fingerprint {
+    let mut state = FingerprintState::after(&messages[..count], known, tools);
+    messages[count..].iter().for_each(|message| state.push(message));
+    state.fingerprint
+}
+
+fn is_system(message: &Message) -> bool {
+    matches!(&*message.role, "system" | "developer")
+}
+
+fn text_bytes(message: &Message) -> u64 {
+    message.texts.iter().map(|text| text.len() as u64).sum()
 }
 
 /// The digest of a list of digests that continues with `next`.
 fn chain(before: Digest, next: Digest) -> Digest {
     let hash = Sha256::new().chain_update(before.as_bytes()).chain_update(next.as_bytes());
     Digest::of(hash.finalize().as_slice())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::message::MessageToolCall;
+    use crate::chat::tool_choice::ToolChoice;
+
+    fn message(role: &str, text: &str, calls: &[&str], tool_call_id: Option<&str>) -> Message {
+        let call = |id: &&str| MessageToolCall { id: Some((*id).into()), name: "f".into(), arguments: "{}".into() };
+        Message {
+            role: role.into(),
+            texts: vec![text.into()],
+            in_parts: false,
+            reasoning: None,
+            calls: calls.iter().map(call).collect(),
+            tool_call_id: tool_call_id.map(Into::into),
+            name: None,
+        }
+    }
+
+    #[test]
+    fn fingerprint_continues_that_of_any_prefix() {
+        let messages = vec![
+            message("system", "S", &[], None),
+            message("developer", "D", &[], None),
+            message("user", "U", &[], None),
+            message("assistant", "A", &["a", "b"], None),
+            message("tool", "T \n", &[], Some("b")),
+            message("tool", "", &[], Some("a")),
+            message("system", "late", &[], None),
+            message("assistant", "", &["b"], None),
+            message("tool", "result", &[], Some("b")),
+        ];
+        let fingerprint = |messages: &[Message]| {
+            let request = Conversation {
+                messages: messages.to_vec(),
+                tools: None,
+                tool_choice: ToolChoice::Auto,
+                template_variables: Vec::new(),
+                continues_last: false,
+                prompt_ids: None,
+                separates_reasoning: true,
+                skips_special_tokens: true,
+                keeps_stop: false,
+            };
+            let conversations = vec![Digest::default(); messages.len() + 1];
+            ChangeDetector::of(&request, Digest::of(b"tools"), &conversations).fingerprint
+        };
+        let whole = fingerprint(&messages);
+        for count in 0..=messages.len() {
+            let known = Fingerprint { tools: Digest::of(b"other tools"), ..fingerprint(&messages[..count]) };
+            assert_eq!(fingerprint_after(&messages, count, &known, Digest::of(b"tools")), whole, "after {count}");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //! If the conversation continues a turn of its session, the tokens of the session up to the end of that turn are reused unchanged, and only
 //! the messages after it are rendered and encoded. Otherwise the whole conversation is rendered from its text, which begins a branch.
 
+use std::sync::Arc;
+
 use super::Conversation;
 use super::RequestError;
 use super::history::{ContinuedTurn, History};
@@ -20,7 +22,7 @@ use crate::tokenizer::{Prompt, PromptError, Renderer, Setting, TextOrigin, Token
 #[derive(Debug)]
 pub struct PreparedPrompt {
     /// The token ids of the prompt.
-    pub ids: Vec<u32>,
+    pub ids: Arc<[u32]>,
     /// The chat that the turn records.
     pub chat: Chat,
     /// The turn that the prompt continues.
@@ -60,9 +62,10 @@ pub struct PromptBuilder<'a> {
 /// The tokens of a prompt.
 #[derive(Default)]
 struct PromptTokens {
+    /// The leading tokens, which were taken unchanged from the session.
+    reused: Vec<u32>,
+    /// The tokens after them.
     prompt: Prompt,
-    /// The number of leading tokens that were taken unchanged from the session.
-    reused: usize,
     /// The number of end-of-turn tokens that were inserted after the continued turn.
     inserted_end_of_turn: u32,
 }
@@ -109,10 +112,21 @@ impl<'a> PromptBuilder<'a> {
             (None, Some(ids)) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
             (None, None) => PromptTokens { prompt: self.whole_conversation(request)?, ..PromptTokens::default() },
         };
-        let detector = history.change_detector();
-        let history_change = session
-            .filter(|_| reused == 0 || texts != RenderedAssistantText::default())
-            .and_then(|session| detector.detect(&request.messages, texts, session, self.renderer));
+        let ids: Arc<[u32]> = reused.iter().chain(&prompt.ids).copied().collect();
+        let reused = reused.len();
+        let extends_only = reused > 0 && texts == RenderedAssistantText::default();
+        let known =
+            continued.as_ref().filter(|_| extends_only).and_then(|continued| history.fingerprint_after(continued));
+        let (fingerprint, history_change) = match known {
+            Some(fingerprint) => (fingerprint, None),
+            None => {
+                let detector = history.change_detector();
+                let change = session
+                    .filter(|_| !extends_only)
+                    .and_then(|session| detector.detect(&request.messages, texts, session, self.renderer));
+                (detector.fingerprint, change)
+            }
+        };
         let continues = continued.as_ref().map(|continued| continued.turn.id);
         let tools = if reused > 0 {
             continued.is_some_and(|continued| continued.turn.about.chat.as_ref().is_some_and(|chat| chat.tools))
@@ -120,7 +134,6 @@ impl<'a> PromptBuilder<'a> {
             request.parses_tool_calls()
         };
         let reading = self.parser.options(request, prompt.opened);
-        let Prompt { ids, rendered, .. } = prompt;
         let chat = Chat {
             conversation,
             tools,
@@ -128,10 +141,10 @@ impl<'a> PromptBuilder<'a> {
             retokenised: texts.sampled.is_some(),
             foreign_text: texts.foreign,
             inserted_end_of_turn,
-            fingerprint: Some(detector.fingerprint),
+            fingerprint: Some(fingerprint),
             history_change,
         };
-        Ok(PreparedPrompt { ids, chat, continues: continues.filter(|_| reused > 0), reused, rendered })
+        Ok(PreparedPrompt { ids, chat, continues: continues.filter(|_| reused > 0), reused, rendered: prompt.rendered })
     }
 
     /// Whether `--earlier-thinking branch` forbids reusing the tokens of the turn: they contain a thought that the template would drop.
@@ -150,7 +163,7 @@ impl<'a> PromptBuilder<'a> {
     ) -> Result<Option<PromptTokens>, RequestError> {
         let Some(session) = self.session else { return Ok(None) };
         let ContinuedTurn { turn, at, .. } = continued;
-        let mut ids = session.tokens(turn.id);
+        let mut reused = session.tokens(turn.id);
         let mut new: &[Message] = &request.messages[at + 1..];
         let end = self.renderer.end_of_turn();
         let stopped = turn.about.finish.as_deref() == Some("stop");
@@ -161,10 +174,9 @@ impl<'a> PromptBuilder<'a> {
         if new.is_empty() && request.continues_last {
             // the reply continues the turn, so the token that ended the turn is removed
             if ended || stop.is_some() {
-                ids.pop();
+                reused.pop();
             }
-            let (reused, opened) = (ids.len(), self.ends_in_thought(turn));
-            let prompt = Prompt { ids, opened, rendered: 0 };
+            let prompt = Prompt { opened: self.ends_in_thought(turn), ..Prompt::default() };
             return Ok(Some(PromptTokens { prompt, reused, ..PromptTokens::default() }));
         }
         let mut assistant_prefix = None;
@@ -188,16 +200,13 @@ impl<'a> PromptBuilder<'a> {
             if suffix.ids.first() == stop.as_ref() {
                 suffix.ids.remove(0);
             } else {
-                ids.pop();
+                reused.pop();
             }
         }
-        let reused = ids.len();
-        ids.append(&mut suffix.ids);
-        let mut prompt = Prompt { ids, ..suffix };
         if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(&mut prompt, &prefix)?;
+            self.append_assistant_prefix(&mut suffix, &prefix)?;
         }
-        Ok(Some(PromptTokens { prompt, reused, inserted_end_of_turn: u32::from(end.is_some() && !ended) }))
+        Ok(Some(PromptTokens { prompt: suffix, reused, inserted_end_of_turn: u32::from(end.is_some() && !ended) }))
     }
 
     /// Whether the text of a turn ends inside a thought.

@@ -105,7 +105,6 @@ impl ChatService {
                 "a prompt holds assistant text that was tokenized again, so its sampled tokens are lost; name a session (/sessions/ID/v1, or X-Session-Id) to keep them"
             );
         }
-        let ids: Arc<[u32]> = ids.into();
         if let (Some(turn), Some(session)) = (continues, session.existing)
             && self.drift.is_due(config.drift_sample)
         {

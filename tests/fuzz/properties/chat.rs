@@ -35,9 +35,8 @@ pub fn chat(bytes: &[u8]) {
     let parser = ParserSettings { format: Some("hermes".into()), separate: true };
     let builder = PromptBuilder { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
     let Ok(prepared) = builder.prepare(&request.conversation) else { return };
-    let ids = prepared.ids.clone().into();
     let inputs = GenerateInputs {
-        ids: &ids,
+        ids: &prepared.ids,
         defaults: &SamplingDefaults::default(),
         skip_special: prepared.chat.reading.skip_special,
         require_reasoning: false,

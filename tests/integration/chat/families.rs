@@ -51,7 +51,7 @@ impl Family {
         let known = [&first.ids[..], &response].concat();
         let about =
             TurnMetadata { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..TurnMetadata::default() };
-        let prompt = Some(first.ids.into());
+        let prompt = Some(first.ids);
         let draft = Draft { prompt, response, logprobs: Vec::new(), entropy: Vec::new(), about };
         drop(Call::new(Arc::clone(&self.store), "s".into()).commit(draft));
         let next = self.prepare(&json!([
@@ -59,7 +59,7 @@ impl Family {
         ]));
         assert!(!next.chat.retokenised, "the turn was found");
         // the stop token of an expected role may be replaced by that of the actual role
-        let kept = known.iter().zip(&next.ids).take_while(|(a, b)| a == b).count();
+        let kept = known.iter().zip(&*next.ids).take_while(|(a, b)| a == b).count();
         assert!(kept + 1 >= known.len(), "{:?} begins {:?}", self.decode(&known), self.decode(&next.ids));
         (self.decode(&next.ids[kept..]), next.chat.inserted_end_of_turn)
     }

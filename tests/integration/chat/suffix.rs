@@ -42,7 +42,7 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
             chat: Some(Box::new(prepared.chat)),
             ..TurnMetadata::default()
         };
-        let draft = Draft { prompt: Some(prepared.ids.into()), response, about, ..Draft::default() };
+        let draft = Draft { prompt: Some(prepared.ids), response, about, ..Draft::default() };
         drop(Call::new(Arc::clone(&store), "s".into()).commit(draft));
         messages.push(json!({"role": "assistant", "content": answer}));
     }
