@@ -1,0 +1,281 @@
+//! Memory at rest and after a burst, the first event of a long prompt, and how often threads wait for each other.
+//!
+//! `cargo bench --bench memory`, or `-- NAME` for one of `sessions`, `connections`, `first`, `burst`, `threads`. `TOKENTAP=PATH` measures
+//! another tokentap binary. `threads` counts system calls with strace, if it is installed.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a bench reports to its terminal, and fails loudly"
+)]
+#![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
+
+#[allow(dead_code, reason = "the bench of the proxy uses the rest")]
+#[path = "proxy/canned.rs"]
+mod canned;
+#[allow(dead_code, reason = "the bench of the proxy uses the rest")]
+#[path = "proxy/client.rs"]
+mod client;
+#[path = "agents/engine.rs"]
+mod engine;
+#[allow(dead_code, reason = "the bench of the proxy uses the rest")]
+#[path = "proxy/process.rs"]
+mod process;
+#[allow(dead_code, reason = "the bench of agents uses the rest")]
+#[path = "agents/script.rs"]
+mod script;
+#[allow(dead_code, reason = "the bench of agents uses the rest")]
+#[path = "agents/tap.rs"]
+mod tap;
+#[allow(dead_code, reason = "the bench of the proxy runs it as a process")]
+#[path = "proxy/upstream.rs"]
+mod upstream;
+#[allow(dead_code, reason = "the bench of the proxy uses the rest")]
+#[path = "proxy/usage.rs"]
+mod usage;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use client::Connection;
+use engine::{Engine, TURN_TOKENS};
+use tap::{Tap, get, post};
+use tokio::task::JoinSet;
+use usage::Memory;
+
+const MB: f64 = 1e6;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    if words.first().is_some_and(|word| word == upstream::ROLE) {
+        return engine::main();
+    }
+    let is_chosen = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let engine = Engine::start();
+        let run = async {
+            if is_chosen("sessions") {
+                sessions(&engine).await;
+            }
+            if is_chosen("connections") {
+                connections(&engine).await;
+            }
+            if is_chosen("first") {
+                first_event(&engine).await;
+            }
+            if is_chosen("burst") {
+                burst(&engine).await;
+            }
+            if is_chosen("threads") {
+                threads(&engine).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(600), run).await.expect("the bench ends within ten minutes");
+    });
+}
+
+/// The binary that is measured.
+fn binary() -> String {
+    std::env::var("TOKENTAP").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tokentap").to_owned())
+}
+
+async fn ask(port: u16, request: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
+    let mut connection = Connection::open(port).await?;
+    let mut body = Vec::new();
+    let status = connection.exchange(request, |data| body.extend_from_slice(data)).await?;
+    Ok((status, body))
+}
+
+/// A request for 16 tokens after a prompt of three.
+const SMALL: &str = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":16,"temperature":1.0}}"#;
+
+/// Sends requests from some connections, of which each sends the next one after its reply. `request` makes a request from its number.
+async fn send(port: u16, connections: usize, count: usize, request: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static) {
+    let request = Arc::new(request);
+    let mut tasks = JoinSet::new();
+    for first in 0..connections {
+        let request = Arc::clone(&request);
+        tasks.spawn(async move {
+            let mut connection = Connection::open(port).await.unwrap();
+            for at in (first..count).step_by(connections) {
+                assert_eq!(connection.exchange(&request(at), |_| ()).await.unwrap(), 200);
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+/// Memory once freed memory was returned.
+async fn settled(tap: &Tap) -> f64 {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Memory::of(tap.process.id()).now as f64
+}
+
+/// The memory of sessions with one small turn.
+async fn sessions(engine: &Engine) {
+    const SESSIONS: usize = 20_000;
+    let tap = Tap::start(&binary(), engine.port).await;
+    send(tap.port, 4, 2_000, |_| post("/sessions/warm/generate", SMALL.as_bytes())).await;
+    let before = settled(&tap).await;
+    send(tap.port, 4, SESSIONS, |at| post(&format!("/sessions/s-{at}/generate"), SMALL.as_bytes())).await;
+    let bytes = (settled(&tap).await - before) / SESSIONS as f64;
+    println!("sessions: {bytes:.0} bytes for each of {SESSIONS} sessions with a turn of 3 + 16 tokens");
+}
+
+/// The memory of connections that were used once.
+async fn connections(engine: &Engine) {
+    const CONNECTIONS: usize = 800;
+    let tap = Tap::start(&binary(), engine.port).await;
+    send(tap.port, 4, 2_000, |_| post("/generate", SMALL.as_bytes())).await;
+    let before = settled(&tap).await;
+    for (name, request) in
+        [("a GET", get("/model_info")), ("a small /generate", post("/sessions/warm/generate", SMALL.as_bytes()))]
+    {
+        let mut open = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut connection = Connection::open(tap.port).await.unwrap();
+            assert_eq!(connection.exchange(&request, |_| ()).await.unwrap(), 200);
+            open.push(connection);
+        }
+        let bytes = (settled(&tap).await - before) / CONNECTIONS as f64;
+        println!("connections: {:.1} KB for each of {CONNECTIONS} idle connections after {name}", bytes / 1e3);
+    }
+}
+
+/// The time to the first event of a long prompt, directly and through tokentap, in pairs.
+async fn first_event(engine: &Engine) {
+    const PAIRS: usize = 40;
+    let tap = Tap::start(&binary(), engine.port).await;
+    let ids: Vec<String> = (0..100_000).map(|at: u32| (at * 7919 % 150_000).to_string()).collect();
+    let body = format!(
+        r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":{TURN_TOKENS},"temperature":1.0}},"stream":true}}"#,
+        ids.join(",")
+    );
+    let request = post("/generate", body.as_bytes());
+    let mut direct = Connection::open(engine.port).await.unwrap();
+    let mut through = Connection::open(tap.port).await.unwrap();
+    let (mut added, mut all) = (Vec::new(), Vec::new());
+    for _ in 0..PAIRS {
+        let alone = first(&mut direct, &request).await;
+        let with = first(&mut through, &request).await;
+        added.push(with - alone);
+        all.push(with);
+    }
+    for times in [&mut added, &mut all] {
+        times.sort_by(f64::total_cmp);
+    }
+    println!(
+        "first event of 100,000 tokens ({:.0} KB): {:.2} ms through tokentap, {:.2} ms more than directly (p90 {:.2} ms)",
+        body.len() as f64 / 1e3,
+        all[PAIRS / 2],
+        added[PAIRS / 2],
+        added[PAIRS * 9 / 10]
+    );
+}
+
+async fn first(connection: &mut Connection, request: &[u8]) -> f64 {
+    let start = Instant::now();
+    let mut first = None;
+    let status = connection.exchange(request, |_| drop(first.get_or_insert_with(|| start.elapsed()))).await;
+    assert_eq!(status.unwrap(), 200);
+    first.unwrap().as_secs_f64() * 1e3
+}
+
+/// Memory before, during and after many large requests.
+async fn burst(engine: &Engine) {
+    const REQUESTS: usize = 256;
+    let tap = Tap::start(&binary(), engine.port).await;
+    send(tap.port, 4, 2_000, |_| post("/generate", SMALL.as_bytes())).await;
+    let before = settled(&tap).await;
+    let ids = "12345,".repeat((1 << 20) / 6);
+    let body = format!(
+        r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":16,"temperature":1.0}}}}"#,
+        ids.trim_end_matches(',')
+    );
+    let mut report = String::new();
+    for (name, kept) in [("not recorded", false), ("recorded in one session", true)] {
+        let path = if kept { "/sessions/burst/generate" } else { "/generate" };
+        let request = Arc::new(post(path, body.as_bytes()));
+        Memory::reset_peak(tap.process.id());
+        send(tap.port, REQUESTS, REQUESTS, move |_| request.to_vec()).await;
+        let ended = Instant::now();
+        let peak = Memory::of(tap.process.id()).peak as f64;
+        let mut after = Vec::new();
+        for wait in [0.1, 0.5, 2.0, 5.0] {
+            tokio::time::sleep(Duration::from_secs_f64(wait).saturating_sub(ended.elapsed())).await;
+            after.push(format!("{:.0} MB after {wait} s", Memory::of(tap.process.id()).now as f64 / MB));
+        }
+        report += &format!(
+            "burst of {REQUESTS} requests of 1 MiB, {name}: {:.0} MB before, {:.0} MB at its peak, {}\n",
+            before / MB,
+            peak / MB,
+            after.join(", ")
+        );
+    }
+    print!("{report}");
+}
+
+/// System calls and context switches of a request, by the number of worker threads.
+async fn threads(engine: &Engine) {
+    const REQUESTS: usize = 20_000;
+    for workers in [1, 2, 4] {
+        let tap = Tap::start_on(&format!("0-1 TOKIO_WORKER_THREADS={workers}"), &binary(), engine.port).await;
+        let id = tap.process.id();
+        let request = |at: usize| post(&format!("/sessions/t-{}/generate", at % 64), SMALL.as_bytes());
+        send(tap.port, 16, 4_000, request).await;
+        let before = switches(id);
+        let start = Instant::now();
+        send(tap.port, 16, REQUESTS, request).await;
+        let (time, after) = (start.elapsed(), switches(id));
+        let per_request = |count: u64| count as f64 / REQUESTS as f64;
+        let futexes = futexes(id, async { send(tap.port, 16, REQUESTS, request).await }).await;
+        println!(
+            "{workers} worker threads: {:.0} requests/s; a request: {:.2} voluntary and {:.2} forced context switches, {}",
+            REQUESTS as f64 / time.as_secs_f64(),
+            per_request(after[0] - before[0]),
+            per_request(after[1] - before[1]),
+            futexes.map_or("strace is not installed".to_owned(), |[calls, errors]| format!(
+                "{:.3} futex calls, of which {:.3} found the lock free",
+                per_request(calls),
+                per_request(errors)
+            )),
+        );
+    }
+}
+
+/// Voluntary and forced context switches of all threads.
+fn switches(process: u32) -> [u64; 2] {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut sum = [0; 2];
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
+        for (sum, name) in sum.iter_mut().zip(["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"]) {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            *sum += line.and_then(|line| line.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    sum
+}
+
+/// The futex calls of a process during some work, and those that returned an error.
+async fn futexes(process: u32, work: impl Future<Output = ()>) -> Option<[u64; 2]> {
+    if !process::has("strace") {
+        return None;
+    }
+    let path = std::env::temp_dir().join(format!("tokentap-strace-{process}"));
+    let arguments = ["-f", "-c", "-e", "trace=futex", "-p", &process.to_string(), "-o", path.to_str().unwrap()];
+    let mut strace = Command::new("strace").args(arguments).stderr(Stdio::null()).spawn().ok()?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    work.await;
+    // strace writes its table when it is interrupted
+    Command::new("kill").args(["-INT", &strace.id().to_string()]).status().ok()?;
+    strace.wait().ok()?;
+    let table = std::fs::read_to_string(&path).ok()?;
+    let _ = std::fs::remove_file(&path);
+    let line = table.lines().find(|line| line.trim_end().ends_with("futex"))?;
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse().ok()).unwrap_or(0);
+    Some([number(3), number(4)])
+}
