@@ -16,6 +16,7 @@ mod canned;
 #[allow(dead_code, reason = "the bench of the proxy uses the rest")]
 #[path = "proxy/client.rs"]
 mod client;
+#[allow(dead_code, reason = "the bench of agents uses the rest")]
 #[path = "agents/engine.rs"]
 mod engine;
 #[allow(dead_code, reason = "the bench of the proxy uses the rest")]
@@ -178,7 +179,7 @@ async fn first_event(engine: &Engine) {
 async fn first(connection: &mut Connection, request: &[u8]) -> f64 {
     let start = Instant::now();
     let mut first = None;
-    let status = connection.exchange(request, |_| drop(first.get_or_insert_with(|| start.elapsed()))).await;
+    let status = connection.exchange(request, |_| _ = first.get_or_insert_with(|| start.elapsed())).await;
     assert_eq!(status.unwrap(), 200);
     first.unwrap().as_secs_f64() * 1e3
 }
@@ -186,17 +187,18 @@ async fn first(connection: &mut Connection, request: &[u8]) -> f64 {
 /// Memory before, during and after many large requests.
 async fn burst(engine: &Engine) {
     const REQUESTS: usize = 256;
-    let tap = Tap::start(&binary(), engine.port).await;
-    send(tap.port, 4, 2_000, |_| post("/generate", SMALL.as_bytes())).await;
-    let before = settled(&tap).await;
     let ids = "12345,".repeat((1 << 20) / 6);
     let body = format!(
         r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":16,"temperature":1.0}}}}"#,
         ids.trim_end_matches(',')
     );
-    let mut report = String::new();
-    for (name, kept) in [("not recorded", false), ("recorded in one session", true)] {
-        let path = if kept { "/sessions/burst/generate" } else { "/generate" };
+    for (name, settings, path) in [
+        ("not recorded", "1 TOKENTAP_RECORD=false", "/generate"),
+        ("recorded in one session", "1", "/sessions/burst/generate"),
+    ] {
+        let tap = Tap::start_on(settings, &binary(), engine.port).await;
+        send(tap.port, 4, 2_000, |_| post("/sessions/warm/generate", SMALL.as_bytes())).await;
+        let before = settled(&tap).await;
         let request = Arc::new(post(path, body.as_bytes()));
         Memory::reset_peak(tap.process.id());
         send(tap.port, REQUESTS, REQUESTS, move |_| request.to_vec()).await;
@@ -207,14 +209,13 @@ async fn burst(engine: &Engine) {
             tokio::time::sleep(Duration::from_secs_f64(wait).saturating_sub(ended.elapsed())).await;
             after.push(format!("{:.0} MB after {wait} s", Memory::of(tap.process.id()).now as f64 / MB));
         }
-        report += &format!(
-            "burst of {REQUESTS} requests of 1 MiB, {name}: {:.0} MB before, {:.0} MB at its peak, {}\n",
+        println!(
+            "burst of {REQUESTS} requests of 1 MiB, {name}: {:.0} MB before, {:.0} MB at its peak, {}",
             before / MB,
             peak / MB,
             after.join(", ")
         );
     }
-    print!("{report}");
 }
 
 /// System calls and context switches of a request, by the number of worker threads.
