@@ -1,4 +1,4 @@
-//! A tokentap in a separate process on a core of its own.
+//! A tokentap in a separate process, pinned to a core.
 
 use std::net::TcpListener;
 use std::process::Stdio;

@@ -22,16 +22,16 @@ pub(super) enum WordPattern {
     },
 }
 
-/// The kind of a character.
+/// The class of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharacterClass {
     Letter,
     Digit,
     Space,
     Other,
 }
 
-impl Kind {
+impl CharacterClass {
     fn of(byte: u8) -> Self {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' => Self::Letter,
@@ -62,9 +62,9 @@ impl WordPattern {
     }
 }
 
-/// The number of characters of this kind from `from` on.
-fn run(text: &[u8], from: usize, kind: Kind) -> usize {
-    text[from.min(text.len())..].iter().take_while(|byte| Kind::of(**byte) == kind).count()
+/// The number of characters of this class from `from` on.
+fn run(text: &[u8], from: usize, class: CharacterClass) -> usize {
+    text[from.min(text.len())..].iter().take_while(|byte| CharacterClass::of(**byte) == class).count()
 }
 
 fn gpt2_word(text: &[u8]) -> usize {
@@ -72,8 +72,10 @@ fn gpt2_word(text: &[u8]) -> usize {
         return length;
     }
     let space = usize::from(text[0] == b' ');
-    if let Some(kind) = text.get(space).map(|byte| Kind::of(*byte)).filter(|kind| *kind != Kind::Space) {
-        return space + run(text, space, kind);
+    if let Some(class) =
+        text.get(space).map(|byte| CharacterClass::of(*byte)).filter(|class| *class != CharacterClass::Space)
+    {
+        return space + run(text, space, class);
     }
     space_word(text)
 }
@@ -82,25 +84,25 @@ fn tiktoken_word(text: &[u8], digits: usize) -> usize {
     if let Some(length) = contraction(text, |byte| byte.to_ascii_lowercase()) {
         return length;
     }
-    let first = Kind::of(text[0]);
-    if first == Kind::Letter {
-        return run(text, 0, Kind::Letter);
+    let first = CharacterClass::of(text[0]);
+    if first == CharacterClass::Letter {
+        return run(text, 0, CharacterClass::Letter);
     }
     // one character before the letters belongs to the word, unless it is a digit or ends a line
-    let letters = run(text, 1, Kind::Letter);
-    if letters > 0 && first != Kind::Digit && !is_line_end(text[0]) {
+    let letters = run(text, 1, CharacterClass::Letter);
+    if letters > 0 && first != CharacterClass::Digit && !is_line_end(text[0]) {
         return 1 + letters;
     }
-    if first == Kind::Digit {
-        return run(text, 0, Kind::Digit).min(digits);
+    if first == CharacterClass::Digit {
+        return run(text, 0, CharacterClass::Digit).min(digits);
     }
     let space = usize::from(text[0] == b' ');
-    let others = run(text, space, Kind::Other);
+    let others = run(text, space, CharacterClass::Other);
     if others > 0 {
         let end = space + others;
         return end + text[end..].iter().take_while(|byte| is_line_end(**byte)).count();
     }
-    let spaces = &text[..run(text, 0, Kind::Space)];
+    let spaces = &text[..run(text, 0, CharacterClass::Space)];
     match spaces.iter().rposition(|byte| is_line_end(*byte)) {
         Some(last) => last + 1,
         None => space_word(text),
@@ -124,7 +126,7 @@ fn contraction(text: &[u8], fold: impl Fn(u8) -> u8) -> Option<usize> {
 
 /// The length of the white space at the start of a text, without its last character if a word follows.
 fn space_word(text: &[u8]) -> usize {
-    match run(text, 0, Kind::Space) {
+    match run(text, 0, CharacterClass::Space) {
         spaces if spaces == text.len() || spaces == 1 => spaces,
         spaces => spaces - 1,
     }
