@@ -17,6 +17,8 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench scan
 	cargo bench --bench sessions
 	cargo bench --bench chat
+	cargo bench --bench agents
+	cargo bench --bench memory
 
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
