@@ -3,6 +3,7 @@
 //! A limit is at most 3 % above the number that was measured. Counts do not depend on the speed of the machine. If a change needs more
 //! allocations for a reason, raise the limit in the same commit.
 
+#![expect(clippy::print_stdout, reason = "the test prints what it measured")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot start its servers has failed")]
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations, dead_code, reason = "shared with a bench")]
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait")]

@@ -68,8 +68,11 @@ pub struct Renderer {
     /// The template drops the thought of an earlier turn once a user message follows.
     drops_thinking: bool,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
-    generation_prompts: RwLock<Vec<(Vec<(String, Value)>, GenerationPrompt)>>,
+    generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
 }
+
+/// Variables of a template by name.
+type TemplateVariables = Vec<(String, Value)>;
 
 /// The text that a template writes for `add_generation_prompt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
