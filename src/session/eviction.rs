@@ -30,10 +30,10 @@ fn eviction_work(turns: u32, bytes: u64) -> u64 {
 /// One wait for the ledger.
 const WAIT: Duration = Duration::from_millis(1);
 
-/// The time that a sweep still waits for the ledger. A disk that hangs must not stop evictions.
-struct Patience(Duration);
+/// The time that a sweep may still wait for the ledger. A disk that hangs must not stop evictions.
+struct LedgerWait(Duration);
 
-impl Default for Patience {
+impl Default for LedgerWait {
     fn default() -> Self {
         Self(Duration::from_secs(2))
     }
@@ -90,32 +90,35 @@ impl Store {
 
     /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
     pub fn sweep(&self) {
-        let (now, mut after, mut patience) = (Instant::now(), 0, Patience::default());
+        let (now, mut after, mut wait) = (Instant::now(), 0, LedgerWait::default());
         loop {
-            self.wait_for_ledger(&mut patience);
             let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
             let Some((last, _)) = idle.last() else { break };
             after = *last;
             for (_, session) in idle {
+                self.wait_for_ledger(&mut wait);
                 if !self.is_used(&session.state(), &session.id) {
                     self.finish(&session);
                 }
             }
         }
-        self.evict();
+        self.evict_all(&mut wait);
     }
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
     pub(super) fn evict(&self) {
-        let mut patience = Patience::default();
-        self.evict_within(u64::MAX, || self.wait_for_ledger(&mut patience));
+        self.evict_all(&mut LedgerWait::default());
+    }
+
+    fn evict_all(&self, wait: &mut LedgerWait) {
+        self.evict_within(u64::MAX, || self.wait_for_ledger(wait));
     }
 
     /// Waits while many records wait to be stored. A sweep appends records faster than a disk may store them, and a full queue rejects the
     /// records of calls too.
-    fn wait_for_ledger(&self, patience: &mut Patience) {
-        while self.ledger.is_behind() && patience.0 > Duration::ZERO {
-            patience.0 = patience.0.saturating_sub(WAIT);
+    fn wait_for_ledger(&self, wait: &mut LedgerWait) {
+        while self.ledger.is_behind() && wait.0 > Duration::ZERO {
+            wait.0 = wait.0.saturating_sub(WAIT);
             std::thread::sleep(WAIT);
         }
     }
@@ -130,7 +133,8 @@ impl Store {
         off_runtime(move || evicting.0.evict());
     }
 
-    /// Does at most this much work. Calls `pause` before each eviction, without a lock. Returns whether nothing is left to evict.
+    /// Does at most this much work. Calls `pause` before each eviction of an expired session, without a lock; above the byte limit it does not
+    /// wait. Returns whether nothing is left to evict.
     fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
         let now = Instant::now();
         let mut passed = 0;
@@ -148,7 +152,9 @@ impl Store {
             };
             let Some(left) = work.checked_sub(needed) else { return false };
             work = left;
-            pause();
+            if reason == "ttl" {
+                pause();
+            }
             // publishes the paths first, so that a reader of finished paths learns that it missed them
             self.finish(&session);
             let mut order = self.order();

@@ -218,7 +218,7 @@ impl RadixTree {
         match &mut self.nodes[above as usize].child {
             Some((token, child)) if *token == first => *child = node,
             Some(_) => _ = self.edges.insert((above, first), node),
-            none => *none = Some((first, node)),
+            child @ None => *child = Some((first, node)),
         }
         node
     }

@@ -236,8 +236,11 @@ impl Ledger for Log {
         LedgerStats { records: of(records), lost: of(failed) + of(dropped_queue_full), bytes: of(bytes_on_disk) }
     }
 
-    /// Whether a quarter of the queue is used.
+    /// Whether a quarter of the queue is used. Never while the log is degraded: waiting does not help then.
     fn is_behind(&self) -> bool {
+        if !matches!(self.shared.health(), Health::Ok) {
+            return false;
+        }
         let Shared { waiting, waiting_records, .. } = &*self.shared;
         waiting.load(Ordering::Relaxed) > self.queue_bytes / 4
             || waiting_records.load(Ordering::Relaxed) > self.queue_records / 4
