@@ -18,8 +18,7 @@ const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const PURGE_DELAY_MS: std::ffi::c_long = 10;
 
 /// How long an idle blocking thread lives. The heap of a thread keeps freed memory until the thread ends, so idle threads end soon. But long
-/// bodies use the threads in turn: with 10 ms, most threads ended between two bodies, and each new thread filled its heap and its cache of
-/// words again.
+/// bodies use the threads in turn: with 10 ms, most threads ended between two bodies, and each new thread filled its heap again.
 const THREAD_KEEP_ALIVE: std::time::Duration = std::time::Duration::from_millis(100);
 
 #[expect(unsafe_code, reason = "mimalloc's options have no safe interface")]

@@ -143,7 +143,9 @@ fn run(config: config::Config, ready: &mpsc::Sender<(SocketAddr, i32)>) {
         .enable_all()
         .on_thread_start(|| {
             IS_COUNTED.with(|counted| counted.set(true));
-            THREAD.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+            // the first thread is the worker, later ones are blocking threads
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            let _ = THREAD.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
         })
         .build()
         .unwrap();

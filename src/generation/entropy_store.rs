@@ -234,7 +234,8 @@ impl EntropyWriter {
         let _ = self.entry.session.set(session);
     }
 
-    /// Appends entropies and their tokens, if known, to a sequence. Both change under one lock, so that a reader sees both or neither.
+    /// Appends entropies and their tokens, if known, to a sequence. Both change under one lock. The last event of a sequence appends
+    /// no tokens, because the sequence ends with it; a reader then gets entropies without tokens.
     pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>, ids: &[u32]) {
         self.with(index, |progress| {
             progress.entropy.extend(entropy);

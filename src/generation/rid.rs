@@ -11,7 +11,7 @@ pub(crate) fn fresh() -> Arc<str> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // SipHash under keys from the system's entropy: a counter in, 128 scattered bits out
     let at = NEXT.fetch_add(1, Ordering::Relaxed);
-    // written by hand, because `format!` takes ten times as long
+    // `format!` takes ten times as long
     let mut digits = [[0; 2]; 16];
     for (half, key) in digits.chunks_exact_mut(8).zip(&*KEYS) {
         for (digits, byte) in half.iter_mut().zip(key.hash_one(at).to_be_bytes()) {

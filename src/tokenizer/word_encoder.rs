@@ -31,7 +31,7 @@ pub(super) struct WordEncoder {
     /// The first bytes of added tokens, if there are at most three.
     first_bytes: Vec<u8>,
     regex: SysRegex,
-    /// The regular expression, if it is matched by hand in ASCII text.
+    /// The regular expression, if `WordPattern` matches it in ASCII text.
     pattern: Option<WordPattern>,
     /// The tokenizer normalizes text to NFC.
     normalizes: bool,

@@ -10,7 +10,7 @@ pub(super) const QWEN: &str =
 /// The regular expression of Llama 3.
 pub(super) const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A regular expression that is matched by hand. It matches all of an ASCII text.
+/// A regular expression that is matched without a regex engine. It matches all of an ASCII text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WordPattern {
     /// [`GPT2`].
