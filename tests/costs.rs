@@ -27,7 +27,7 @@ const WHOLE: f64 = 108.0;
 const LONG: f64 = 121.0;
 
 /// Allocations a token of an incremental stream.
-const TOKEN: f64 = 10.3;
+const TOKEN: f64 = 10.5;
 
 fn check(what: &str, costs: f64, most: f64) -> Result<(), String> {
     if costs <= most { Ok(()) } else { Err(format!("{what}: {costs} allocations, limit {most}")) }
