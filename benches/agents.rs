@@ -20,6 +20,9 @@ mod canned;
 mod check;
 #[path = "proxy/client.rs"]
 mod client;
+#[allow(dead_code, reason = "shared with other benches")]
+#[path = "support/corpus.rs"]
+mod corpus;
 #[path = "agents/engine.rs"]
 mod engine;
 #[allow(dead_code, reason = "the bench of the proxy uses the rest")]
@@ -41,7 +44,6 @@ mod usage;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::Connection;
 use engine::Engine;
 use replay::{Mode, Outcome};
 use script::Script;
@@ -114,14 +116,6 @@ async fn run(extent: Extent) {
         let outcome = replay::plain(&prompts, mode, extent, &engine).await;
         outcome.print(&format!("plain client, {}", mode.name()));
     }
-}
-
-/// Sends one request on a new connection; returns the status and the body.
-async fn ask(port: u16, request: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
-    let mut connection = Connection::open(port).await?;
-    let mut body = Vec::new();
-    let status = connection.exchange(request, |data| body.extend_from_slice(data)).await?;
-    Ok((status, body))
 }
 
 impl Outcome {

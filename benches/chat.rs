@@ -3,7 +3,10 @@
 //! `cargo bench --bench chat`. With TOKENIZER=FOLDER a model's own tokenizer and template (tests/templates fetches Qwen3's), else those
 //! of the demo engine, whose vocabulary is small. Times are those of one thread, the best of several runs.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
-#![allow(missing_docs, reason = "a bench exports nothing")]
+#![allow(missing_docs, unreachable_pub, reason = "a bench exports nothing")]
+
+#[path = "support/corpus.rs"]
+mod corpus;
 
 use std::hint::black_box;
 use std::path::Path;
@@ -27,26 +30,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const TURNS: usize = 50;
 /// Tokens of the whole conversation at its last turn.
 const TOKENS: usize = 100_000;
-
-/// Text for messages: the project's code and prose, which repeats itself about as much as real chats.
-fn corpus() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut text: String =
-        ["README.md", "CONTRIBUTING.md"].map(|name| std::fs::read_to_string(root.join(name)).unwrap()).concat();
-    let mut folders = vec![root.join("src")];
-    while let Some(folder) = folders.pop() {
-        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        paths.sort();
-        for path in paths {
-            match path.extension().and_then(|extension| extension.to_str()) {
-                _ if path.is_dir() => folders.push(path),
-                Some("rs") => text.push_str(&std::fs::read_to_string(path).unwrap()),
-                _ => {}
-            }
-        }
-    }
-    text
-}
 
 /// Takes about the next `tokens` tokens of a text, by its average token length.
 struct Reader<'a> {
@@ -134,7 +117,7 @@ fn main() {
         has_reasoning_parser: false,
     };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
-    let corpus = corpus();
+    let corpus = corpus::corpus();
     let bytes_per_token =
         corpus.len() as f64 / conversation.model.renderer.tokenizer().encode(&corpus).unwrap().len() as f64;
     let mut reader = Reader { rest: &corpus, bytes_per_token };

@@ -16,6 +16,9 @@ mod canned;
 #[allow(dead_code, reason = "the bench of the proxy uses the rest")]
 #[path = "proxy/client.rs"]
 mod client;
+#[allow(dead_code, reason = "shared with other benches")]
+#[path = "support/corpus.rs"]
+mod corpus;
 #[allow(dead_code, reason = "the bench of agents uses the rest")]
 #[path = "agents/engine.rs"]
 mod engine;
@@ -80,13 +83,6 @@ fn main() {
 /// The binary that is measured.
 fn binary() -> String {
     std::env::var("TOKENTAP").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tokentap").to_owned())
-}
-
-async fn ask(port: u16, request: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
-    let mut connection = Connection::open(port).await?;
-    let mut body = Vec::new();
-    let status = connection.exchange(request, |data| body.extend_from_slice(data)).await?;
-    Ok((status, body))
 }
 
 /// A request for 16 tokens after a prompt of three.

@@ -14,7 +14,7 @@ mod value;
 
 pub use cursor::Cursor;
 pub use ids::write_ids;
-pub use object::{Edit, Member, Object};
+pub use object::{Edit, Member, Object, for_each_member};
 pub use splice::Splice;
 pub use text::Text;
 pub use value::Value;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::Extent;
 use crate::script::{self, Script};
-use crate::tap::{Tap, get};
+use crate::tap::{Tap, ask, get};
 
 /// The prompts of a session, of which each continues the one before.
 pub struct Prompts {
@@ -48,7 +48,7 @@ pub fn prompts(before: &str, after: &str, extent: Extent) {
 
 /// Checks that a session has one path with all turns, and returns the prompts.
 pub async fn trajectory(tap: &Tap, session: &str, script: &Script, turns: usize) -> Prompts {
-    let (status, body) = crate::ask(tap.control, &get(&format!("/v1/sessions/{session}/trajectories"))).await.unwrap();
+    let (status, body) = ask(tap.control, &get(&format!("/v1/sessions/{session}/trajectories"))).await.unwrap();
     assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
     let exported: Value = serde_json::from_slice(&body).unwrap();
     let rows = exported["trajectories"]

@@ -58,7 +58,7 @@ pub struct Script {
 impl Script {
     /// The system prompt is as long as it takes to reach [`TOKENS`] at the last of `turns`.
     pub fn new(renderer: &Renderer, turns: usize) -> Self {
-        let corpus = corpus();
+        let corpus = crate::corpus::corpus();
         let tokens = renderer.tokenizer().encode(&corpus).unwrap().len();
         let corpus: Vec<char> = corpus.chars().collect();
         let characters_per_token = corpus.len() as f64 / tokens as f64;
@@ -124,26 +124,6 @@ impl Reply {
 
 fn quoted(text: String) -> String {
     serde_json::Value::from(text).to_string()
-}
-
-/// The project's code and prose.
-fn corpus() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut text: String =
-        ["README.md", "CONTRIBUTING.md"].map(|name| std::fs::read_to_string(root.join(name)).unwrap()).concat();
-    let mut folders = vec![root.join("src")];
-    while let Some(folder) = folders.pop() {
-        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        paths.sort();
-        for path in paths {
-            match path.extension().and_then(|extension| extension.to_str()) {
-                _ if path.is_dir() => folders.push(path),
-                Some("rs") => text.push_str(&std::fs::read_to_string(path).unwrap()),
-                _ => {}
-            }
-        }
-    }
-    text
 }
 
 /// The tools of a coding agent.

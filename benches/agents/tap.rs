@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ask;
+use crate::client::Connection;
 use crate::process::{PROXY_CORE, Process};
 
 /// The folder of the demo's tokenizer.
@@ -63,6 +63,14 @@ impl Tap {
         assert_eq!(status, 200, "/metrics");
         String::from_utf8(body).unwrap()
     }
+}
+
+/// Sends one request on a new connection; returns the status and the body.
+pub async fn ask(port: u16, request: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
+    let mut connection = Connection::open(port).await?;
+    let mut body = Vec::new();
+    let status = connection.exchange(request, |data| body.extend_from_slice(data)).await?;
+    Ok((status, body))
 }
 
 pub fn get(path: &str) -> Vec<u8> {

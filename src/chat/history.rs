@@ -11,11 +11,8 @@ use super::history_change::{self, ChangeDetector};
 use super::message::Message;
 use super::reply_reader;
 use crate::json::Value;
-use crate::session::{Digest, Fault, Fingerprint, Session, Turn};
+use crate::session::{Digest, Fingerprint, Session, Turn};
 use crate::tokenizer::Renderer;
-
-/// The maximum number of replies to one conversation that are parsed again to find the reply that the client repeats.
-const MAX_COMPARED_REPLIES: usize = 64;
 
 /// Members of `chat_template_kwargs` that affect only the start of the next turn, not the earlier turns.
 const NEXT_TURN_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
@@ -69,10 +66,8 @@ impl<'a> History<'a> {
     pub(super) fn find(&self, session: &Session, renderer: &Renderer) -> Option<ContinuedTurn> {
         let Self { request, digests, .. } = self;
         for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
-            let mut turns = session.answers(digests[at]);
-            turns.sort_by_key(|turn| (turn.is_trainable(), turn.id));
             let mut best = None;
-            for turn in turns.into_iter().rev().filter(|turn| has_sampled_tokens(turn)).take(MAX_COMPARED_REPLIES) {
+            for turn in session.answers(digests[at]) {
                 let shows_tools = turn.about.chat.as_ref().is_some_and(|chat| chat.tools);
                 if request.parses_tool_calls() && !shows_tools {
                     continue;
@@ -97,12 +92,6 @@ impl<'a> History<'a> {
         }
         None
     }
-}
-
-/// Whether the recorded tokens of a turn are the sampled tokens, up to the end of the reply or to where it was cut off. The tokens of a
-/// `forwarded` turn are those that the engine reported.
-fn has_sampled_tokens(turn: &Turn) -> bool {
-    matches!(turn.about.fault, None | Some(Fault::Aborted | Fault::Disconnected | Fault::Broken | Fault::Forwarded))
 }
 
 /// Whether each thought in the client's message is a thought of the reply. The client may have dropped thoughts.

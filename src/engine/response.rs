@@ -10,7 +10,7 @@ pub use array::Array;
 use array::{array, count_numbers, optional, skip_numbers};
 
 use crate::engine::scan;
-use crate::json::{Cursor, Malformed, Object};
+use crate::json::{Cursor, Malformed, Object, for_each_member};
 use crate::logprobs::Rows;
 
 /// How a sequence ended.
@@ -320,23 +320,17 @@ fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
     }
     let mut cursor = Cursor::at(&bytes[..span.end], span.start);
     let (mut kind, mut matched, mut is_error) = (None, None, false);
-    cursor.expect(b'{').ok()?;
-    if !cursor.take(b'}') {
-        loop {
-            let key = cursor.key().ok()?;
-            let span = cursor.skip().ok()?;
-            match key.raw {
-                b"type" => kind = Some(span),
-                b"matched" => matched = Some(span).filter(|span| &bytes[span.clone()] != b"null"),
-                b"status_code" => is_error = true,
-                _ => {}
-            }
-            if cursor.take(b'}') {
-                break;
-            }
-            cursor.expect(b',').ok()?;
+    for_each_member(&mut cursor, |key, _, cursor| {
+        let span = cursor.skip()?;
+        match key.raw {
+            b"type" => kind = Some(span),
+            b"matched" => matched = Some(span).filter(|span| &bytes[span.clone()] != b"null"),
+            b"status_code" => is_error = true,
+            _ => {}
         }
-    }
+        Ok(())
+    })
+    .ok()?;
     let kind = Cursor::at(bytes, kind?.start).string().ok()?.decode().into_owned();
     Some(Finish { kind, matched, is_error })
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::text::first_bytes;
 use super::{MAX_DEPTH, Malformed, Text};
 
 /// A position in a JSON text. Every method validates the bytes that it consumes. No method allocates.
@@ -316,14 +317,6 @@ fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
         at += 8;
     }
     memchr::memchr2(b'"', b'\\', &bytes[at..]).map(|found| at + found)
-}
-
-/// Sets the high bit of the first byte of `word` that equals `byte`, and maybe high bits of later bytes. The first byte is the lowest.
-#[inline]
-fn first_bytes(word: u64, byte: u8) -> u64 {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    let differs = word ^ (ONES * u64::from(byte));
-    differs.wrapping_sub(ONES) & !differs & (ONES << 7)
 }
 
 #[cfg(test)]

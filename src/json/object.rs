@@ -44,27 +44,15 @@ impl Object {
     where
         F: FnMut(Text<'a>, &mut Cursor<'a>) -> Result<(), Malformed>,
     {
-        cursor.expect(b'{')?;
-        let mut object = Self { members: Vec::with_capacity(40), span: cursor.position() - 1..0 };
-        if !cursor.take(b'}') {
-            loop {
-                let key = cursor.string()?;
-                // with its quotes
-                let key_range = cursor.position() - key.raw.len() - 2..cursor.position();
-                cursor.expect(b':')?;
-                cursor.peek();
-                let start = cursor.position();
-                value(key, cursor)?;
-                let value = start..cursor.position();
-                object.members.push(Member { key: key_range, value, escaped: key.escaped });
-                match cursor.peek() {
-                    Some(b',') => cursor.seek(cursor.position() + 1),
-                    Some(b'}') => break,
-                    _ => return Err(cursor.malformed()),
-                }
-            }
-            cursor.seek(cursor.position() + 1);
-        }
+        cursor.peek();
+        let mut object = Self { members: Vec::with_capacity(40), span: cursor.position()..0 };
+        for_each_member(cursor, |key, key_range, cursor| {
+            let start = cursor.position();
+            value(key, cursor)?;
+            let value = start..cursor.position();
+            object.members.push(Member { key: key_range, value, escaped: key.escaped });
+            Ok(())
+        })?;
         object.span.end = cursor.position();
         Ok(object)
     }
@@ -86,6 +74,32 @@ impl Object {
     #[must_use]
     pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
         self.members.iter().rev().find(|member| self.key(bytes, member).is(name)).map(|member| member.value.clone())
+    }
+}
+
+/// Consumes the object at the cursor. Calls `each` with each key, its range with quotes, and the cursor at its value; `each` must consume the
+/// value.
+///
+/// # Errors
+/// When the text at the cursor is not an object, or `each` fails.
+pub fn for_each_member<'a, F>(cursor: &mut Cursor<'a>, mut each: F) -> Result<(), Malformed>
+where
+    F: FnMut(Text<'a>, Range<usize>, &mut Cursor<'a>) -> Result<(), Malformed>,
+{
+    cursor.expect(b'{')?;
+    if cursor.take(b'}') {
+        return Ok(());
+    }
+    loop {
+        let key = cursor.string()?;
+        let key_range = cursor.position() - key.raw.len() - 2..cursor.position();
+        cursor.expect(b':')?;
+        cursor.peek();
+        each(key, key_range, cursor)?;
+        if cursor.take(b'}') {
+            return Ok(());
+        }
+        cursor.expect(b',')?;
     }
 }
 

@@ -82,19 +82,23 @@ impl<'a> Text<'a> {
 
 /// The position of the next backslash. Faster than `memchr` for text with many escapes, because `memchr` has a high cost per call.
 fn find_backslash(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const BACKSLASHES: u64 = ONES * b'\\' as u64;
     let mut words = bytes.chunks_exact(8);
     for (at, word) in words.by_ref().enumerate() {
-        let differs = u64::from_le_bytes(word.try_into().unwrap_or_default()) ^ BACKSLASHES;
-        // the high bit is set for the first zero byte, and maybe for some later bytes; only the first matters
-        let zero = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
-        if zero != 0 {
-            return Some(8 * at + zero.trailing_zeros() as usize / 8);
+        let found = first_bytes(u64::from_le_bytes(word.try_into().unwrap_or_default()), b'\\');
+        if found != 0 {
+            return Some(8 * at + found.trailing_zeros() as usize / 8);
         }
     }
     let rest = words.remainder();
     rest.iter().position(|byte| *byte == b'\\').map(|at| bytes.len() - rest.len() + at)
+}
+
+/// Sets the high bit of the first byte of `word` that equals `byte`, and maybe high bits of later bytes. The first byte is the lowest.
+#[inline]
+pub(super) fn first_bytes(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let differs = word ^ (ONES * u64::from(byte));
+    differs.wrapping_sub(ONES) & !differs & (ONES << 7)
 }
 
 /// The character of the `\u` escape at the start of `bytes`, and the rest. A surrogate pair is one character.
