@@ -4,6 +4,8 @@
 //! metrics are the same for every API. A new API implements [`Api`] and [`ApiRequest`], and [`Apis`] gets its path. The [native] API needs
 //! no [`ReplyEncoder`]: its events keep the engine's bytes.
 
+mod body;
+mod generate_request;
 pub(crate) mod native;
 pub(crate) mod openai;
 pub mod openai_chat;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
+use serde::Serialize;
 
 use crate::chat::RequestError;
 pub use crate::chat::RequestSession;
@@ -161,4 +164,10 @@ impl Apis {
     pub fn get(&self, path: &str) -> Option<(&'static str, &Arc<dyn Api>)> {
         self.0.iter().find(|(known, _)| *known == path).map(|(known, api)| (*known, api))
     }
+}
+
+/// A value as JSON text.
+#[must_use]
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("structs of strings and numbers serialize without an error")
 }

@@ -1,6 +1,5 @@
 //! Code that the OpenAI APIs share.
 
-mod body;
 pub(crate) mod error;
 mod fields;
 mod members;
@@ -8,10 +7,9 @@ mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) use body::{RequestBody, invalid, is_non_default, is_present};
 pub(crate) use fields::UNSUPPORTED;
-pub(crate) use members::{MemberWriter, lora_adapter, output_constraint, unreadable};
-pub(crate) use usage::{Usage, id_list, metadata, to_json};
+pub(crate) use members::{lora_adapter, output_constraint};
+pub(crate) use usage::{Usage, id_list, metadata};
 
 /// The current time in seconds since 1970, for `created` of a reply.
 pub(crate) fn seconds_since_1970() -> u64 {

@@ -34,6 +34,13 @@ impl Conversation {
         self.tools.is_some() && self.tool_choice != ToolChoice::None
     }
 
+    /// The JSON schema of a reply that must be a list of tool calls; `None` if no call is forced. With `parallel`, the list may have several
+    /// calls.
+    #[must_use]
+    pub fn forced_call_schema(&self, parallel: bool) -> Option<Value> {
+        self.tool_choice.schema(self.tools.as_deref().unwrap_or_default(), parallel)
+    }
+
     /// Whether the client disables thinking.
     #[must_use]
     pub fn disables_thinking(&self) -> bool {

@@ -6,8 +6,7 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use super::to_json;
-use crate::api::ApiError;
+use crate::api::{ApiError, to_json};
 use crate::json::Value;
 
 /// The words by which clients detect that a conversation is too long.

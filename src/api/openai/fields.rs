@@ -1,7 +1,5 @@
 //! The mapping from fields of an OpenAI request to fields of a /generate request.
 
-use crate::tokenizer::SamplingDefaults;
-
 /// The destination of a field in the /generate request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldTarget {
@@ -68,16 +66,3 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "mm_processor_kwargs",
     "task",
 ];
-
-/// The sampling parameters for fields that the client omits: the model's defaults, or else the defaults of SGLang's OpenAI adapter. All
-/// five are always sent, so that the engine's `preferred_sampling_params` do not apply.
-pub(crate) fn defaults(model: &SamplingDefaults) -> [(&'static str, String); 5] {
-    let float = |value: Option<f64>, fallback: f64| value.unwrap_or(fallback).to_string();
-    [
-        ("temperature", float(model.temperature, 1.0)),
-        ("top_p", float(model.top_p, 1.0)),
-        ("top_k", model.top_k.unwrap_or(-1).to_string()),
-        ("min_p", float(model.min_p, 0.0)),
-        ("repetition_penalty", float(model.repetition_penalty, 1.0)),
-    ]
-}

@@ -1,9 +1,10 @@
 //! Writes the members of a /generate request from the fields of an OpenAI request.
 
-use super::body::{RequestBody, invalid, is_present};
 use super::fields::{self, FieldTarget};
+use crate::api::body::{RequestBody, invalid, is_present};
+use crate::api::generate_request::{MemberWriter, sampling_defaults};
 use crate::chat::{RequestError, dumps, quoted};
-use crate::json::{Malformed, Value};
+use crate::json::Value;
 use crate::tokenizer::SamplingDefaults;
 
 /// The LoRA adapter in a `model` of the form `MODEL:ADAPTER`. As in SGLang, it is the text after the served name and a colon, or else after
@@ -17,18 +18,10 @@ pub(crate) fn lora_adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> 
     Some(adapter).filter(|adapter| !adapter.is_empty())
 }
 
-/// The error for a /generate request that cannot be parsed because of a member that was copied from the client's request.
-pub(crate) fn unreadable(error: Malformed) -> RequestError {
-    match error.too_deep {
-        true => invalid("the body nests deeper than 128 levels"),
-        false => RequestError::Unsupported(format!("a member of the body cannot be read: {error}")),
-    }
-}
-
 impl RequestBody<'_> {
     /// Writes the fields of `sampling_params`, and `defaults` for those that the client omits.
     pub(crate) fn write_sampling(&self, sampling: &mut MemberWriter<'_>, defaults: &SamplingDefaults) {
-        for (name, value) in fields::defaults(defaults) {
+        for (name, value) in sampling_defaults(defaults) {
             if !self.raw(name).is_some_and(is_present) {
                 sampling.put(name, value.as_bytes());
             }
@@ -58,35 +51,6 @@ impl RequestBody<'_> {
                 members.put(to, value);
             }
         }
-    }
-}
-
-/// Writes members of a JSON object and the commas between them.
-pub(crate) struct MemberWriter<'a> {
-    out: &'a mut Vec<u8>,
-    first: bool,
-}
-
-impl<'a> MemberWriter<'a> {
-    /// A writer after the opening brace.
-    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
-        Self { out, first: true }
-    }
-
-    /// A writer after other members of the object.
-    pub(crate) fn after_members(out: &'a mut Vec<u8>) -> Self {
-        Self { out, first: false }
-    }
-
-    /// Writes a member. `value` is JSON text.
-    pub(crate) fn put(&mut self, name: &str, value: &[u8]) {
-        if !std::mem::replace(&mut self.first, false) {
-            self.out.push(b',');
-        }
-        self.out.push(b'"');
-        self.out.extend_from_slice(name.as_bytes());
-        self.out.extend_from_slice(b"\":");
-        self.out.extend_from_slice(value);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::api::to_json;
 use crate::generation::update::SequenceUpdate;
 use crate::json::write_ids;
 
@@ -37,12 +38,6 @@ struct PromptDetails {
 #[derive(Serialize)]
 struct CompletionDetails {
     reasoning_tokens: u64,
-}
-
-/// A value as JSON text.
-#[must_use]
-pub(crate) fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("structs of strings and numbers serialize without an error")
 }
 
 impl Usage {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::request::ChatRequest;
-use crate::api::openai::{MemberWriter, RequestBody, invalid, is_present, lora_adapter, output_constraint, unreadable};
+use crate::api::body::{RequestBody, invalid, is_present};
+use crate::api::generate_request::{self, MemberWriter};
+use crate::api::openai::{lora_adapter, output_constraint};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::engine::request::GenerateRequest;
-use crate::json::write_ids;
 use crate::tokenizer::SamplingDefaults;
 
 /// The inputs of a /generate request that are not in the body of the chat request.
@@ -40,57 +41,43 @@ impl ChatRequest {
     ) -> Result<Box<GenerateRequest>, RequestError> {
         let GenerateInputs { ids, defaults, skip_special, require_reasoning, served_model, loses_ids } = inputs;
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
-        let mut out = Vec::with_capacity(7 * ids.len() + 512);
-        out.extend_from_slice(b"{\"input_ids\":");
-        let start = out.len();
-        out.push(b'[');
-        write_ids(&mut out, ids);
-        out.push(b']');
-        let ids_span = start..out.len();
-        out.extend_from_slice(b",\"sampling_params\":{");
-        let mut sampling = MemberWriter::new(&mut out);
         let max_tokens = ["max_completion_tokens", "max_tokens"]
             .iter()
             .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_present(n)));
-        // without this member /generate would apply its own default, which is small
-        sampling.put("max_new_tokens", max_tokens.unwrap_or(b"null"));
-        if !skip_special {
-            sampling.put("skip_special_tokens", b"false");
-        }
-        match (
-            output_constraint(&body)?,
-            self.conversation
-                .tool_choice
-                .schema(self.conversation.tools.as_deref().unwrap_or_default(), self.parallel_calls),
-        ) {
+        let constraint = match (output_constraint(&body)?, self.conversation.forced_call_schema(self.parallel_calls)) {
             (Some(_), Some(_)) => {
                 return Err(invalid(
                     "tool_choice forces a tool call and response_format constrains the text: a request cannot have both",
                 ));
             }
-            (Some((name, value)), None) => sampling.put(name, value.as_bytes()),
-            (None, Some(schema)) => sampling.put("json_schema", quoted(&dumps(&schema)).as_bytes()),
-            (None, None) => {}
-        }
-        body.write_sampling(&mut sampling, defaults);
-        out.push(b'}');
-        let mut members = MemberWriter::after_members(&mut out);
-        body.write_top_level(&mut members, lora_adapter(&self.model, served_model));
-        if require_reasoning {
-            // SGLang 0.5.6 has the name `reasoning`
-            members.put("require_reasoning", b"true");
-            members.put("reasoning", b"true");
-        }
-        if self.stream {
-            members.put("stream", b"true");
-        }
-        if self.logprobs {
-            members.put("return_logprob", b"true");
-            members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
-        } else if self.stream && loses_ids {
-            members.put("return_logprob", b"true");
-        }
-        out.push(b'}');
-        GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map(Box::new).map_err(unreadable)
+            (constraint, schema) => constraint.or_else(|| Some(("json_schema", quoted(&dumps(&schema?))))),
+        };
+        let sampling = |sampling: &mut MemberWriter<'_>| {
+            // without this member /generate would apply its own default, which is small
+            sampling.put("max_new_tokens", max_tokens.unwrap_or(b"null"));
+            if !skip_special {
+                sampling.put("skip_special_tokens", b"false");
+            }
+            if let Some((name, value)) = constraint {
+                sampling.put(name, value.as_bytes());
+            }
+            body.write_sampling(sampling, defaults);
+        };
+        let members = |members: &mut MemberWriter<'_>| {
+            body.write_top_level(members, lora_adapter(&self.model, served_model));
+            if require_reasoning {
+                members.put_require_reasoning();
+            }
+            if self.stream {
+                members.put("stream", b"true");
+            }
+            if self.logprobs {
+                members.put("return_logprob", b"true");
+                members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
+            } else if self.stream && loses_ids {
+                members.put("return_logprob", b"true");
+            }
+        };
+        generate_request::generate_request(ids, sampling, members, hold)
     }
 }

@@ -3,7 +3,8 @@
 use http::HeaderMap;
 
 use super::sglext::SglextOptions;
-use crate::api::openai::{MemberWriter, RequestBody, is_present};
+use crate::api::body::{RequestBody, is_present};
+use crate::api::generate_request::MemberWriter;
 use crate::engine::probe::ChatFacts;
 use crate::json::Object;
 

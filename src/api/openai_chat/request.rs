@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::message::message;
 use super::tool_choice::tool_choice;
-use crate::api::openai::{RequestBody, UNSUPPORTED, invalid, is_non_default, is_present};
+use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
+use crate::api::openai::UNSUPPORTED;
 use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError};
 use crate::json::{Cursor, Object, Value};

@@ -3,10 +3,9 @@
 
 use bytes::Bytes;
 
-use crate::api::openai::{
-    MemberWriter, RequestBody, UNSUPPORTED, invalid, is_non_default, is_present, lora_adapter, output_constraint,
-    unreadable,
-};
+use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
+use crate::api::generate_request::{MemberWriter, unreadable};
+use crate::api::openai::{UNSUPPORTED, lora_adapter, output_constraint};
 use crate::chat::RequestError;
 use crate::engine::request::{GenerateRequest, SessionNames};
 use crate::json::{Object, Value};

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::api::openai::RequestBody;
+use crate::api::body::RequestBody;
 use crate::engine::probe::ChatFacts;
 use crate::json::{Object, Text};
 

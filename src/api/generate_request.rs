@@ -1,0 +1,94 @@
+//! Writes /generate requests.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::body::invalid;
+use crate::chat::RequestError;
+use crate::engine::request::GenerateRequest;
+use crate::json::{Malformed, write_ids};
+use crate::tokenizer::SamplingDefaults;
+
+/// Writes the /generate request of a prompt. `sampling` writes the members of `sampling_params`, `members` the other ones. `hold` counts the
+/// body against the memory budget until it is dropped.
+///
+/// # Errors
+/// [`RequestError`].
+pub(crate) fn generate_request(
+    ids: &Arc<[u32]>,
+    sampling: impl FnOnce(&mut MemberWriter<'_>),
+    members: impl FnOnce(&mut MemberWriter<'_>),
+    hold: impl FnOnce(Vec<u8>) -> Bytes,
+) -> Result<Box<GenerateRequest>, RequestError> {
+    let mut out = Vec::with_capacity(7 * ids.len() + 512);
+    out.extend_from_slice(b"{\"input_ids\":");
+    let start = out.len();
+    out.push(b'[');
+    write_ids(&mut out, ids);
+    out.push(b']');
+    let ids_span = start..out.len();
+    out.extend_from_slice(b",\"sampling_params\":{");
+    sampling(&mut MemberWriter::new(&mut out));
+    out.push(b'}');
+    members(&mut MemberWriter::after_members(&mut out));
+    out.push(b'}');
+    GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map(Box::new).map_err(unreadable)
+}
+
+/// The error for a /generate request that cannot be parsed because of a member that was copied from the client's request.
+pub(crate) fn unreadable(error: Malformed) -> RequestError {
+    match error.too_deep {
+        true => invalid("the body nests deeper than 128 levels"),
+        false => RequestError::Unsupported(format!("a member of the body cannot be read: {error}")),
+    }
+}
+
+/// Writes members of a JSON object and the commas between them.
+pub(crate) struct MemberWriter<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl<'a> MemberWriter<'a> {
+    /// A writer after the opening brace.
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out, first: true }
+    }
+
+    /// A writer after other members of the object.
+    pub(crate) fn after_members(out: &'a mut Vec<u8>) -> Self {
+        Self { out, first: false }
+    }
+
+    /// Writes a member. `value` is JSON text.
+    pub(crate) fn put(&mut self, name: &str, value: &[u8]) {
+        if !std::mem::replace(&mut self.first, false) {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self.out.extend_from_slice(value);
+    }
+
+    /// Writes that the engine applies a grammar only after the thinking.
+    pub(crate) fn put_require_reasoning(&mut self) {
+        // SGLang 0.5.6 has the name `reasoning`
+        self.put("require_reasoning", b"true");
+        self.put("reasoning", b"true");
+    }
+}
+
+/// The sampling parameters for fields that the client omits: the model's defaults, or else the defaults of SGLang's OpenAI adapter. All
+/// five are always sent, so that the engine's `preferred_sampling_params` do not apply.
+pub(crate) fn sampling_defaults(model: &SamplingDefaults) -> [(&'static str, String); 5] {
+    let float = |value: Option<f64>, fallback: f64| value.unwrap_or(fallback).to_string();
+    [
+        ("temperature", float(model.temperature, 1.0)),
+        ("top_p", float(model.top_p, 1.0)),
+        ("top_k", model.top_k.unwrap_or(-1).to_string()),
+        ("min_p", float(model.min_p, 0.0)),
+        ("repetition_penalty", float(model.repetition_penalty, 1.0)),
+    ]
+}
