@@ -4,15 +4,18 @@
 //! metrics are the same for every API. A new API implements [`Api`] and [`ApiRequest`], and [`Apis`] gets its path. The [native] API needs
 //! no [`ReplyEncoder`]: its events keep the engine's bytes.
 
+pub mod anthropic_messages;
 mod body;
 mod generate_request;
 pub(crate) mod native;
 pub(crate) mod openai;
 pub mod openai_chat;
 pub mod openai_completions;
+mod skipped;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
@@ -78,6 +81,11 @@ pub trait ApiRequest: Debug + Send + Sync {
     /// [`RequestError`].
     fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError>;
 
+    /// Answers the request without a generation. `None` if it needs one.
+    fn reply(&self, _session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+        None
+    }
+
     /// Describes the chat that a turn records if the engine's own endpoint serves the request.
     fn forwarded_chat(&self, _session: Option<&Session>) -> Option<ForwardedChat> {
         None
@@ -101,7 +109,20 @@ pub trait ReplyEncoder: Debug + Send + Sync {
     ///
     /// # Errors
     /// When it cannot be encoded, such as when the tokenizer fails.
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError>;
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError>;
+
+    /// Appends the events that a stream begins with before the engine has sent one.
+    fn begin(&mut self, _out: &mut String) {}
+
+    /// After this time without an event, a stream sends [`Self::keepalive`]. `None` if only `--sse-keepalive` decides.
+    fn keepalive_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Appends an event that only keeps the connection alive. By default it is a comment.
+    fn keepalive(&mut self, out: &mut String) {
+        out.push_str(": keep-alive\n\n");
+    }
 
     /// The number of tokens of a sequence that are encoded. The next update of the sequence has the tokens after them.
     fn encoded_tokens(&self, index: usize) -> usize;
@@ -119,6 +140,9 @@ pub trait ReplyEncoder: Debug + Send + Sync {
     fn finish(&mut self, out: &mut String);
 }
 
+/// The body of a reply, or the error that the API replies in its place.
+pub type EncodedReply = Result<String, ApiError>;
+
 /// Encodes the events of a stream as bytes.
 pub trait EventEncoder: Debug + Send {
     /// Appends an encoded event to `out`.
@@ -126,6 +150,11 @@ pub trait EventEncoder: Debug + Send {
     /// # Errors
     /// When the event cannot be encoded. The stream then fails.
     fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError>;
+
+    /// Appends what keeps the connection alive while the engine is silent.
+    fn keepalive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b": keep-alive\n\n");
+    }
 
     /// Returns the encoded event if it exists already, so that an event that fills a frame alone is not copied.
     fn encoded(&self, _event: &GenerationEvent) -> Option<Bytes> {

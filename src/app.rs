@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
+use crate::api::anthropic_messages::AnthropicMessages;
 use crate::api::openai_chat::OpenAiChat;
 use crate::api::openai_completions::OpenAiCompletions;
 use crate::api::{Api, Apis};
@@ -310,9 +311,20 @@ fn states(parts: &Parts) -> Control {
 fn apis(parts: &Parts) -> Apis {
     let (config, upstream) = (Arc::clone(&parts.config), parts.upstream.clone());
     let chats = Arc::new(ChatService::new(Arc::clone(&config), Arc::clone(&parts.metrics), parts.chats.clone()));
+    let messages = |counts_tokens| AnthropicMessages {
+        chats: Arc::clone(&chats),
+        budget: parts.budget.clone(),
+        upstream: upstream.clone(),
+        counts_tokens,
+    };
+    let (messages, count_tokens) = (messages(false), messages(true));
     let chat = OpenAiChat { chats, budget: parts.budget.clone(), upstream: upstream.clone() };
     let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
-    Apis::default().with(routes::CHAT, Arc::new(chat)).with(routes::COMPLETIONS, Arc::new(completions))
+    Apis::default()
+        .with(routes::CHAT, Arc::new(chat))
+        .with(routes::COMPLETIONS, Arc::new(completions))
+        .with(routes::MESSAGES, Arc::new(messages))
+        .with(routes::COUNT_TOKENS, Arc::new(count_tokens))
 }
 
 /// The default limits of retries, with the memory for undelivered replies limited to an eighth of `in_flight`, the value of

@@ -17,7 +17,9 @@ pub mod prompt;
 pub mod reply_reader;
 pub(crate) mod reply_stream;
 pub(crate) mod service;
+pub(crate) mod system_messages;
 pub(crate) mod tool_choice;
+pub mod turn_key;
 
 pub use canonical::dumps;
 pub use conversation::Conversation;

@@ -195,13 +195,9 @@ mod tests {
     fn message(role: &str, text: &str, calls: &[&str], tool_call_id: Option<&str>) -> Message {
         let call = |id: &&str| MessageToolCall { id: Some((*id).into()), name: "f".into(), arguments: "{}".into() };
         Message {
-            role: role.into(),
-            texts: vec![text.into()],
-            in_parts: false,
-            reasoning: None,
             calls: calls.iter().map(call).collect(),
             tool_call_id: tool_call_id.map(Into::into),
-            name: None,
+            ..Message::of(role, text.into())
         }
     }
 

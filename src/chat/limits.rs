@@ -61,15 +61,7 @@ mod tests {
                 'c' => ("assistant", 1),
                 _ => ("assistant", 2),
             };
-            Message {
-                role: role.to_owned(),
-                texts: Vec::new(),
-                in_parts: false,
-                reasoning: None,
-                calls: (0..calls).map(|_| call()).collect(),
-                tool_call_id: None,
-                name: None,
-            }
+            Message { calls: (0..calls).map(|_| call()).collect(), ..Message::of_parts(role, Vec::new()) }
         });
         check(&messages.collect::<Vec<_>>(), &config.chat.chat_limits).is_ok()
     }

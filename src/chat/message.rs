@@ -27,6 +27,8 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// `name`.
     pub name: Option<String>,
+    /// The keys of turns that the client returned with the message of an assistant, besides the ids of its calls; see [`super::turn_key`].
+    pub turn_keys: Vec<Box<str>>,
 }
 
 /// A tool call in the message of an assistant.
@@ -41,6 +43,27 @@ pub struct MessageToolCall {
 }
 
 impl Message {
+    /// A message with a text.
+    #[must_use]
+    pub fn of(role: &str, text: String) -> Self {
+        Self::of_parts(role, vec![text])
+    }
+
+    /// A message with the texts of its parts.
+    #[must_use]
+    pub fn of_parts(role: &str, texts: Vec<String>) -> Self {
+        Self {
+            role: role.to_owned(),
+            in_parts: texts.len() > 1,
+            texts,
+            reasoning: None,
+            calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
+            turn_keys: Vec::new(),
+        }
+    }
+
     /// The digest of this message without the messages before it.
     #[must_use]
     pub fn standalone_digest(&self) -> Digest {
@@ -56,9 +79,8 @@ impl Message {
     /// The message without its text, reasoning and tool calls.
     #[must_use]
     pub fn without_text(&self) -> Self {
-        let Self { role, tool_call_id, name, .. } = self;
-        let (role, tool_call_id, name) = (role.clone(), tool_call_id.clone(), name.clone());
-        Self { role, texts: Vec::new(), in_parts: false, reasoning: None, calls: Vec::new(), tool_call_id, name }
+        let (tool_call_id, name) = (self.tool_call_id.clone(), self.name.clone());
+        Self { tool_call_id, name, ..Self::of_parts(&self.role, Vec::new()) }
     }
 
     /// Whether it has neither text nor tool calls.

@@ -12,6 +12,7 @@ use crate::tokenizer::{Renderer, TokenizerError};
 use super::Conversation;
 use super::canonical::dumps;
 use super::message::{Message, MessageToolCall};
+use super::turn_key::turn_key;
 
 /// The format of forced tool calls: the reply is a JSON list of calls.
 pub const CALLS_IN_JSON: &str = "json";
@@ -203,23 +204,20 @@ pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
     let stopped = turn.about.finish.as_deref() == Some("stop");
     let end = ReplyEnd { stopped, stops: &stops.strings, stop_ids: &stops.ids };
     let parsed = parse_reply(renderer, &turn.response, options, end).ok()?;
+    let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
     Some(Message {
-        role: "assistant".to_owned(),
-        texts: vec![parsed.content],
-        in_parts: false,
         reasoning: parsed.reasoning,
         calls: parsed
             .calls
             .into_iter()
             .enumerate()
             .map(|(at, call)| {
-                let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
                 let id = call_id(&call, at, sequence, options);
                 MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
             })
             .collect(),
-        tool_call_id: None,
-        name: None,
+        turn_keys: vec![turn_key(sequence.0, sequence.1)],
+        ..Message::of("assistant", parsed.content)
     })
 }
 

@@ -60,6 +60,29 @@ impl ChatService {
         matches!(&**self.chats.borrow(), Chats::Rendered(_))
     }
 
+    /// `--strict`: a request with a part that cannot be served is an error.
+    #[must_use]
+    pub fn is_strict(&self) -> bool {
+        self.config.entropy.strict
+    }
+
+    /// Counts the parts of a request that were left out, such as blocks of an unknown type.
+    pub fn report_skipped(&self, kinds: &[String]) {
+        for kind in kinds {
+            tracing::debug!(kind, "left a part out of the prompt");
+            self.metrics.chat.skipped_parts.inc();
+        }
+    }
+
+    /// Whether the template shows system messages between other messages.
+    #[must_use]
+    pub fn shows_system_messages(&self) -> bool {
+        match &**self.chats.borrow() {
+            Chats::Rendered(model) => model.renderer.shows_system_messages(),
+            Chats::Forwarded(_) => false,
+        }
+    }
+
     /// Whether [`Self::prompt`] takes too long for a runtime thread.
     #[must_use]
     pub fn is_long(&self, session: Option<&Session>) -> bool {
@@ -89,14 +112,7 @@ impl ChatService {
         conversation: &Arc<Conversation>,
         session: RequestSession<'_>,
     ) -> Result<ChatPrompt, RequestError> {
-        let config = &self.config.chat;
-        let builder = PromptBuilder {
-            renderer: &model.renderer,
-            session: session.existing.map(|session| &**session),
-            earlier_thinking: config.earlier_thinking,
-            parser: model.parser.clone(),
-        };
-        let prepared = builder.prepare(conversation)?;
+        let prepared = self.builder(model, session).prepare(conversation)?;
         self.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
         let PreparedPrompt { ids, chat, continues, .. } = prepared;
         let is_lost = chat.retokenised || chat.foreign_text && !session.is_named;
@@ -106,11 +122,33 @@ impl ChatService {
             );
         }
         if let (Some(turn), Some(session)) = (continues, session.existing)
-            && self.drift.is_due(config.drift_sample)
+            && self.drift.is_due(self.config.chat.drift_sample)
         {
             self.measure_drift(model, Arc::clone(conversation), Arc::clone(session), turn, Arc::clone(&ids));
         }
         Ok(ChatPrompt { ids, chat })
+    }
+
+    /// The number of tokens of the prompt that [`Self::prompt`] would build.
+    ///
+    /// # Errors
+    /// Like [`Self::prompt`].
+    pub fn count_tokens(
+        &self,
+        model: &ChatModel,
+        conversation: &Conversation,
+        session: RequestSession<'_>,
+    ) -> Result<usize, RequestError> {
+        Ok(self.builder(model, session).prepare(conversation)?.ids.len())
+    }
+
+    fn builder<'a>(&self, model: &'a ChatModel, session: RequestSession<'a>) -> PromptBuilder<'a> {
+        PromptBuilder {
+            renderer: &model.renderer,
+            session: session.existing.map(|session| &**session),
+            earlier_thinking: self.config.chat.earlier_thinking,
+            parser: model.parser.clone(),
+        }
     }
 
     /// Describes a conversation that the engine's own endpoint renders. `None` without a model.

@@ -64,11 +64,17 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// OpenAI's completions.
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 
+/// Anthropic's Messages.
+pub(crate) const MESSAGES: &str = "/v1/messages";
+
+/// Counts the tokens of a Messages request. It generates nothing.
+pub(crate) const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+
 const GENERATING: [&str; 10] = [
     CHAT,
     COMPLETIONS,
     "/v1/responses",
-    "/v1/messages",
+    MESSAGES,
     "/v1/systemone",
     "/api/chat",
     "/api/generate",

@@ -1,6 +1,6 @@
 //! Metrics of chat completions that are served from tokens.
 
-use prometheus::IntCounterVec;
+use prometheus::{IntCounter, IntCounterVec};
 
 use super::declare::Declare;
 
@@ -13,6 +13,8 @@ pub struct ChatMetrics {
     pub refusals: IntCounterVec,
     /// Extended prompts that were compared with a new rendering, by the largest difference, `drift`.
     pub drift: IntCounterVec,
+    /// Parts of requests that were left out of the prompt.
+    pub skipped_parts: IntCounter,
 }
 
 impl ChatMetrics {
@@ -30,6 +32,10 @@ impl ChatMetrics {
                 "chat_drift_total",
                 "Extended prompts that were compared with a new rendering.",
                 &["drift"],
+            ),
+            skipped_parts: d.counter(
+                "chat_skipped_parts_total",
+                "Parts of requests that were left out of the prompt: blocks, items and tools that only the API's own servers support.",
             ),
         }
     }

@@ -67,6 +67,8 @@ pub struct Renderer {
     accepts_content_parts: bool,
     /// The template drops the thought of an earlier turn once a user message follows.
     drops_thinking: bool,
+    /// The template shows a system message between other messages, where it is.
+    shows_system_messages: bool,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
 }
@@ -106,11 +108,13 @@ impl Renderer {
             end_token: None,
             accepts_content_parts: false,
             drops_thinking: false,
+            shows_system_messages: false,
             generation_prompts: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
         renderer.accepts_content_parts = renderer.detect_content_parts();
         renderer.drops_thinking = renderer.detect_dropped_thinking();
+        renderer.shows_system_messages = renderer.detect_system_messages();
         renderer
     }
 
@@ -155,6 +159,12 @@ impl Renderer {
     #[must_use]
     pub fn drops_thinking(&self) -> bool {
         self.drops_thinking
+    }
+
+    /// Whether the template shows a system message between other messages, where it is.
+    #[must_use]
+    pub fn shows_system_messages(&self) -> bool {
+        self.shows_system_messages
     }
 
     /// Renders a whole conversation.
@@ -276,6 +286,19 @@ impl Renderer {
         [in_member, in_text].into_iter().any(|turn| {
             renders_thought(&[user.clone(), turn.clone()]) && !renders_thought(&[user.clone(), turn, next.clone()])
         })
+    }
+
+    /// Whether the template shows a system message once and in its place: after the first user message, after an assistant turn, and at the
+    /// end.
+    fn detect_system_messages(&self) -> bool {
+        let setting = Setting { tools: None, generation_prompt: true, extra: &[] };
+        let texts = ["user", "system", "assistant", "system", "user", "system"];
+        let name = |at: usize| format!("\u{fdd1}{at}\u{fdd1}");
+        let messages: Vec<Value> = texts.iter().enumerate().map(|(at, role)| message(role, &name(at))).collect();
+        let Ok(text) = self.render_text(&messages, setting) else { return false };
+        let places: Vec<usize> = (0..texts.len()).filter_map(|at| text.find(&name(at))).collect();
+        let shown_once = (0..texts.len()).all(|at| text.matches(&name(at)).count() == 1);
+        shown_once && places.is_sorted()
     }
 
     /// Whether the template renders two text parts as one text.

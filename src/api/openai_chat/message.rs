@@ -89,7 +89,7 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> 
             .collect::<Result<_, _>>()?,
         Some(_) => return Err(invalid(".tool_calls must be a list")),
     };
-    Ok(Message { role, texts, in_parts, reasoning, calls, tool_call_id, name })
+    Ok(Message { role, texts, in_parts, reasoning, calls, tool_call_id, name, turn_keys: Vec::new() })
 }
 
 /// Decodes a tool call of an assistant; `None` without `function.name`.

@@ -8,7 +8,7 @@ use super::reply::ReplyContext;
 use super::request::StreamOptions;
 use crate::api::openai::error::{write_done, write_event};
 use crate::api::openai::{Usage, metadata};
-use crate::api::{ApiError, ReplyEncoder, to_json};
+use crate::api::{ApiError, EncodedReply, ReplyEncoder, to_json};
 use crate::chat::quoted;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
@@ -99,8 +99,8 @@ impl ChatEncoder {
 }
 
 impl ReplyEncoder for ChatEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError> {
-        Ok(self.context.whole(updates)?)
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+        Ok(Ok(self.context.whole(updates)?))
     }
 
     fn encoded_tokens(&self, index: usize) -> usize {

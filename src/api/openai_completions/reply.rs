@@ -3,7 +3,7 @@
 use super::request::CompletionRequest;
 use crate::api::openai::error::{write_done, write_event};
 use crate::api::openai::{Usage, id_list, metadata};
-use crate::api::{ApiError, ReplyEncoder};
+use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::{dumps, quoted};
 use crate::engine::probe::Streaming;
 use crate::error::BoxError;
@@ -119,7 +119,7 @@ impl CompletionEncoder {
 }
 
 impl ReplyEncoder for CompletionEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError> {
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let mut usage = Usage::default();
         let choices: Vec<String> = updates
             .iter()
@@ -130,13 +130,13 @@ impl ReplyEncoder for CompletionEncoder {
             })
             .collect();
         let first = updates.first();
-        Ok(format!(
+        Ok(Ok(format!(
             "{}\"choices\":[{}],\"usage\":{}{}}}",
             self.head(first.and_then(SequenceUpdate::rid).unwrap_or_default()),
             choices.join(","),
             usage.json(),
             first.map(metadata).unwrap_or_default()
-        ))
+        )))
     }
 
     fn encoded_tokens(&self, index: usize) -> usize {

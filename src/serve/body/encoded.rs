@@ -55,7 +55,7 @@ impl EncodedBody {
         Self::new(events, EncodedSource::Whole(bytes), None)
     }
 
-    /// Creates the body of a stream. It sends a comment whenever nothing was sent for `keepalive`.
+    /// Creates the body of a stream. It keeps the connection alive whenever nothing was sent for `keepalive`.
     #[must_use]
     pub fn stream(events: Events, encoder: Box<dyn EventEncoder>, keepalive: Option<Duration>) -> Self {
         Self::new(events, EncodedSource::Events(encoder), keepalive)
@@ -130,7 +130,8 @@ impl EncodedBody {
             let end = match self.events.poll_next(cx) {
                 Poll::Pending if self.first.is_empty() && self.out.is_empty() => {
                     ready!(self.keepalive.poll(cx));
-                    return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b": keep-alive\n\n")))));
+                    encoder.keepalive(&mut self.out);
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.out).into()))));
                 }
                 Poll::Pending => return Poll::Ready(self.flush()),
                 Poll::Ready(Some(Ok(event))) => {

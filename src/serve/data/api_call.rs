@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::api::{Api, ApiGeneration, ApiRequest, RequestSession};
+use crate::api::{Api, ApiGeneration, ApiRequest, EncodedReply, RequestSession};
 use crate::chat::RequestError;
 use crate::chat::forwarded::ForwardedChat;
 use crate::engine::client::{Failure, UploadError};
@@ -104,7 +104,8 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
     }
     let (prepared, call) = prepare(state, call).await?;
     match prepared {
-        Ok((ApiGeneration { request, chat, encoder }, digest)) => {
+        Ok(PreparedCall::Reply(reply)) => Ok(reply::without_generation(reply)),
+        Ok(PreparedCall::Generation(ApiGeneration { request, chat, encoder }, digest)) => {
             let mut headers = call.request.into_parts().0.headers;
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.into(), headers };
@@ -126,14 +127,19 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
     }
 }
 
-/// A generation, and the digest of its request if it may be retried.
-type PreparedGeneration = (ApiGeneration, Option<Digest>);
+/// What a decoded call needs.
+enum PreparedCall {
+    /// A generation. The digest of its request is set if it may be retried.
+    Generation(ApiGeneration, Option<Digest>),
+    /// Nothing more: this is the reply.
+    Reply(EncodedReply),
+}
 
 /// Decodes a call and builds its generation. Long calls are processed on a blocking thread.
 async fn prepare(
     state: &Arc<ProxyState>,
     mut call: ApiCall,
-) -> Result<(Result<PreparedGeneration, RequestError>, ApiCall), Error> {
+) -> Result<(Result<PreparedCall, RequestError>, ApiCall), Error> {
     let length = call.request.body().len();
     let mut share = state.budget.request();
     // the parsed values need memory too: refuse the call now if the budget is used up
@@ -157,10 +163,14 @@ async fn prepare(
     let is_long = length > LONG || decoded.is_long(session.as_deref());
     let own = Arc::clone(state);
     let make = move || {
-        let generation = catch_panic(&own, || generation(&mut call, &*decoded, session.as_ref()));
-        let prepared = generation.map(|generation| {
+        let prepared = catch_panic(&own, || {
+            let is_named = call.session_name().is_some();
+            if let Some(reply) = decoded.reply(RequestSession { is_named, existing: session.as_ref() }) {
+                return reply.map(PreparedCall::Reply);
+            }
+            let generation = generation(&mut call, &*decoded, session.as_ref())?;
             let digest = generate::digest(&own, call.identity.as_ref(), &generation.request);
-            (generation, digest)
+            Ok(PreparedCall::Generation(generation, digest))
         });
         (prepared, call)
     };

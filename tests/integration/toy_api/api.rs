@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
-use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
+use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder, RequestSession};
 use tokentap::chat::RequestError;
 use tokentap::engine::request::{GenerateRequest, SessionNames};
 use tokentap::error::BoxError;
@@ -75,9 +75,9 @@ struct ToyEncoder {
 }
 
 impl ReplyEncoder for ToyEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, BoxError> {
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let ids: Vec<&[u32]> = updates.iter().map(|update| &*update.ids).collect();
-        Ok(json!({ "session": self.session, "ids": ids }).to_string())
+        Ok(Ok(json!({ "session": self.session, "ids": ids }).to_string()))
     }
 
     fn encoded_tokens(&self, _index: usize) -> usize {

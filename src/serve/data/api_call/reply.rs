@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use crate::api::{Api, ApiError, EventEncoder, ReplyEncoder};
+use crate::api::{Api, ApiError, EncodedReply, EventEncoder, ReplyEncoder};
 use crate::engine::headers;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventAccess, EventKind, GenerationEvent, Output, UnparsedReason};
@@ -29,13 +29,26 @@ pub(super) async fn reply(
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
         }
         Ok(ReplyStart::Stream { encoder, first }) => {
-            let keepalive = Some(state.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
+            let configured = Some(state.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
+            let keepalive = configured.into_iter().chain(encoder.encoder.keepalive_interval()).min();
             let body = EncodedBody::stream(events, Box::new(encoder), keepalive).with_prefix(first);
             Response::from_parts(head, Body::encoded(body))
         }
         Err(ReplyFailure::Engine(error)) => refused(head, error, events),
         Err(ReplyFailure::Proxy(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
     }
+}
+
+/// Builds a reply that needs no generation.
+pub(super) fn without_generation(reply: EncodedReply) -> Response<Body> {
+    let (status, body) = match reply {
+        Ok(body) => (StatusCode::OK, body),
+        Err(error) => (error.status, error.body),
+    };
+    let mut reply = Response::new(Body::full(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
 }
 
 /// Replies an error. It keeps the engine's headers, such as `retry-after`.
@@ -85,11 +98,13 @@ async fn start(
         return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        return Ok(ReplyStart::Whole(encode_whole(state, events, &*encoder).await?));
+        let encoded = encode_whole(state, events, &*encoder).await?;
+        return encoded.map(ReplyStart::Whole).map_err(ReplyFailure::Engine);
     }
     let limit = state.config.limits.max_reply_bytes;
     let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
-    let mut first = Vec::new();
+    encoder.encoder.begin(&mut encoder.text);
+    let mut first = std::mem::take(&mut encoder.text).into_bytes();
     // with keep-alive comments the head is sent at once; without them it waits for the first event, which may be an error
     while first.is_empty() && state.config.chat.sse_keepalive.is_zero() {
         let Some(event) = events.next().await else { break };
@@ -117,7 +132,11 @@ fn upstream(message: String) -> Error {
 }
 
 /// Encodes the body of a reply that does not stream.
-async fn encode_whole(state: &ProxyState, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
+async fn encode_whole(
+    state: &ProxyState,
+    events: &mut Events,
+    encoder: &dyn ReplyEncoder,
+) -> Result<EncodedReply, Error> {
     let event = match events.take_whole() {
         Some(event) => event,
         None => {
@@ -197,6 +216,12 @@ impl EventEncoder for ApiEventEncoder {
         out.extend_from_slice(self.text.as_bytes());
         self.text.clear();
         Ok(())
+    }
+
+    fn keepalive(&mut self, out: &mut Vec<u8>) {
+        self.encoder.keepalive(&mut self.text);
+        out.extend_from_slice(self.text.as_bytes());
+        self.text.clear();
     }
 }
 

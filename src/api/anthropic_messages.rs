@@ -1,0 +1,154 @@
+//! Anthropic's Messages API.
+
+mod blocks;
+mod encoder;
+mod error;
+mod reply;
+mod request;
+mod tools;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use tokio::sync::watch;
+
+use super::body::invalid;
+use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
+use super::skipped::Skipped;
+use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply};
+use crate::budget::Budget;
+use crate::chat::forwarded::ForwardedChat;
+use crate::chat::reply_reader::ReplyReader;
+use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
+use crate::engine::probe::Capabilities;
+use crate::engine::request::SessionNames;
+use crate::generation::rid;
+use crate::session::Session;
+use encoder::MessageEncoder;
+use reply::ReplyContext;
+use request::MessagesRequest;
+
+/// `POST /v1/messages` and `POST /v1/messages/count_tokens`. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct AnthropicMessages {
+    /// Prepares the prompts.
+    pub chats: Arc<ChatService>,
+    /// Counts the bodies of the /generate requests against the memory budget.
+    pub budget: Budget,
+    /// The capabilities of the engine.
+    pub upstream: watch::Receiver<Arc<Capabilities>>,
+    /// Requests are answered with the number of tokens of their prompt.
+    pub counts_tokens: bool,
+}
+
+/// A decoded request.
+#[derive(Debug)]
+struct DecodedMessages {
+    api: AnthropicMessages,
+    request: MessagesRequest,
+}
+
+impl Api for AnthropicMessages {
+    fn is_served(&self) -> bool {
+        self.chats.is_served()
+    }
+
+    fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
+        let skipped = Skipped::new(self.chats.is_strict());
+        let shows_system_messages = self.chats.shows_system_messages();
+        let body = request.body().clone();
+        let request = MessagesRequest::parse(body, self.counts_tokens, shows_system_messages, skipped)?;
+        self.chats.report_skipped(request.skipped.kinds());
+        Ok(Box::new(DecodedMessages { api: self.clone(), request }))
+    }
+
+    fn error(&self, status: StatusCode, message: String) -> ApiError {
+        error::error(status, &message)
+    }
+
+    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        error::from_engine(status, body)
+    }
+
+    fn event_error(&self, text: &str) -> ApiError {
+        error::from_event(text)
+    }
+}
+
+impl ApiRequest for DecodedMessages {
+    fn session_names(&self) -> SessionNames {
+        SessionNames::of(&self.request.bytes, &self.request.object)
+    }
+
+    fn is_long(&self, session: Option<&Session>) -> bool {
+        self.api.chats.is_long(session)
+    }
+
+    fn reply(&self, session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+        self.api.counts_tokens.then(|| {
+            let Self { api, request } = self;
+            let model = api.chats.model(&request.conversation)?;
+            let tokens = api.chats.count_tokens(&model, &request.conversation, session)?;
+            Ok(Ok(format!("{{\"input_tokens\":{tokens}}}")))
+        })
+    }
+
+    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+        let Self { api, request } = self;
+        let model = api.chats.model(&request.conversation)?;
+        let constraint = request.constraint()?;
+        let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
+        let upstream = Arc::clone(&api.upstream.borrow());
+        let wanted = request.max_tokens.unwrap_or(u64::MAX);
+        let room = upstream.context_length.map_or(u64::MAX, |context| context.saturating_sub(ids.len() as u64));
+        if let Some(context) = upstream.context_length.filter(|_| room == 0) {
+            return Err(invalid(error::prompt_too_long(ids.len(), context)));
+        }
+        let sampling = |sampling: &mut MemberWriter<'_>| {
+            let client = request.sampling();
+            sampling.put("max_new_tokens", wanted.min(room).to_string().as_bytes());
+            if !chat.reading.skip_special {
+                sampling.put("skip_special_tokens", b"false");
+            }
+            if let Some(schema) = &constraint {
+                sampling.put("json_schema", schema.as_bytes());
+            }
+            for (name, value) in sampling_defaults(&model.defaults) {
+                if !client.iter().any(|(known, _)| *known == name) {
+                    sampling.put(name, value.as_bytes());
+                }
+            }
+            client.iter().for_each(|(name, value)| sampling.put(name, value));
+        };
+        let members = |members: &mut MemberWriter<'_>| {
+            if model.has_reasoning_parser && !request.conversation.disables_thinking() {
+                members.put_require_reasoning();
+            }
+            if request.stream {
+                members.put("stream", b"true");
+                if upstream.loses_ids() {
+                    members.put("return_logprob", b"true");
+                }
+            }
+        };
+        let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
+        let context = ReplyContext {
+            reader: ReplyReader {
+                renderer: Arc::clone(&model.renderer),
+                options: chat.reading.clone(),
+                stops: request.stops.clone(),
+            },
+            model: request.model.clone(),
+            id: format!("msg_{}", rid::fresh()),
+            prompt_tokens: ids.len() as u64,
+            is_limited_by_context: room < wanted,
+        };
+        let encoder = Box::new(MessageEncoder::new(context));
+        Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
+    }
+
+    fn forwarded_chat(&self, session: Option<&Session>) -> Option<ForwardedChat> {
+        self.api.chats.forwarded_chat(&self.request.conversation, session)
+    }
+}

@@ -1,0 +1,236 @@
+//! Converts content blocks to the messages of a conversation, as SGLang's own endpoint converts them.
+
+use crate::api::skipped::Skipped;
+use crate::api::body::invalid;
+use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::{RequestError, dumps};
+use crate::json::Value;
+
+/// The start of the system block with which Claude Code describes itself. It changes between calls and is not part of the prompt.
+const ATTRIBUTION: &str = "x-anthropic-billing-header";
+
+/// The text of a system prompt, and the attribution that it began with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SystemPrompt {
+    /// The texts of its blocks, joined by line feeds. `None` without text.
+    pub(super) text: Option<String>,
+    /// The block that describes the client.
+    pub(super) attribution: Option<String>,
+}
+
+/// Reads the member `system`.
+///
+/// # Errors
+/// [`RequestError::Invalid`] when it is neither a string nor a list of text blocks.
+pub(super) fn system_prompt(system: Option<Value>, skipped: &mut Skipped) -> Result<SystemPrompt, RequestError> {
+    let mut texts = match system {
+        None => Vec::new(),
+        Some(Value::String(text)) if text.trim().is_empty() => Vec::new(),
+        Some(system) => texts(system, "system", skipped)?,
+    };
+    texts.retain(|text| !text.is_empty());
+    let has_attribution = texts.first().is_some_and(|text| text.starts_with(ATTRIBUTION));
+    let attribution = has_attribution.then(|| texts.remove(0));
+    Ok(SystemPrompt { text: (!texts.is_empty()).then(|| texts.join("\n")), attribution })
+}
+
+/// Converts a message of the list and appends it to `messages`. `at` is its index, for the error.
+///
+/// # Errors
+/// [`RequestError`].
+pub(super) fn append_message(
+    messages: &mut Vec<Message>,
+    message: Value,
+    at: usize,
+    skipped: &mut Skipped,
+) -> Result<(), RequestError> {
+    let Value::Object(mut members) = message else { return Err(invalid(format!("messages.{at} must be an object"))) };
+    let mut take = |name: &str| {
+        let (_, value) = members.iter_mut().find(|(key, _)| key == name)?;
+        Some(std::mem::take(value)).filter(|value| *value != Value::Null)
+    };
+    let role = take("role");
+    let content = take("content");
+    match role.as_ref().and_then(Value::as_str) {
+        Some("user") => append_user(messages, content, at, skipped),
+        Some("assistant") => append_assistant(messages, content, at, skipped),
+        Some("system") => {
+            let content = content.ok_or_else(|| invalid(format!("messages.{at}.content: Field required")))?;
+            let mut texts = texts(content, &format!("messages.{at}.content"), skipped)?;
+            texts.retain(|text| !text.is_empty());
+            if !texts.is_empty() {
+                messages.push(Message::of("system", texts.join("\n")));
+            }
+            Ok(())
+        }
+        _ => Err(invalid(format!("messages.{at}.role: must be user, assistant or system"))),
+    }
+}
+
+/// The texts of a string or of a list of text blocks. Other blocks are skipped.
+fn texts(content: Value, place: &str, skipped: &mut Skipped) -> Result<Vec<String>, RequestError> {
+    match content {
+        Value::String(text) => Ok(vec![text]),
+        Value::Array(blocks) => {
+            let mut texts = Vec::new();
+            for block in blocks {
+                match (kind(&block), text_of(&block)) {
+                    ("text", Some(text)) => texts.push(text.to_owned()),
+                    (kind, _) => skipped.add(kind)?,
+                }
+            }
+            Ok(texts)
+        }
+        _ => Err(invalid(format!("{place}: must be a string or a list of blocks"))),
+    }
+}
+
+fn append_user(
+    messages: &mut Vec<Message>,
+    content: Option<Value>,
+    at: usize,
+    skipped: &mut Skipped,
+) -> Result<(), RequestError> {
+    let blocks = match content {
+        Some(Value::String(text)) => {
+            messages.push(Message::of("user", text));
+            return Ok(());
+        }
+        Some(Value::Array(blocks)) => blocks,
+        _ => return Err(invalid(format!("messages.{at}.content: must be a string or a list of blocks"))),
+    };
+    let mut texts = Vec::new();
+    let flush = |texts: &mut Vec<String>, messages: &mut Vec<Message>| {
+        if !texts.is_empty() {
+            messages.push(Message::of_parts("user", std::mem::take(texts)));
+        }
+    };
+    for block in blocks {
+        match kind(&block) {
+            "text" => texts.extend(text_of(&block).map(str::to_owned)),
+            "search_result" => texts.extend(Some(search_result(&block)).filter(|text| !text.is_empty())),
+            "tool_result" => {
+                flush(&mut texts, messages);
+                messages.push(tool_result(&block, skipped)?);
+            }
+            "mid_conv_system" => {
+                flush(&mut texts, messages);
+                let text = block.get("content").or_else(|| block.get("text")).cloned().unwrap_or_default();
+                let text = self::texts(text, "mid_conv_system", skipped)?.join("\n");
+                if !text.is_empty() {
+                    messages.push(Message::of("system", text));
+                }
+            }
+            kind @ ("image" | "document" | "container_upload") => return Err(unsupported(kind)),
+            kind => skipped.add(kind)?,
+        }
+    }
+    flush(&mut texts, messages);
+    Ok(())
+}
+
+fn append_assistant(
+    messages: &mut Vec<Message>,
+    content: Option<Value>,
+    at: usize,
+    skipped: &mut Skipped,
+) -> Result<(), RequestError> {
+    let blocks = match content {
+        Some(Value::String(text)) => {
+            messages.push(Message::of("assistant", text));
+            return Ok(());
+        }
+        Some(Value::Array(blocks)) => blocks,
+        _ => return Err(invalid(format!("messages.{at}.content: must be a string or a list of blocks"))),
+    };
+    let mut message = Message::of_parts("assistant", Vec::new());
+    let mut thoughts = Vec::new();
+    for block in blocks {
+        match kind(&block) {
+            "text" => message.texts.extend(text_of(&block).map(str::to_owned)),
+            "thinking" => {
+                let member = |name: &str| block.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+                thoughts.extend(member("thinking").map(str::to_owned));
+                message.turn_keys.extend(member("signature").map(Box::from));
+            }
+            "tool_use" => message.calls.push(tool_use(&block, at)?),
+            kind @ ("image" | "document" | "container_upload") => return Err(unsupported(kind)),
+            kind => skipped.add(kind)?,
+        }
+    }
+    message.in_parts = message.texts.len() > 1;
+    message.reasoning = (!thoughts.is_empty()).then(|| thoughts.join("\n"));
+    messages.push(message);
+    Ok(())
+}
+
+fn tool_use(block: &Value, at: usize) -> Result<MessageToolCall, RequestError> {
+    let Some(name) = block.get("name").and_then(Value::as_str) else {
+        return Err(invalid(format!("messages.{at}.content: a tool_use block has no name")));
+    };
+    let arguments = block.get("input").map_or_else(|| "{}".to_owned(), dumps);
+    let id = block.get("id").and_then(Value::as_str).map(str::to_owned);
+    Ok(MessageToolCall { id, name: name.to_owned(), arguments })
+}
+
+/// Converts a tool result. Its texts stay parts, as in SGLang.
+fn tool_result(block: &Value, skipped: &mut Skipped) -> Result<Message, RequestError> {
+    let mut texts = Vec::new();
+    match block.get("content") {
+        None => {}
+        Some(Value::String(text)) => texts.push(text.clone()),
+        Some(Value::Array(items)) => {
+            for item in items {
+                match kind(item) {
+                    "text" => texts.extend(text_of(item).filter(|text| !text.is_empty()).map(str::to_owned)),
+                    "search_result" => texts.extend(Some(search_result(item)).filter(|text| !text.is_empty())),
+                    kind @ ("image" | "document") => return Err(unsupported(kind)),
+                    kind => skipped.add(kind)?,
+                }
+            }
+        }
+        Some(_) => return Err(invalid("the content of a tool_result must be a string or a list of blocks")),
+    }
+    if texts.is_empty() {
+        texts.push(String::new());
+    }
+    let id = block.get("tool_use_id").or_else(|| block.get("id")).and_then(Value::as_str);
+    Ok(Message { tool_call_id: Some(id.unwrap_or_default().to_owned()), ..Message::of_parts("tool", texts) })
+}
+
+/// The text of a search result, in SGLang's format.
+fn search_result(block: &Value) -> String {
+    let text = |name: &str| block.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let source = match block.get("source") {
+        Some(Value::String(text)) => Some(text.as_str()),
+        Some(source) => source.get("url").or_else(|| source.get("text")).and_then(Value::as_str),
+        None => None,
+    };
+    let content = match block.get("content") {
+        Some(Value::String(text)) => vec![text.as_str()],
+        Some(Value::Array(parts)) => {
+            parts.iter().filter(|part| kind(part) == "text").filter_map(text_of).filter(|text| !text.is_empty()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut lines = Vec::new();
+    lines.extend(text("title").map(|title| format!("Title: {title}")));
+    lines.extend(source.filter(|source| !source.is_empty()).map(|source| format!("Source: {source}")));
+    if !content.is_empty() {
+        lines.push(format!("Content: {}", content.join("\n")));
+    }
+    lines.join("\n")
+}
+
+fn unsupported(kind: &str) -> RequestError {
+    RequestError::Unsupported(format!("a block of type {kind:?}"))
+}
+
+/// `type` of a block; empty if it has none.
+fn kind(block: &Value) -> &str {
+    block.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn text_of(block: &Value) -> Option<&str> {
+    block.get("text").and_then(Value::as_str)
+}

@@ -1,0 +1,233 @@
+//! Encodes a message, whole or as a stream of events.
+
+use std::time::Duration;
+
+use super::reply::{ReplyContext, StopReason, input, usage};
+use crate::api::openai::Usage;
+use crate::api::{ApiError, EncodedReply, ReplyEncoder};
+use crate::chat::quoted;
+use crate::chat::reply_stream::ReplyStream;
+use crate::chat::turn_key::turn_key;
+use crate::error::BoxError;
+use crate::generation::update::SequenceUpdate;
+use crate::parse::Event;
+
+/// The time without an event after which a stream sends `ping`. Clients give up on streams that are silent for minutes.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Encodes a message.
+#[derive(Debug)]
+pub(super) struct MessageEncoder {
+    context: ReplyContext,
+    reply: ReplyStream,
+    /// The block that has begun and has not ended.
+    open: Option<Block>,
+    /// The number of blocks that have begun.
+    blocks: usize,
+    /// The number of tool calls so far.
+    calls: usize,
+    /// The number of tokens so far.
+    tokens: usize,
+    usage: Usage,
+    /// Set once the message has ended.
+    stop: Option<StopReason>,
+    /// The stream ended with an error.
+    has_failed: bool,
+}
+
+/// A kind of content block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Thinking,
+    Text,
+    ToolUse,
+}
+
+impl MessageEncoder {
+    /// An encoder at the beginning of a reply.
+    pub(super) fn new(context: ReplyContext) -> Self {
+        let usage = Usage { prompt: context.prompt_tokens, ..Usage::default() };
+        Self {
+            reply: ReplyStream::new(&context.reader),
+            context,
+            open: None,
+            blocks: 0,
+            calls: 0,
+            tokens: 0,
+            usage,
+            stop: None,
+            has_failed: false,
+        }
+    }
+
+    /// Begins a block. `content` is the value of `content_block`.
+    fn begin_block(&mut self, block: Block, content: &str, out: &mut String) {
+        let data =
+            format!("{{\"type\":\"content_block_start\",\"index\":{},\"content_block\":{content}}}", self.blocks);
+        write_event("content_block_start", &data, out);
+        self.open = Some(block);
+        self.blocks += 1;
+    }
+
+    /// Ends the open block, if it is not of the kind `next`.
+    fn end_block(&mut self, next: Option<Block>, update: &SequenceUpdate<'_>, out: &mut String) {
+        if self.open.is_none() || self.open == next {
+            return;
+        }
+        if self.open == Some(Block::Thinking) {
+            let (rid, index) = update.name();
+            self.delta("signature_delta", "signature", &turn_key(rid, index), out);
+        }
+        let data = format!("{{\"type\":\"content_block_stop\",\"index\":{}}}", self.blocks - 1);
+        write_event("content_block_stop", &data, out);
+        self.open = None;
+    }
+
+    /// Appends a delta of the open block.
+    fn delta(&self, kind: &str, member: &str, text: &str, out: &mut String) {
+        let data = format!(
+            "{{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\"{kind}\",\"{member}\":{}}}}}",
+            self.blocks - 1,
+            quoted(text)
+        );
+        write_event("content_block_delta", &data, out);
+    }
+
+    fn write(&mut self, event: &Event, update: &SequenceUpdate<'_>, out: &mut String) {
+        match event {
+            Event::Reasoning(text) => {
+                self.end_block(Some(Block::Thinking), update, out);
+                if self.open.is_none() {
+                    self.begin_block(Block::Thinking, r#"{"type":"thinking","thinking":"","signature":""}"#, out);
+                }
+                self.delta("thinking_delta", "thinking", text, out);
+            }
+            Event::Content(text) => {
+                self.end_block(Some(Block::Text), update, out);
+                if self.open.is_none() {
+                    self.begin_block(Block::Text, r#"{"type":"text","text":""}"#, out);
+                }
+                self.delta("text_delta", "text", text, out);
+            }
+            Event::Call(call) => {
+                self.end_block(None, update, out);
+                let id = self.context.reader.call_id(call, self.calls, update.name());
+                self.calls += 1;
+                self.begin_block(Block::ToolUse, &tool_use(&id, &call.name, "{}"), out);
+                self.delta("input_json_delta", "partial_json", input(call), out);
+                self.end_block(None, update, out);
+            }
+        }
+    }
+}
+
+impl ReplyEncoder for MessageEncoder {
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+        let [update] = updates else { return Err("the engine's reply does not have one sequence".into()) };
+        let reader = &self.context.reader;
+        let message = reader.message(&update.ids, update.finish)?;
+        let stop = match self.context.stop_reason(update, !message.calls.is_empty()) {
+            Ok(stop) => stop,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (rid, index) = update.name();
+        let mut blocks = Vec::new();
+        blocks.extend(message.reasoning.as_deref().map(|thinking| {
+            format!(
+                "{{\"type\":\"thinking\",\"thinking\":{},\"signature\":{}}}",
+                quoted(thinking),
+                quoted(&turn_key(rid, index))
+            )
+        }));
+        if !message.content.is_empty() {
+            blocks.push(format!("{{\"type\":\"text\",\"text\":{}}}", quoted(&message.content)));
+        }
+        blocks.extend(
+            message
+                .calls
+                .iter()
+                .enumerate()
+                .map(|(at, call)| tool_use(&reader.call_id(call, at, (rid, index)), &call.name, input(call))),
+        );
+        let mut total = Usage::default();
+        total.add(update, 1);
+        Ok(Ok(format!(
+            "{}[{}],\"stop_reason\":\"{}\",\"stop_sequence\":{},\"usage\":{}}}",
+            self.context.head(),
+            blocks.join(","),
+            stop.reason,
+            stop.sequence,
+            usage(&total)
+        )))
+    }
+
+    fn begin(&mut self, out: &mut String) {
+        let message = format!(
+            "{{\"type\":\"message_start\",\"message\":{}[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{}}}}}",
+            self.context.head(),
+            usage(&self.usage)
+        );
+        write_event("message_start", &message, out);
+    }
+
+    fn keepalive_interval(&self) -> Option<Duration> {
+        Some(PING_INTERVAL)
+    }
+
+    fn keepalive(&mut self, out: &mut String) {
+        write_event("ping", r#"{"type":"ping"}"#, out);
+    }
+
+    fn encoded_tokens(&self, _index: usize) -> usize {
+        self.tokens
+    }
+
+    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+        if update.index > 0 || self.stop.is_some() || self.has_failed {
+            return Ok(());
+        }
+        self.tokens = update.tokens;
+        for event in self.reply.push(&self.context.reader, &update.ids, update.finish)? {
+            self.write(&event, update, out);
+        }
+        if update.finish.is_some() {
+            self.end_block(None, update, out);
+            self.usage = Usage::default();
+            self.usage.add(update, 1);
+            match self.context.stop_reason(update, self.calls > 0) {
+                Ok(stop) => self.stop = Some(stop),
+                Err(error) => self.fail(&error, out),
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            write_event("error", &error.body, out);
+        }
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        let Some(StopReason { reason, sequence }) = self.stop.take().filter(|_| !self.has_failed) else { return };
+        let data = format!(
+            "{{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"{reason}\",\"stop_sequence\":{sequence}}},\"usage\":{}}}",
+            usage(&self.usage)
+        );
+        write_event("message_delta", &data, out);
+        write_event("message_stop", r#"{"type":"message_stop"}"#, out);
+    }
+}
+
+/// A block that calls a tool. `input` is JSON text.
+fn tool_use(id: &str, name: &str, input: &str) -> String {
+    format!("{{\"type\":\"tool_use\",\"id\":{},\"name\":{},\"input\":{input}}}", quoted(id), quoted(name))
+}
+
+fn write_event(name: &str, data: &str, out: &mut String) {
+    out.push_str("event: ");
+    out.push_str(name);
+    out.push_str("\ndata: ");
+    out.push_str(data);
+    out.push_str("\n\n");
+}

@@ -1,0 +1,112 @@
+//! Errors in Anthropic's format.
+//!
+//! Clients decide by the type, the status and some words of the message: Claude Code compacts the conversation when a message says "prompt
+//! is too long".
+
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::api::openai::error::OpenAiError;
+use crate::api::{ApiError, to_json};
+
+/// The status of an overloaded server. It is not registered, so `http` has no name for it.
+const OVERLOADED: u16 = 529;
+
+/// Words in engine messages that mean a prompt that is too long.
+const OVERFLOWS: [&str; 3] = ["context length", "maximum allowed length", "prompt is too long"];
+
+/// The words by which clients recognise a prompt that is too long.
+const PROMPT_TOO_LONG: &str = "prompt is too long";
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    error: ErrorMember<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorMember<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    message: &'a str,
+}
+
+/// The error for a status and a message.
+pub(super) fn error(status: StatusCode, message: &str) -> ApiError {
+    let overflow = OVERFLOWS.iter().any(|words| message.contains(words)) && !message.contains(PROMPT_TOO_LONG);
+    let message = if overflow { format!("{PROMPT_TOO_LONG}: {message}") } else { message.to_owned() };
+    // clients treat a 422 as unknown, and retry a 503 only as "overloaded"
+    let status = match status {
+        StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+        StatusCode::SERVICE_UNAVAILABLE => overloaded(),
+        status => status,
+    };
+    let body = ErrorBody { kind: "error", error: ErrorMember { kind: kind(status), message: &message } };
+    ApiError { status, body: to_json(&body) }
+}
+
+/// The error for a prompt that leaves no room for a reply.
+pub(super) fn prompt_too_long(tokens: usize, context: u64) -> String {
+    format!("{PROMPT_TOO_LONG}: {tokens} tokens > {context} maximum")
+}
+
+/// The error for a generation that the engine aborted, for example for an update of its weights. Clients retry it.
+pub(super) fn aborted() -> ApiError {
+    error(overloaded(), "the engine aborted the generation; try again")
+}
+
+/// Converts an error reply of the engine to a /generate request.
+pub(super) fn from_engine(status: StatusCode, body: &[u8]) -> ApiError {
+    error(status, &OpenAiError::from_engine(status, body).message)
+}
+
+/// Converts the `error` member of an event of a /generate stream.
+pub(super) fn from_event(text: &str) -> ApiError {
+    let parsed = OpenAiError::from_event(text);
+    error(parsed.status, &parsed.message)
+}
+
+fn overloaded() -> StatusCode {
+    StatusCode::from_u16(OVERLOADED).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+}
+
+fn kind(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        409 => "conflict_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        OVERLOADED => "overloaded_error",
+        400..=499 => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_types_and_words_that_clients_look_for() {
+        for (status, message, expected_status, expected) in [
+            (400, "no", 400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"no"}}"#),
+            (422, "no", 400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"no"}}"#),
+            (503, "full", 529, r#"{"type":"error","error":{"type":"overloaded_error","message":"full"}}"#),
+            (502, "gone", 502, r#"{"type":"error","error":{"type":"api_error","message":"gone"}}"#),
+            (
+                400,
+                "longer than the model's context length",
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: longer than the model's context length"}}"#,
+            ),
+        ] {
+            let error = error(StatusCode::from_u16(status).unwrap(), message);
+            assert_eq!((error.status.as_u16(), &*error.body), (expected_status, expected));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Converts the tools of a request to the format of chat templates.
+
+use crate::api::skipped::Skipped;
+use crate::api::body::invalid;
+use crate::chat::RequestError;
+use crate::chat::tool_choice::{self, ToolChoice};
+use crate::json::Value;
+
+/// Converts `tools`. Tools that Anthropic's servers execute are skipped: they have no schema. `None` if no tool remains.
+///
+/// # Errors
+/// [`RequestError::Invalid`].
+pub(super) fn tools(tools: Option<Value>, skipped: &mut Skipped) -> Result<Option<Vec<Value>>, RequestError> {
+    let Some(tools) = tools else { return Ok(None) };
+    let Value::Array(tools) = tools else { return Err(invalid("tools: must be a list")) };
+    let mut converted = Vec::with_capacity(tools.len());
+    for (at, tool) in tools.iter().enumerate() {
+        let kind = tool.get("type").and_then(Value::as_str).unwrap_or("custom");
+        if kind != "custom" && tool.get("input_schema").is_none() {
+            skipped.add(kind)?;
+            continue;
+        }
+        converted.push(function(tool, at)?);
+    }
+    Ok(Some(converted).filter(|tools| !tools.is_empty()))
+}
+
+fn function(tool: &Value, at: usize) -> Result<Value, RequestError> {
+    let name = tool.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| invalid(format!("tools.{at}.name: Field required")))?;
+    let Some(Value::Object(schema)) = tool.get("input_schema") else {
+        return Err(invalid(format!("tools.{at}.input_schema: must be an object")));
+    };
+    let mut schema = schema.clone();
+    if !schema.iter().any(|(name, _)| name == "type") {
+        schema.push(("type".to_owned(), "object".into()));
+    }
+    let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
+    let is_strict = tool.get("strict") == Some(&Value::Bool(true));
+    let members = [
+        ("name", name.into()),
+        ("description", description.into()),
+        ("parameters", Value::Object(schema)),
+        ("strict", Value::Bool(is_strict)),
+    ];
+    let deferred = tool.get("defer_loading").cloned();
+    let deferred = deferred.map(|deferred| ("defer_loading", deferred));
+    let function = object(members.into_iter().chain(deferred.clone()));
+    Ok(object([("type", "function".into()), ("function", function)].into_iter().chain(deferred)))
+}
+
+/// Which tools the model may or must call, and whether it may call several at once.
+///
+/// # Errors
+/// [`RequestError::Invalid`] when a call is forced and the tool does not exist.
+pub(super) fn choice(choice: Option<&Value>, tools: Option<&[Value]>) -> Result<(ToolChoice, bool), RequestError> {
+    let Some(choice) = choice else { return Ok((ToolChoice::Auto, true)) };
+    let parallel = choice.get("disable_parallel_tool_use") != Some(&Value::Bool(true));
+    let kind = choice.get("type").and_then(Value::as_str).unwrap_or_default();
+    let choice = match kind {
+        "auto" => ToolChoice::Auto,
+        "none" => ToolChoice::None,
+        "any" | "tool" if tools.is_none() => {
+            return Err(invalid(format!("tool_choice: {kind:?} needs at least one tool with an input_schema")));
+        }
+        "any" => ToolChoice::Required,
+        "tool" => {
+            let name = choice.get("name").and_then(Value::as_str).unwrap_or_default();
+            if !tools.unwrap_or_default().iter().any(|tool| tool_choice::name(tool) == Some(name)) {
+                return Err(invalid(format!("tool_choice: there is no tool {name:?} with an input_schema")));
+            }
+            ToolChoice::Named(name.to_owned())
+        }
+        _ => return Err(invalid("tool_choice.type: must be auto, any, tool or none")),
+    };
+    Ok((choice, parallel))
+}
+
+fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
