@@ -49,6 +49,7 @@ pub use observer::StoreObserver;
 pub use order_index::EvictedSession;
 pub use path::{Path, Segment, Step};
 pub use policy::{EpochMark, Policy, ReportedVersions, Span};
+pub use replies::{ReplyDigests, ReplyTurns};
 pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use snapshot::{Snapshot, Summary};

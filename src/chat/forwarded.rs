@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Conversation;
 use super::history::History;
-use super::history_change::RenderedAssistantText;
+use super::history_change::AssistantMessages;
 use super::model::ChatModel;
 use super::prompt::is_opened;
 use crate::session::{Chat, Session};
@@ -24,15 +24,16 @@ impl ForwardedChat {
         let history = History::of(request);
         let detector = history.change_detector();
         // the engine renders all messages as text
-        let texts = RenderedAssistantText::of(&request.messages, session, &model.renderer);
+        let replies = AssistantMessages::of(&request.messages, 0, session, &model.renderer);
+        let latest = replies.latest_turn();
         let history_change =
-            session.and_then(|session| detector.detect(&request.messages, texts, session, &model.renderer));
+            session.and_then(|session| detector.detect(&request.messages, latest, session, &model.renderer));
         let chat = Chat {
             conversation: history.conversation(),
             tools: request.parses_tool_calls(),
             reading: model.parser.options(request, false),
-            retokenised: texts.sampled.is_some(),
-            foreign_text: texts.foreign,
+            retokenised: latest.is_some(),
+            foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
             fingerprint: Some(detector.fingerprint),
             history_change,

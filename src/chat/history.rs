@@ -73,12 +73,13 @@ impl<'a> History<'a> {
                     continue;
                 }
                 let Some(reply) = reply_reader::recorded_message(renderer, &turn) else { continue };
-                let is_repeated = reply.digest(digests[at], &HashMap::new()) == digests[at + 1];
-                if !is_repeated || !has_same_thoughts(message, &reply) {
+                if !message.repeats(&reply, digests[at], digests[at + 1]) || !has_same_thoughts(message, &reply) {
                     continue;
                 }
-                let has_same_ids =
-                    reply.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
+                let has_same_key = message.keys().any(|key| reply.turn_keys.contains(&key));
+                let has_same_ids = has_same_key
+                    || message.turn_keys.is_empty()
+                        && reply.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
                 let found =
                     ContinuedTurn { turn, at, has_thought: reply.thoughts().iter().any(|thought| !thought.is_empty()) };
                 if has_same_ids {
@@ -95,7 +96,7 @@ impl<'a> History<'a> {
 }
 
 /// Whether each thought in the client's message is a thought of the reply. The client may have dropped thoughts.
-fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
+pub(super) fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
     let is_in_reply = |thought: &str| reply.thoughts().iter().any(|other| other == thought);
     // both places of the reply are compared, because text before a lone `</think>` looks like a thought
     message.thoughts().iter().all(|thought| thought.is_empty() || is_in_reply(thought))

@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 use super::Conversation;
 use super::message::Message;
 use super::reply_reader;
-use crate::session::{Cause, Digest, Fingerprint, Prefix, Session, Turn};
+use super::turn_key::TurnKey;
+use crate::session::{Cause, Digest, Fingerprint, Prefix, ReplyDigests, Session, Turn};
 use crate::tokenizer::Renderer;
 
 /// The number of latest turns whose reply may be a summary.
@@ -24,28 +25,63 @@ pub(super) struct ChangeDetector {
     prefixes: Vec<Prefix>,
 }
 
-/// The origin of the assistant text that a prompt contains as rendered text instead of its sampled tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct RenderedAssistantText {
-    /// The latest turn of the session that sampled a part of the text.
-    pub(super) sampled: Option<u32>,
-    /// A part of the text was not sampled in the session.
-    pub(super) foreign: bool,
+/// The assistant messages that a prompt contains not as the tokens of the turn that it continues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct AssistantMessages(Vec<AssistantMessage>);
+
+/// An assistant message, and the turn of the session that sampled it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AssistantMessage {
+    /// Its index in the request.
+    pub(super) at: usize,
+    /// `None` if it was not sampled in the session.
+    pub(super) turn: Option<u32>,
 }
 
-impl RenderedAssistantText {
-    /// Finds the origin of the assistant text in the messages that are rendered.
-    pub(super) fn of(messages: &[Message], session: Option<&Session>, renderer: &Renderer) -> Self {
-        let replies = messages.iter().filter(|message| message.is_assistant() && !message.is_empty());
-        let digests: Vec<Digest> = replies.map(Message::standalone_digest).collect();
-        // parsing the replies of a session takes time that grows with the session
-        if digests.is_empty() {
-            return Self { sampled: None, foreign: false };
-        }
-        let Some(session) = session else { return Self { sampled: None, foreign: !digests.is_empty() } };
-        let digest = |turn: &Turn| Some(reply_reader::recorded_message(renderer, turn)?.standalone_digest());
-        let turns = session.sampled(&digests, digest);
-        Self { sampled: turns.iter().copied().max().flatten(), foreign: turns.iter().any(Option::is_none) }
+impl AssistantMessages {
+    /// Finds the turns of the assistant messages from index `start` on.
+    pub(super) fn of(messages: &[Message], start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
+        let messages = messages.iter().enumerate().skip(start);
+        let messages: Vec<(usize, &Message)> =
+            messages.filter(|(_, message)| message.is_assistant() && !message.is_empty()).collect();
+        let Some(session) = session.filter(|_| !messages.is_empty()) else {
+            // parsing the replies of a session takes time that grows with the session
+            return Self(messages.iter().map(|(at, _)| AssistantMessage { at: *at, turn: None }).collect());
+        };
+        let digests = |message: &Message, mut keys: Box<dyn Iterator<Item = TurnKey> + '_>| ReplyDigests {
+            message: message.standalone_digest(),
+            key: keys.next().map(|key| key.digest()),
+        };
+        let wanted: Vec<ReplyDigests> =
+            messages.iter().map(|(_, message)| digests(message, Box::new(message.keys()))).collect();
+        let recorded = |turn: &Turn| {
+            let reply = reply_reader::recorded_message(renderer, turn)?;
+            Some(digests(&reply, Box::new(reply.turn_keys.iter().copied())))
+        };
+        let found = session.sampled(&wanted, recorded);
+        let found = messages.iter().zip(wanted).zip(found).map(|((&(at, message), digests), found)| {
+            let by_key = found.by_key.filter(|turn| {
+                let reply = session.turn(*turn).and_then(|turn| reply_reader::recorded_message(renderer, &turn));
+                reply.is_some_and(|reply| message.repeats(&reply, Digest::default(), digests.message))
+            });
+            AssistantMessage { at, turn: by_key.or(found.by_message) }
+        });
+        Self(found.collect())
+    }
+
+    /// The messages.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &AssistantMessage> {
+        self.0.iter()
+    }
+
+    /// The latest turn of the session that sampled one of the messages.
+    pub(super) fn latest_turn(&self) -> Option<u32> {
+        self.0.iter().filter_map(|message| message.turn).max()
+    }
+
+    /// Whether one of the messages was not sampled in the session.
+    pub(super) fn has_foreign(&self) -> bool {
+        self.0.iter().any(|message| message.turn.is_none())
     }
 }
 
@@ -65,20 +101,20 @@ impl ChangeDetector {
         Self { fingerprint: state.fingerprint, prefixes }
     }
 
-    /// The change that the messages show; `None` if they do not show one. `texts` is the origin of the assistant text that the prompt
-    /// renders.
+    /// The change that the messages show; `None` if they do not show one. `latest_turn` is the latest turn that sampled an assistant
+    /// message after the turn that the prompt continues.
     pub(super) fn detect(
         &self,
         messages: &[Message],
-        texts: RenderedAssistantText,
+        latest_turn: Option<u32>,
         session: &Session,
         renderer: &Renderer,
     ) -> Option<Cause> {
-        let change = session.history_change(&self.prefixes, &self.fingerprint, texts.sampled.is_some());
+        let change = session.history_change(&self.prefixes, &self.fingerprint, latest_turn.is_some());
         if change.is_some_and(|cause| cause != Cause::Forks) {
             return change;
         }
-        match texts.sampled {
+        match latest_turn {
             Some(turn) if session.turn(turn).is_some_and(|turn| self.is_shorter(&turn)) => Some(Cause::Compacted),
             Some(_) => Some(Cause::HistoryEdited),
             None if self.has_summary(messages, session, renderer) => Some(Cause::Compacted),

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
+use super::turn_key::TurnKey;
 use crate::json::Value;
 use crate::session::Digest;
 use crate::tokenizer::{Content, TextOrigin};
@@ -27,9 +28,12 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// `name`.
     pub name: Option<String>,
-    /// The keys of turns that the client returned with the message of an assistant, besides the ids of its calls; see [`super::turn_key`].
-    pub turn_keys: Vec<Box<str>>,
+    /// The keys of turns that the client returned with the message of an assistant, besides those in the ids of its calls.
+    pub turn_keys: Vec<TurnKey>,
 }
+
+/// Integers from here on are not exact as a double.
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// A tool call in the message of an assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,6 +149,33 @@ impl Message {
         object(members)
     }
 
+    /// The keys of turns that the message of an assistant carries.
+    pub fn keys(&self) -> impl Iterator<Item = TurnKey> {
+        let in_calls = self.calls.iter().filter_map(|call| TurnKey::in_call_id(call.id.as_deref()?));
+        self.turn_keys.iter().copied().chain(in_calls)
+    }
+
+    /// Whether the message that the client sent repeats `reply`, a message that was sampled after the messages of `previous`. `own` is the
+    /// digest of the message after `previous`. If both carry the same key, arguments that clients cannot repeat may differ.
+    #[must_use]
+    pub fn repeats(&self, reply: &Self, previous: Digest, own: Digest) -> bool {
+        let digest = |message: &Self| message.digest(previous, &HashMap::new());
+        if own == digest(reply) {
+            return true;
+        }
+        let has_same_key = self.keys().any(|key| reply.turn_keys.contains(&key));
+        if !has_same_key || self.calls.len() != reply.calls.len() {
+            return false;
+        }
+        let mut as_returned = reply.clone();
+        for (call, returned) in as_returned.calls.iter_mut().zip(&self.calls) {
+            if !call.is_repeatable() {
+                call.arguments.clone_from(&returned.arguments);
+            }
+        }
+        own == digest(&as_returned)
+    }
+
     /// The indexes of its tool calls by their ids.
     #[must_use]
     pub fn call_indexes(&self) -> HashMap<&str, usize> {
@@ -203,6 +234,21 @@ impl MessageToolCall {
         let id = self.id.as_deref().map(|id| ("id", id.into()));
         let members = id.into_iter().chain([("type", "function".into()), ("function", function)]);
         marks.mark_all(&object(members), TextOrigin::Person)
+    }
+
+    /// Whether clients return the arguments with the same meaning: they are an object whose numbers JavaScript can hold.
+    fn is_repeatable(&self) -> bool {
+        fn is_exact(value: &Value) -> bool {
+            match value {
+                Value::Number(text) => text.parse::<f64>().is_ok_and(|number| {
+                    number.is_finite() && (text.contains(['.', 'e', 'E']) || number.abs() < MAX_EXACT_INTEGER)
+                }),
+                Value::Array(values) => values.iter().all(is_exact),
+                Value::Object(members) => members.iter().all(|(_, value)| is_exact(value)),
+                _ => true,
+            }
+        }
+        matches!(Value::parse(self.arguments.trim().as_bytes()), Ok(value @ Value::Object(_)) if is_exact(&value))
     }
 
     /// The arguments in canonical form; unchanged except for outer white space if they are not JSON.

@@ -1,17 +1,18 @@
 //! Builds the token ids of a prompt from a conversation.
 //!
 //! If the conversation continues a turn of its session, the tokens of the session up to the end of that turn are reused unchanged, and only
-//! the messages after it are rendered and encoded. Otherwise the whole conversation is rendered from its text, which begins a branch.
+//! the messages after it are rendered and encoded. Otherwise the prompt begins a branch: the client has changed the conversation. Replies
+//! of the session that it repeats after the change keep their sampled tokens, and all other messages are rendered from their text.
 
 use std::sync::Arc;
 
 use super::Conversation;
 use super::RequestError;
-use super::history::{ContinuedTurn, History};
-use super::history_change::RenderedAssistantText;
+use super::history::{ContinuedTurn, History, has_same_thoughts};
+use super::history_change::{AssistantMessage, AssistantMessages};
 use super::message::Message;
 use super::model::ChatModel;
-use super::reply_reader::ParserSettings;
+use super::reply_reader::{self, ParserSettings};
 use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::session::{Chat, Session, Turn};
@@ -29,6 +30,8 @@ pub struct PreparedPrompt {
     pub continues: Option<u32>,
     /// The number of leading tokens that were taken unchanged from the session.
     pub reused: usize,
+    /// The number of other turns of the session whose sampled tokens the prompt contains.
+    pub spliced: usize,
     /// The length in bytes of the text that was rendered for the other tokens.
     pub rendered: usize,
 }
@@ -40,6 +43,7 @@ impl PreparedPrompt {
         match &self.chat {
             chat if chat.retokenised => "retokenised",
             chat if chat.foreign_text => "foreign",
+            _ if self.spliced > 0 => "spliced",
             _ if self.reused > 0 => "extended",
             _ => "whole",
         }
@@ -66,8 +70,30 @@ struct PromptTokens {
     reused: Vec<u32>,
     /// The tokens after them.
     prompt: Prompt,
-    /// The number of end-of-turn tokens that were inserted after the continued turn.
+    /// The number of end-of-turn tokens that were inserted after a turn.
     inserted_end_of_turn: u32,
+}
+
+impl PromptTokens {
+    /// Removes the last token.
+    fn pop(&mut self) {
+        if self.prompt.ids.pop().is_none() {
+            self.reused.pop();
+        }
+    }
+
+    fn append(&mut self, prompt: Prompt) {
+        self.prompt.ids.extend(prompt.ids);
+        self.prompt.rendered += prompt.rendered;
+        self.prompt.opened = prompt.opened;
+    }
+}
+
+/// A turn whose reply the conversation repeats.
+struct RepeatedTurn {
+    /// The index of the message that repeats the reply.
+    at: usize,
+    turn: Arc<Turn>,
 }
 
 impl<'a> PromptBuilder<'a> {
@@ -83,7 +109,7 @@ impl<'a> PromptBuilder<'a> {
     /// # Errors
     /// [`RequestError`] if the template or the tokenizer refuses the conversation.
     pub fn render_whole(&self, request: &Conversation) -> Result<Vec<u32>, RequestError> {
-        self.whole_conversation(request).map(|prompt| prompt.ids)
+        Ok(self.tokens(request, None, &[])?.unwrap_or_default().prompt.ids)
     }
 
     /// Builds the prompt of a request.
@@ -96,34 +122,41 @@ impl<'a> PromptBuilder<'a> {
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());
         let continued = session.and_then(|session| history.find(session, self.renderer));
-        let extended = match &continued {
-            Some(continued) if !self.must_branch(request, continued) => self.extend_turn(request, continued)?,
-            _ => None,
+        let mut continued = continued.filter(|continued| !self.must_branch(request, continued));
+        let mut replies = AssistantMessages::default();
+        let mut spliced = Vec::new();
+        let tokens = match client_ids {
+            Some(ids) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
+            None => {
+                let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
+                replies = AssistantMessages::of(&request.messages, start, session, self.renderer);
+                spliced = self.recorded_turns(request, &replies);
+                match self.tokens(request, continued.as_ref(), &spliced)? {
+                    Some(tokens) => tokens,
+                    None => {
+                        // the template does not separate turns: the conversation is rendered as text
+                        continued = None;
+                        spliced.clear();
+                        replies = AssistantMessages::of(&request.messages, 0, session, self.renderer);
+                        self.tokens(request, None, &[])?.unwrap_or_default()
+                    }
+                }
+            }
         };
-        // the messages that are rendered as text; none if the client has rendered the conversation itself
-        let rendered = match (&extended, &client_ids, &continued) {
-            (Some(_), _, Some(continued)) => &request.messages[continued.at + 1..],
-            (None, Some(_), _) => &[],
-            _ => &request.messages[..],
-        };
-        let texts = RenderedAssistantText::of(rendered, session, self.renderer);
-        let PromptTokens { prompt, reused, inserted_end_of_turn } = match (extended, client_ids) {
-            (Some(tokens), _) => tokens,
-            (None, Some(ids)) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
-            (None, None) => PromptTokens { prompt: self.whole_conversation(request)?, ..PromptTokens::default() },
-        };
+        let PromptTokens { prompt, reused, inserted_end_of_turn } = tokens;
         let ids: Arc<[u32]> = reused.iter().chain(&prompt.ids).copied().collect();
         let reused = reused.len();
-        let extends_only = reused > 0 && texts == RenderedAssistantText::default();
+        let extends_only = reused > 0 && replies.iter().next().is_none();
         let known =
             continued.as_ref().filter(|_| extends_only).and_then(|continued| history.fingerprint_after(continued));
         let (fingerprint, history_change) = match known {
             Some(fingerprint) => (fingerprint, None),
             None => {
                 let detector = history.change_detector();
+                let latest = replies.latest_turn();
                 let change = session
                     .filter(|_| !extends_only)
-                    .and_then(|session| detector.detect(&request.messages, texts, session, self.renderer));
+                    .and_then(|session| detector.detect(&request.messages, latest, session, self.renderer));
                 (detector.fingerprint, change)
             }
         };
@@ -134,17 +167,49 @@ impl<'a> PromptBuilder<'a> {
             request.parses_tool_calls()
         };
         let reading = self.parser.options(request, prompt.opened);
+        let is_spliced = |at: usize| spliced.binary_search_by_key(&at, |repeated: &RepeatedTurn| repeated.at).is_ok();
         let chat = Chat {
             conversation,
             tools,
             reading,
-            retokenised: texts.sampled.is_some(),
-            foreign_text: texts.foreign,
+            retokenised: replies.iter().any(|message| message.turn.is_some() && !is_spliced(message.at)),
+            foreign_text: replies.has_foreign(),
             inserted_end_of_turn,
             fingerprint: Some(fingerprint),
             history_change,
         };
-        Ok(PreparedPrompt { ids, chat, continues: continues.filter(|_| reused > 0), reused, rendered: prompt.rendered })
+        Ok(PreparedPrompt {
+            ids,
+            chat,
+            continues: continues.filter(|_| reused > 0),
+            reused,
+            spliced: spliced.len(),
+            rendered: prompt.rendered,
+        })
+    }
+
+    /// The turns of `replies` whose tokens can stand in the prompt in place of their text: the client repeats them, and they began as a
+    /// reply to this prompt would begin, inside a thought or outside.
+    fn recorded_turns(&self, request: &Conversation, replies: &AssistantMessages) -> Vec<RepeatedTurn> {
+        let Some(session) = self.session.filter(|_| self.earlier_thinking == EarlierThinking::Keep) else {
+            return Vec::new();
+        };
+        let extra = self.template_variables(request);
+        let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
+        let recorded = |message: &AssistantMessage| {
+            let turn = session.turn(message.turn?)?;
+            let opened = turn.about.chat.as_ref()?.reading.opened;
+            let reply = reply_reader::recorded_message(self.renderer, &turn)?;
+            let repeated = &request.messages[message.at];
+            let is_last = message.at + 1 == request.messages.len() && request.continues_last;
+            let fits = message.at > 0
+                && !is_last
+                && !turn.response.is_empty()
+                && opened == self.renderer.generation_prompt_opens_thought(setting)
+                && has_same_thoughts(repeated, &reply);
+            fits.then_some(RepeatedTurn { at: message.at, turn })
+        };
+        replies.iter().filter_map(recorded).collect()
     }
 
     /// Whether `--earlier-thinking branch` forbids reusing the tokens of the turn: they contain a thought that the template would drop.
@@ -155,29 +220,37 @@ impl<'a> PromptBuilder<'a> {
             && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
     }
 
-    /// Appends the messages after a turn to its tokens. `None` if the text after the turn cannot be separated from the turn.
-    fn extend_turn(
+    /// Builds the tokens of a prompt. It begins with the tokens up to the end of the `continued` turn. The sampled tokens of the `repeated`
+    /// turns stand in place of their messages. All other messages are rendered. `None` if the text after a turn cannot be separated from
+    /// the turn.
+    fn tokens(
         &self,
         request: &Conversation,
-        continued: &ContinuedTurn,
+        continued: Option<&ContinuedTurn>,
+        repeated: &[RepeatedTurn],
     ) -> Result<Option<PromptTokens>, RequestError> {
-        let Some(session) = self.session else { return Ok(None) };
-        let ContinuedTurn { turn, at, .. } = continued;
-        let mut reused = session.tokens(turn.id);
-        let mut new: &[Message] = &request.messages[at + 1..];
-        let end = self.renderer.end_of_turn();
-        let stopped = turn.about.finish.as_deref() == Some("stop");
-        let last = turn.response.last().copied();
-        let stop = last.filter(|last| stopped && self.renderer.tokenizer().is_special(*last));
-        // a model may stop with another special token than that of the template; then no second end of turn is inserted
-        let ended = end.is_some() && (last == end || stop.is_some());
-        if new.is_empty() && request.continues_last {
-            // the reply continues the turn, so the token that ended the turn is removed
-            if ended || stop.is_some() {
-                reused.pop();
+        let mut tokens = PromptTokens::default();
+        let mut last = None;
+        if let (Some(session), Some(continued)) = (self.session, continued) {
+            tokens.reused = session.tokens(continued.turn.id);
+            last = Some((continued.at, &continued.turn));
+        }
+        for RepeatedTurn { at, turn } in repeated {
+            let start = last.map_or(0, |(at, _)| at + 1);
+            if !self.append_messages(request, last, &request.messages[start..*at], &mut tokens)? {
+                return Ok(None);
             }
-            let prompt = Prompt { opened: self.ends_in_thought(turn), ..Prompt::default() };
-            return Ok(Some(PromptTokens { prompt, reused, ..PromptTokens::default() }));
+            tokens.prompt.ids.extend_from_slice(&turn.response);
+            last = Some((*at, turn));
+        }
+        let mut new = &request.messages[last.map_or(0, |(at, _)| at + 1)..];
+        if let Some((_, turn)) = last.filter(|_| new.is_empty() && request.continues_last) {
+            // the reply continues the turn, so the token that ended the turn is removed
+            if self.has_ended(turn) {
+                tokens.pop();
+            }
+            tokens.prompt.opened = self.ends_in_thought(turn);
+            return Ok(Some(tokens));
         }
         let mut assistant_prefix = None;
         if request.continues_last
@@ -185,28 +258,69 @@ impl<'a> PromptBuilder<'a> {
         {
             (assistant_prefix, new) = (Some(last.texts.concat()), before);
         }
+        if !self.append_messages(request, last, new, &mut tokens)? {
+            return Ok(None);
+        }
+        if let Some(prefix) = assistant_prefix {
+            self.append_assistant_prefix(&mut tokens.prompt, &prefix)?;
+        }
+        Ok(Some(tokens))
+    }
+
+    /// Appends messages, and the start of the reply to them. `last` is the turn before them and the index of its message; without it, they
+    /// begin the prompt. Returns false if the text after the turn cannot be separated from the turn.
+    fn append_messages(
+        &self,
+        request: &Conversation,
+        last: Option<(usize, &Arc<Turn>)>,
+        new: &[Message],
+        tokens: &mut PromptTokens,
+    ) -> Result<bool, RequestError> {
         let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
         let extra = self.template_variables(request);
         let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
-        let reply = self.template_value(&request.messages[*at]);
+        let Some((at, turn)) = last else {
+            let marks = self.renderer.tokenizer().content();
+            let tools = request.tools.as_ref().filter(|_| request.parses_tool_calls());
+            let tools: Option<Vec<Value>> =
+                tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
+            let setting = Setting { tools: tools.as_deref(), ..setting };
+            tokens.append(self.renderer.render_conversation(&values, setting).map_err(prompt_error)?);
+            return Ok(true);
+        };
+        let end = self.renderer.end_of_turn();
+        let ended = end.is_some() && self.has_ended(turn);
+        let reply = self.template_value(&request.messages[at]);
         let mut suffix = match self.renderer.render_after_turn(&reply, &values, ended, setting) {
             Ok(suffix) => suffix,
-            Err(PromptError::NoBoundary) => return Ok(None),
+            Err(PromptError::NoBoundary) => return Ok(false),
             Err(error) => return Err(prompt_error(error)),
         };
-        if end.is_none() && stop.is_some() {
+        let stop = self.stop_token(turn).filter(|_| end.is_none());
+        if stop.is_some() {
             // the turn ended with the role token of the next turn: if the next message has this role, the rendered suffix begins with the
             // token too; otherwise the turn is cut before the token
             if suffix.ids.first() == stop.as_ref() {
                 suffix.ids.remove(0);
             } else {
-                reused.pop();
+                tokens.pop();
             }
         }
-        if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(&mut suffix, &prefix)?;
-        }
-        Ok(Some(PromptTokens { prompt: suffix, reused, inserted_end_of_turn: u32::from(end.is_some() && !ended) }))
+        tokens.append(suffix);
+        tokens.inserted_end_of_turn += u32::from(end.is_some() && !ended);
+        Ok(true)
+    }
+
+    /// The special token with which a turn stopped. A model may stop with another one than that of the template.
+    fn stop_token(&self, turn: &Turn) -> Option<u32> {
+        let stopped = turn.about.finish.as_deref() == Some("stop");
+        turn.response.last().copied().filter(|last| stopped && self.renderer.tokenizer().is_special(*last))
+    }
+
+    /// Whether the last token of a turn ends it. Then no second end of turn is inserted.
+    fn has_ended(&self, turn: &Turn) -> bool {
+        let end = self.renderer.end_of_turn();
+        end.is_some() && turn.response.last().copied() == end || self.stop_token(turn).is_some()
     }
 
     /// Whether the text of a turn ends inside a thought.
@@ -220,29 +334,6 @@ impl<'a> PromptBuilder<'a> {
     fn client_prompt(&self, ids: Vec<u32>) -> Result<Prompt, RequestError> {
         let opened = is_opened(self.renderer, &ids).map_err(|error| RequestError::Invalid(error.to_string()))?;
         Ok(Prompt { ids, opened, rendered: 0 })
-    }
-
-    /// Renders the whole conversation.
-    fn whole_conversation(&self, request: &Conversation) -> Result<Prompt, RequestError> {
-        let mut messages: &[Message] = &request.messages;
-        let mut assistant_prefix = None;
-        if request.continues_last
-            && let Some((last, before)) = messages.split_last().filter(|(last, _)| last.is_assistant())
-        {
-            (assistant_prefix, messages) = (Some(last.texts.concat()), before);
-        }
-        let values: Vec<Value> = messages.iter().map(|message| self.template_value(message)).collect();
-        let marks = self.renderer.tokenizer().content();
-        let tools = request.tools.as_ref().filter(|_| request.parses_tool_calls());
-        let tools: Option<Vec<Value>> =
-            tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
-        let extra = self.template_variables(request);
-        let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &extra };
-        let mut prompt = self.renderer.render_conversation(&values, setting).map_err(prompt_error)?;
-        if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(&mut prompt, &prefix)?;
-        }
-        Ok(prompt)
     }
 
     /// Appends the start of the reply, which the client has written as the last assistant message.

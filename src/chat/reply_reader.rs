@@ -12,7 +12,7 @@ use crate::tokenizer::{Renderer, TokenizerError};
 use super::Conversation;
 use super::canonical::dumps;
 use super::message::{Message, MessageToolCall};
-use super::turn_key::turn_key;
+use super::turn_key::TurnKey;
 
 /// The format of forced tool calls: the reply is a JSON list of calls.
 pub const CALLS_IN_JSON: &str = "json";
@@ -216,7 +216,7 @@ pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
                 MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
             })
             .collect(),
-        turn_keys: vec![turn_key(sequence.0, sequence.1)],
+        turn_keys: vec![TurnKey::of(sequence.0, sequence.1)],
         ..Message::of("assistant", parsed.content)
     })
 }
@@ -227,16 +227,14 @@ fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize), options: &Pa
     if let Some(id) = &call.id {
         return id.clone();
     }
-    let mut hash = Sha256::new();
-    hash.update(rid.as_bytes());
-    hash.update((index as u64).to_le_bytes());
-    hash.update((at as u64).to_le_bytes());
-    let hash = hash.finalize();
-    let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     match options.format.as_deref() {
         // Mistral's templates refuse ids that are not nine letters or digits
-        Some(format) if format == Format::Mistral.name() => digits[..9].to_owned(),
-        _ => format!("call_{digits}"),
+        Some(format) if format == Format::Mistral.name() => {
+            let hash = Sha256::new().chain_update(rid.as_bytes()).chain_update((index as u64).to_le_bytes());
+            let hash = hash.chain_update((at as u64).to_le_bytes()).finalize();
+            hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect::<String>()[..9].to_owned()
+        }
+        _ => TurnKey::of(rid, index).call_id(at),
     }
 }
 

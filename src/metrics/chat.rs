@@ -22,7 +22,7 @@ impl ChatMetrics {
         let prompts =
             d.counters("chat_prompts_total", "Chats served from tokens, by how their prompts were built.", &["how"]);
         // alerts see an increase only in a series that began at 0
-        for how in ["extended", "whole", "retokenised", "foreign"] {
+        for how in ["extended", "whole", "spliced", "retokenised", "foreign"] {
             prompts.with_label_values(&[how]);
         }
         Self {

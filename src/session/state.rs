@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::ledger::SessionKey;
 use super::lineage::{Claims, upwards};
-use super::replies::Replies;
+use super::replies::{Replies, ReplyDigests, ReplyTurns};
 use super::rewards::Rewards;
 use super::turn::Draft;
 use super::{Cause, Digest, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid};
@@ -214,16 +214,20 @@ impl Session {
         Ok((grown, record(version, value)))
     }
 
-    /// The latest turn that sampled each of these messages. `digest` computes the digest of a turn's reply, once per turn.
-    pub fn sampled(&self, messages: &[Digest], digest: impl Fn(&Turn) -> Option<Digest>) -> Vec<Option<u32>> {
+    /// The turns that may have sampled each of these messages. `digests` computes the digests of a turn's reply, once per turn.
+    pub fn sampled(
+        &self,
+        messages: &[ReplyDigests],
+        digests: impl Fn(&Turn) -> Option<ReplyDigests>,
+    ) -> Vec<ReplyTurns> {
         let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
         let turns = self.state().forest.turns().len();
         while replies.count() < turns {
             let end = turns.min(replies.count() + PER_LOCK);
             let new = self.state().forest.turns()[replies.count()..end].to_vec();
-            replies.read(&new, &digest);
+            replies.read(&new, &digests);
         }
-        messages.iter().map(|message| replies.turn_of(message)).collect()
+        messages.iter().map(|message| replies.turns_of(message)).collect()
     }
 
     /// The number of turns that [`Session::sampled`] would index first; `usize::MAX` while it runs on another thread.

@@ -224,6 +224,15 @@ impl Renderer {
         }
     }
 
+    /// Whether the text that the template writes for `add_generation_prompt` opens a thought.
+    #[must_use]
+    pub fn generation_prompt_opens_thought(&self, setting: Setting<'_>) -> bool {
+        match self.generation_prompt(setting) {
+            GenerationPrompt::Text(prompt) => self.family.ends_in_thought(&prompt).unwrap_or(false),
+            GenerationPrompt::Inseparable | GenerationPrompt::Failed => false,
+        }
+    }
+
     /// The text that the template writes for `add_generation_prompt`. It is rendered once for the same variables.
     fn generation_prompt(&self, setting: Setting<'_>) -> GenerationPrompt {
         let known = self.generation_prompts.read().unwrap_or_else(PoisonError::into_inner);

@@ -3,6 +3,7 @@
 use crate::api::skipped::Skipped;
 use crate::api::body::invalid;
 use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::turn_key::TurnKey;
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 
@@ -151,7 +152,7 @@ fn append_assistant(
             "thinking" => {
                 let member = |name: &str| block.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
                 thoughts.extend(member("thinking").map(str::to_owned));
-                message.turn_keys.extend(member("signature").map(Box::from));
+                message.turn_keys.extend(member("signature").and_then(TurnKey::parse));
             }
             "tool_use" => message.calls.push(tool_use(&block, at)?),
             kind @ ("image" | "document" | "container_upload") => return Err(unsupported(kind)),

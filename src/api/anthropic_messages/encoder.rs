@@ -7,7 +7,7 @@ use crate::api::openai::Usage;
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
 use crate::chat::reply_stream::ReplyStream;
-use crate::chat::turn_key::turn_key;
+use crate::chat::turn_key::TurnKey;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
@@ -76,7 +76,7 @@ impl MessageEncoder {
         }
         if self.open == Some(Block::Thinking) {
             let (rid, index) = update.name();
-            self.delta("signature_delta", "signature", &turn_key(rid, index), out);
+            self.delta("signature_delta", "signature", &TurnKey::of(rid, index).to_string(), out);
         }
         let data = format!("{{\"type\":\"content_block_stop\",\"index\":{}}}", self.blocks - 1);
         write_event("content_block_stop", &data, out);
@@ -136,7 +136,7 @@ impl ReplyEncoder for MessageEncoder {
             format!(
                 "{{\"type\":\"thinking\",\"thinking\":{},\"signature\":{}}}",
                 quoted(thinking),
-                quoted(&turn_key(rid, index))
+                quoted(&TurnKey::of(rid, index).to_string())
             )
         }));
         if !message.content.is_empty() {

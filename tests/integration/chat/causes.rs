@@ -167,10 +167,10 @@ async fn unsampled_assistant_text_is_flagged_as_foreign() {
     list.extend([assistant("Two."), user("3?")]);
     session.say(&conversation(&list), "Three.").await;
     assert_eq!(flags(&session.turns().await[1]), (json!(false), json!(false)));
-    // another system prompt: both are rendered as text
+    // another system prompt: the greeting is rendered as text, and the sampled reply keeps its tokens
     list.insert(0, system("Be brief."));
     session.say(&conversation(&list), "Three.").await;
-    assert_eq!(flags(&session.turns().await[2]), (json!(true), json!(true)));
+    assert_eq!(flags(&session.turns().await[2]), (json!(false), json!(true)));
     let greeted = messages(&[("user", "1?"), ("assistant", "A greeting."), ("user", "4?")]);
     session.say(&json!({ "messages": greeted }), "Four.").await;
     assert_eq!(flags(&session.turns().await[3]), (json!(false), json!(true)));

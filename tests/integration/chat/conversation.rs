@@ -55,6 +55,41 @@ async fn twenty_turns_with_tools_are_one_sequence_of_tokens() {
 }
 
 #[tokio::test]
+async fn replies_after_an_edit_keep_their_sampled_tokens() {
+    let chat = Chat::start(&[]).await;
+    let mut list = messages(&[("system", "Be brief."), ("user", "Oslo?")]);
+    for turn in 0..6 {
+        let body = json!({"messages": list, "tools": tools()});
+        let reply = chat.say(&body, if turn % 2 == 0 { CALL } else { "<think>\nSo.\n</think>\n\nIt rains.<|im_end|>" }).await;
+        let mut message = reply["choices"][0]["message"].clone();
+        // the client drops the thought, so that its text alone cannot restore the tokens
+        message.as_object_mut().unwrap().remove("reasoning_content");
+        let call = message["tool_calls"][0]["id"].clone();
+        let list = list.as_array_mut().unwrap();
+        list.push(message);
+        list.push(match turn % 2 {
+            0 => json!({"role": "tool", "tool_call_id": call, "content": format!("rain {turn}")}),
+            _ => json!({"role": "user", "content": format!("And now, {turn}?")}),
+        });
+    }
+    list[3]["content"] = json!("-");
+    let body = json!({"messages": list, "tools": tools()});
+    chat.say(&body, "It rains.<|im_end|>").await;
+
+    let journal = chat.journal();
+    let mut rest = &chat.last().prompt[..];
+    for earlier in &journal[..6] {
+        let output = earlier.output();
+        let at = rest.windows(output.len()).position(|ids| ids == output).expect("the sampled tokens are in the prompt");
+        rest = &rest[at + output.len()..];
+    }
+    assert_eq!(chat.decode(rest), "\n<|im_start|>user\nAnd now, 5?<|im_end|>\n<|im_start|>assistant\n");
+    let turns = chat.turns().await;
+    assert_eq!((&turns[6]["cause"], &turns[6]["context_retokenised"]), (&json!("tool_result_cleared"), &json!(false)));
+    assert_eq!(chat.demo.proxy.metric("tokentap_chat_prompts_total{how=\"spliced\"}").await, 1.0);
+}
+
+#[tokio::test]
 async fn without_a_session_assistant_text_is_retokenised_and_flagged() {
     let mut chat = Chat::start(&[]).await;
     chat.path = "/v1/chat/completions".into();
