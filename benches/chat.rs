@@ -108,7 +108,7 @@ fn main() {
     };
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
     let store = Arc::new(Store::new(limits));
-    let parser = ParserSettings { format: Some("hermes".into()), separate: true };
+    let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
     let vocabulary = renderer.tokenizer().vocab_size();
     let model = ChatModel {
         renderer: Arc::new(renderer),

@@ -49,6 +49,11 @@ pub trait Api: Debug + Send + Sync {
         None
     }
 
+    /// Whether requests generate tokens.
+    fn generates(&self) -> bool {
+        true
+    }
+
     /// Decodes the body of a request. Its session is not known yet.
     ///
     /// # Errors

@@ -54,6 +54,10 @@ impl Api for AnthropicMessages {
         self.chats.is_served()
     }
 
+    fn generates(&self) -> bool {
+        !self.counts_tokens
+    }
+
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let skipped = Skipped::new(self.chats.is_strict());
         let shows_system_messages = self.chats.shows_system_messages();
@@ -125,6 +129,7 @@ impl ApiRequest for DecodedMessages {
             if model.has_reasoning_parser && !request.conversation.disables_thinking() {
                 members.put_require_reasoning();
             }
+            request.members().iter().for_each(|(name, value)| members.put(name, value));
             if request.stream {
                 members.put("stream", b"true");
                 if upstream.loses_ids() {

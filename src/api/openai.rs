@@ -7,7 +7,7 @@ mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) use fields::UNSUPPORTED;
+pub(crate) use fields::{FIELDS, FieldTarget, UNSUPPORTED};
 pub(crate) use members::{lora_adapter, output_constraint};
 pub(crate) use usage::{Usage, id_list, metadata};
 

@@ -21,6 +21,8 @@ pub struct Conversation {
     pub prompt_ids: Option<Vec<u32>>,
     /// Reasoning becomes a separate member of the reply.
     pub separates_reasoning: bool,
+    /// The API always has a place for reasoning. So reasoning is separated even if the engine has no parser for it.
+    pub has_reasoning_items: bool,
     /// Special tokens are left out of the text of the reply.
     pub skips_special_tokens: bool,
     /// The stop string stays in the text of the reply.

@@ -259,6 +259,7 @@ mod tests {
                 continues_last: false,
                 prompt_ids: None,
                 separates_reasoning: true,
+                has_reasoning_items: false,
                 skips_special_tokens: true,
                 keeps_stop: false,
             };

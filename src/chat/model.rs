@@ -92,7 +92,11 @@ impl ChatModel {
             "family {}, tool calls {}, thinking {}; what follows a turn is rendered alone: for users {}, for tools {}{drops_thinking}",
             self.renderer.family().name(),
             self.parser.format.as_deref().unwrap_or("not parsed"),
-            if self.parser.separate { "separate from the text" } else { "part of the text" },
+            match self.parser.separate {
+                Some(true) => "separate from the text",
+                Some(false) => "part of the text",
+                None => "part of the text, separate in Messages and Responses",
+            },
             trial.user.name(),
             trial.tool.name(),
         )
@@ -172,9 +176,9 @@ fn parser_settings(
         name => Some(parse(name).map_err(|error| format!("--tool-call-parser: {error}"))?),
     };
     let separate = match config.separate_reasoning {
-        SeparateReasoning::Always => true,
-        SeparateReasoning::Never => false,
-        SeparateReasoning::Auto => upstream.chat.reasoning_parser.is_some(),
+        SeparateReasoning::Always => Some(true),
+        SeparateReasoning::Never => Some(false),
+        SeparateReasoning::Auto => upstream.chat.reasoning_parser.as_ref().map(|_| true),
     };
     Ok(ParserSettings { format, separate })
 }

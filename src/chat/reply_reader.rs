@@ -22,8 +22,8 @@ pub const CALLS_IN_JSON: &str = "json";
 pub struct ParserSettings {
     /// The format of tool calls; `None` if tool calls are not parsed.
     pub format: Option<Box<str>>,
-    /// Reasoning is separated from the text.
-    pub separate: bool,
+    /// Whether reasoning is separated from the text. `None` if the API decides.
+    pub separate: Option<bool>,
 }
 
 impl ParserSettings {
@@ -35,7 +35,7 @@ impl ParserSettings {
                 true => Some(CALLS_IN_JSON.into()),
                 false => self.format.clone().filter(|_| request.parses_tool_calls()),
             },
-            separate: self.separate && request.separates_reasoning,
+            separate: self.separate.unwrap_or(request.has_reasoning_items) && request.separates_reasoning,
             opened,
             skip_special: request.skips_special_tokens && !request.parses_tool_calls(),
             keep_stop: request.keeps_stop,

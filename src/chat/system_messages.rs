@@ -89,7 +89,8 @@ mod tests {
         for first in 0..81 {
             let pick = |at: u32| roles[first / 3_usize.pow(at) % 3];
             let begin: Vec<_> = [("user", "0")].into_iter().chain((0..4).map(|at| (pick(at), "x"))).collect();
-            let all: Vec<_> = begin.iter().copied().chain([("assistant", "a"), ("system", "s"), ("user", "u")]).collect();
+            let all: Vec<_> =
+                begin.iter().copied().chain([("assistant", "a"), ("system", "s"), ("user", "u")]).collect();
             assert!(folded(&all).starts_with(&folded(&begin)), "{begin:?}");
         }
     }

@@ -93,7 +93,8 @@ mod tests {
         assert_eq!(TurnKey::in_call_id(&key.call_id(0)), Some(key));
         assert_eq!(TurnKey::in_call_id(&key.call_id(65_535)), Some(key));
         assert_ne!(key.call_id(0), key.call_id(1));
-        for other in ["", "turn_", "turn_00", "call_0", "toolu_01", "turn_ééééééééééééééééééééé", &"turn_zz".repeat(4)] {
+        for other in ["", "turn_", "turn_00", "call_0", "toolu_01", "turn_ééééééééééééééééééééé", &"turn_zz".repeat(4)]
+        {
             assert_eq!((TurnKey::parse(other), TurnKey::in_call_id(other)), (None, None), "{other}");
         }
     }

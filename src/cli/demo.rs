@@ -16,6 +16,9 @@ use crate::demo::{Engine, EngineOptions, Model, Streaming};
 use crate::serve::connection::{Phase, ServerLimits, serve as accept};
 use crate::tokenizer::Renderer;
 
+/// The context of the demo engine, in tokens. The prompts of coding agents begin with some 20,000 tokens.
+const CONTEXT_TOKENS: usize = 1 << 18;
+
 /// The maximum time that the demo waits for the chat renderer before it prints the example requests.
 const CHATS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -26,7 +29,8 @@ const CHATS_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn run(mut config: Config) -> Result<(), String> {
     serve::catch_sigxfsz()?;
     descriptors::fit_limits(&mut config.limits);
-    let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    let options =
+        EngineOptions { streaming: Streaming::Incremental, context_length: CONTEXT_TOKENS, ..EngineOptions::default() };
     let (stop, stopped) = watch::channel(Phase::Serving);
     let (addr, engine) =
         engine(Engine::new(options), stopped).await.map_err(|error| format!("the demo engine: {error}"))?;

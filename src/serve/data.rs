@@ -33,7 +33,10 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
     let path = request.uri().path();
     let known = routes::route(path);
     let api = apis.get(known.endpoint).or_else(|| apis.get(path));
-    let route = api.map_or(known, |(endpoint, _)| Route { endpoint, kind: Kind::Generating });
+    let route = api.map_or(known, |(endpoint, api)| Route {
+        endpoint,
+        kind: if api.generates() { Kind::Generating } else { Kind::Other },
+    });
     RequestInfo {
         route,
         api: api.map(|(_, api)| Arc::clone(api)),
@@ -41,7 +44,7 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
         access: Access::Agent,
         needs_permit: true,
         // requests that are neither recorded nor change the policy need no sessions
-        needs_sessions: !matches!(route.kind, Kind::Info | Kind::Other),
+        needs_sessions: api.is_some() || !matches!(route.kind, Kind::Info | Kind::Other),
         ..RequestInfo::open(Port::Data, Protocol::Http, route.endpoint)
     }
 }

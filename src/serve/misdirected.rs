@@ -1,7 +1,7 @@
 //! Requests to the wrong port or path. The 404 reply suggests the right URL.
 //!
 //! The engine gets the request first if it could have the route, so no route of the engine is refused. Its 404 for a missing route is
-//! replaced by a 404 that suggests a URL.
+//! replaced by a 404 that suggests a URL, or by a 200 where an agent checks that the server is up.
 
 use std::sync::Arc;
 
@@ -25,6 +25,9 @@ const LONGEST: u64 = 512;
 /// Routes below `/v1` that clients request without `/v1` by mistake.
 const BELOW_V1: [&str; 7] =
     ["/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings", "/rerank"];
+
+/// Paths that Claude Code requests to check that the server is up.
+const PROBES: [&str; 2] = ["/", "/api/hello"];
 
 /// Routes that only the control port has.
 const CONTROL: [&str; 8] = [
@@ -72,6 +75,9 @@ impl MisdirectedRequest {
         {
             reply.headers_mut().insert(header::LOCATION, location);
         }
+        if reply.status() == StatusCode::NOT_FOUND && self.is_probe() {
+            return Ok(Response::new(Body::full("")));
+        }
         if reply.status() != StatusCode::NOT_FOUND || reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
             return Ok(reply);
         }
@@ -80,6 +86,11 @@ impl MisdirectedRequest {
         let body = body.collect().await.map_err(|error| Failure::Broken(innermost(&*error)))?.to_bytes();
         let unchanged = || Response::from_parts(head, Body::full(body.clone()));
         Ok(if is_missing_route(&body) { self.not_found(&suggestion) } else { unchanged() })
+    }
+
+    /// Whether an agent only checks that the server is up. The engine has no route for it.
+    fn is_probe(&self) -> bool {
+        matches!(self.method, Method::GET | Method::HEAD) && PROBES.contains(&&*self.path)
     }
 
     /// Rewrites the `location` of an engine's redirect that removes a trailing slash. The engine names its own address, so the client would
@@ -117,8 +128,8 @@ impl MisdirectedRequest {
                  set_default_openai_api(\"chat_completions\"))",
                 self.url(routes::CHAT)
             )),
-            "/v1/messages" => Some(format!(
-                "this engine does not serve the Messages API; use Chat Completions, {}",
+            routes::MESSAGES | routes::COUNT_TOKENS => Some(format!(
+                "this engine does not serve the Messages API, and tokentap serves it only where it can read the model's tokenizer (see --tokenizer); use Chat Completions, {}",
                 self.url(routes::CHAT)
             )),
             _ => None,

@@ -40,6 +40,7 @@ mod kernels;
 mod leaving;
 mod limits;
 mod long_bodies;
+mod messages;
 mod misdirected;
 mod multiplexed;
 mod oracle;

@@ -21,6 +21,7 @@ async fn unknown_engine_path_names_the_right_url() {
         ("/sessions/run-1/chat/completions", format!("http://{data}/sessions/run-1/v1")),
         ("/v1/responses", "Chat Completions".to_owned()),
         ("/v1/messages", "Chat Completions".to_owned()),
+        ("/v1/messages/count_tokens", "Chat Completions".to_owned()),
         ("/v1/sessions", "--control-listen".to_owned()),
         ("/v1/sessions/run-1/trajectories", "--control-listen".to_owned()),
     ] {

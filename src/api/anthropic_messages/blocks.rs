@@ -1,7 +1,7 @@
 //! Converts content blocks to the messages of a conversation, as SGLang's own endpoint converts them.
 
-use crate::api::skipped::Skipped;
 use crate::api::body::invalid;
+use crate::api::skipped::Skipped;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::turn_key::TurnKey;
 use crate::chat::{RequestError, dumps};
@@ -209,9 +209,12 @@ fn search_result(block: &Value) -> String {
     };
     let content = match block.get("content") {
         Some(Value::String(text)) => vec![text.as_str()],
-        Some(Value::Array(parts)) => {
-            parts.iter().filter(|part| kind(part) == "text").filter_map(text_of).filter(|text| !text.is_empty()).collect()
-        }
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .filter(|part| kind(part) == "text")
+            .filter_map(text_of)
+            .filter(|text| !text.is_empty())
+            .collect(),
         _ => Vec::new(),
     };
     let mut lines = Vec::new();

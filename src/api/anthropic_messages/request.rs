@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::blocks::{append_message, system_prompt};
 use super::tools;
 use crate::api::body::{RequestBody, invalid, is_present};
+use crate::api::openai::{FIELDS, FieldTarget};
 use crate::api::skipped::Skipped;
 use crate::chat::message::Message;
 use crate::chat::reply_reader::Stops;
@@ -104,6 +105,7 @@ impl MessagesRequest {
                 continues_last,
                 prompt_ids: None,
                 separates_reasoning: true,
+                has_reasoning_items: true,
                 skips_special_tokens: true,
                 keeps_stop: false,
                 messages,
@@ -124,19 +126,29 @@ impl MessagesRequest {
 
     /// The sampling parameters of the body, under their names in `sampling_params`, as JSON text.
     pub(super) fn sampling(&self) -> Vec<(&'static str, &[u8])> {
-        const FIELDS: [(&str, &str); 7] = [
-            ("temperature", "temperature"),
-            ("top_p", "top_p"),
-            ("top_k", "top_k"),
-            ("stop_sequences", "stop"),
-            // not in Anthropic's API: the fields of SGLang's chat that researchers need
-            ("min_p", "min_p"),
-            ("repetition_penalty", "repetition_penalty"),
-            ("seed", "sampling_seed"),
-        ];
+        self.fields(|target| match target {
+            FieldTarget::Sampling(name) => Some(name),
+            FieldTarget::Top(_) => None,
+        })
+    }
+
+    /// The other members of the body that become members of the /generate request, as JSON text.
+    pub(super) fn members(&self) -> Vec<(&'static str, &[u8])> {
+        self.fields(|target| match target {
+            FieldTarget::Top(name) => Some(name),
+            FieldTarget::Sampling(_) => None,
+        })
+    }
+
+    /// The fields with a target that `select` accepts: those of Anthropic's API, and those of SGLang's chat that researchers need.
+    fn fields(&self, select: impl Fn(FieldTarget) -> Option<&'static str>) -> Vec<(&'static str, &[u8])> {
+        /// Fields of chats that have another meaning in Messages, or none.
+        const OTHER_MEANING: [&str; 5] = ["n", "stop", "metadata", "user", "rid"];
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
+        let fields = FIELDS.iter().copied().filter(|(name, _)| !OTHER_MEANING.contains(name));
+        let fields = fields.chain([("stop_sequences", FieldTarget::Sampling("stop"))]);
         let value = |name| body.raw(name).filter(|value| is_present(value));
-        FIELDS.iter().filter_map(|(name, to)| Some((*to, value(name)?))).collect()
+        fields.filter_map(|(name, target)| Some((select(target)?, value(name)?))).collect()
     }
 
     /// The JSON schema that constrains the reply, as a JSON string.

@@ -1,7 +1,7 @@
 //! Converts the tools of a request to the format of chat templates.
 
-use crate::api::skipped::Skipped;
 use crate::api::body::invalid;
+use crate::api::skipped::Skipped;
 use crate::chat::RequestError;
 use crate::chat::tool_choice::{self, ToolChoice};
 use crate::json::Value;

@@ -126,6 +126,7 @@ impl ChatRequest {
                 continues_last: body.flag("continue_final_message", false)?,
                 prompt_ids: prompt_ids(&body)?,
                 separates_reasoning: body.flag("separate_reasoning", true)?,
+                has_reasoning_items: false,
                 skips_special_tokens: body.flag("skip_special_tokens", true)?,
                 keeps_stop: body.flag("no_stop_trim", false)?,
                 messages,

@@ -1,10 +1,11 @@
 //! Checks whether a client may send a request.
 
-use http::{HeaderMap, HeaderName, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
 use crate::engine::client::Client;
+use crate::engine::routes;
 use crate::serve::denied::Denied;
 use crate::serve::request_info::{Access, RequestInfo};
 
@@ -27,7 +28,24 @@ pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Re
             check_origin(config, request.uri(), request.headers())?;
             check_token(config.keys.control_token(), request.headers())
         }
-        Access::Agent => check_agent(config, client, request.headers_mut()),
+        Access::Agent => {
+            check_agent(config, client, request.headers_mut())?;
+            // the engine accepts bearer keys only
+            if matches!(RequestInfo::of(request).route.endpoint, routes::MESSAGES | routes::COUNT_TOKENS) {
+                move_api_key(request.headers_mut());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Makes the key in `x-api-key`, where clients of the Messages API send it, a bearer key, unless there is one.
+fn move_api_key(headers: &mut HeaderMap) {
+    let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).filter(|key| !key.is_empty());
+    if let Some(bearer) = key.and_then(|key| HeaderValue::try_from(format!("Bearer {key}")).ok())
+        && !headers.contains_key(header::AUTHORIZATION)
+    {
+        headers.insert(header::AUTHORIZATION, bearer);
     }
 }
 

@@ -32,7 +32,7 @@ pub fn chat(bytes: &[u8]) {
         assert!(!is_unreadable(&unserved), "{unserved:?} of {}", shown(bytes));
     }
     let Ok(request) = ChatRequest::parse(body) else { return };
-    let parser = ParserSettings { format: Some("hermes".into()), separate: true };
+    let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
     let builder = PromptBuilder { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
     let Ok(prepared) = builder.prepare(&request.conversation) else { return };
     let inputs = GenerateInputs {

@@ -88,7 +88,7 @@ fn parse(body: &str, renderer: &Renderer) {
     let _ = GenerationEvent::outline(bytes.clone(), EventAccess::Fields)
         .is_ok_and(|event| SequenceUpdate::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };
-    let parser = ParserSettings { format: Some("hermes".into()), separate: true };
+    let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
     let builder = PromptBuilder { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
     let _ = builder.prepare(&request.conversation);
 }

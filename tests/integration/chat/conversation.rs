@@ -60,7 +60,8 @@ async fn replies_after_an_edit_keep_their_sampled_tokens() {
     let mut list = messages(&[("system", "Be brief."), ("user", "Oslo?")]);
     for turn in 0..6 {
         let body = json!({"messages": list, "tools": tools()});
-        let reply = chat.say(&body, if turn % 2 == 0 { CALL } else { "<think>\nSo.\n</think>\n\nIt rains.<|im_end|>" }).await;
+        let reply =
+            chat.say(&body, if turn % 2 == 0 { CALL } else { "<think>\nSo.\n</think>\n\nIt rains.<|im_end|>" }).await;
         let mut message = reply["choices"][0]["message"].clone();
         // the client drops the thought, so that its text alone cannot restore the tokens
         message.as_object_mut().unwrap().remove("reasoning_content");
@@ -80,7 +81,8 @@ async fn replies_after_an_edit_keep_their_sampled_tokens() {
     let mut rest = &chat.last().prompt[..];
     for earlier in &journal[..6] {
         let output = earlier.output();
-        let at = rest.windows(output.len()).position(|ids| ids == output).expect("the sampled tokens are in the prompt");
+        let at =
+            rest.windows(output.len()).position(|ids| ids == output).expect("the sampled tokens are in the prompt");
         rest = &rest[at + output.len()..];
     }
     assert_eq!(chat.decode(rest), "\n<|im_start|>user\nAnd now, 5?<|im_end|>\n<|im_start|>assistant\n");

@@ -34,7 +34,7 @@ impl Family {
             renderer: &self.renderer,
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
-            parser: ParserSettings { format: None, separate: false },
+            parser: ParserSettings { format: None, separate: Some(false) },
         }
         .prepare(&request.conversation)
         .unwrap()

@@ -30,7 +30,7 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
             renderer: &renderer,
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
-            parser: ParserSettings { format: Some("hermes".into()), separate: true },
+            parser: ParserSettings { format: Some("hermes".into()), separate: Some(true) },
         };
         let prepared = builder.prepare(&request.conversation).unwrap();
         costs.push((prepared.rendered, prepared.ids.len() - prepared.reused));

@@ -39,6 +39,11 @@ pub(super) async fn pass_through(
     call: ApiCall,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
+    if !call.api.generates() {
+        let (head, body) = call.request.into_parts();
+        let forward = client::UpstreamCall::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
+        return Ok(forwarded(state, send(&state.client, &state.metrics, call.route, forward).await?));
+    }
     let length = call.request.body().len();
     let records = state.config.sessions.record && call.api.records_passthrough();
     let read = || {

@@ -1,0 +1,137 @@
+//! The calls of an agent's loop extend the recorded turns.
+
+use serde_json::{Value, json};
+
+use super::super::support::client::get;
+use super::{assistant, call, request, result, start, text, tools, user};
+
+fn cache(mut block: Value) -> Value {
+    block["cache_control"] = json!({"type": "ephemeral"});
+    block
+}
+
+#[tokio::test]
+async fn loop_of_an_agent_is_one_path() {
+    let chat = start().await;
+    let reminder = "Today is a working day.";
+    let mut body = request(&[
+        user(json!([cache(text("Write a poem about Oslo."))])),
+        json!({"role": "system", "content": [cache(text(reminder))]}),
+    ]);
+    body["system"] = json!([text("x-anthropic-billing-header: cc_version=1"), cache(text("You write poems."))]);
+    body["tools"] = tools();
+    body["thinking"] = json!({"type": "adaptive"});
+    let thinks = |text: &str| format!("<think>\nLook first.\n</think>\n\n{text}<|im_end|>");
+    let mut replies = Vec::new();
+    for turn in 0..6 {
+        let say = match turn % 3 {
+            0 => thinks(&call(r#"{"city": "Oslo"}"#)),
+            1 => format!("{}\n{}<|im_end|>", call(r#"{"city": "Oslo"}"#), call(r#"{"city": "Bergen"}"#)),
+            _ => thinks("It rains."),
+        };
+        let reply = chat.say(&body, &say).await;
+        let results = |at: usize| {
+            json!([
+                {"type": "tool_result", "tool_use_id": reply["content"][at]["id"], "content": "rain", "is_error": true},
+                text("Go on."),
+            ])
+        };
+        let next = match turn % 3 {
+            0 => {
+                assert_eq!(reply["content"][0]["thinking"], "Look first.", "{reply}");
+                assert_eq!(reply["stop_reason"], "tool_use", "{reply}");
+                user(results(1))
+            }
+            1 => user(json!([result(&reply, 0, "rain"), result(&reply, 1, json!([text("sun"), text("wind")]))])),
+            _ => user("And now?"),
+        };
+        // what clients change: the list becomes a string, the cache breakpoint moves, the attribution changes
+        body["messages"][0] = user("Write a poem about Oslo.");
+        body["messages"][1] = json!({"role": "system", "content": reminder});
+        body["system"][0] = text(&format!("x-anthropic-billing-header: cc_version=1; call={turn}"));
+        let list = body["messages"].as_array_mut().unwrap();
+        list.extend([assistant(&reply), next]);
+        replies.push(reply);
+    }
+    let turns = chat.turns().await;
+    let causes: Vec<&Value> = turns.iter().map(|turn| &turn["cause"]).collect();
+    assert_eq!(causes, ["first", "extends", "extends", "extends", "extends", "extends"]);
+    assert!(turns.iter().all(|turn| turn["fault"].is_null() && turn["context_retokenised"] == false), "{turns:?}");
+    let prompt = chat.decode(&chat.journal()[0].prompt);
+    assert!(prompt.starts_with("<|im_start|>system\n") && prompt.contains("You write poems."), "{prompt}");
+    assert!(!prompt.contains("billing"), "{prompt}");
+    let shown = prompt.find(reminder).unwrap();
+    assert!(shown > prompt.find("Write a poem").unwrap(), "the reminder is where the client put it: {prompt}");
+    let ids: std::collections::HashSet<&str> = replies.iter().map(|reply| reply["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), replies.len(), "clients join messages with the same id");
+}
+
+#[tokio::test]
+async fn turn_key_recognises_arguments_that_clients_cannot_repeat() {
+    for (arguments, returned, is_recognised) in [
+        // not JSON
+        (r#"{"city": Oslo}"#, json!({}), true),
+        // JavaScript rounds it
+        (r#"{"city": 9007199254740993}"#, json!({"city": 9_007_199_254_740_992_u64}), true),
+        // changed by the client
+        (r#"{"city": "Oslo"}"#, json!({"city": "Bergen"}), false),
+    ] {
+        let chat = start().await;
+        let mut body = request(&[user("Oslo?")]);
+        body["tools"] = tools();
+        let reply = chat.say(&body, &format!("{}<|im_end|>", call(arguments))).await;
+        let mut message = assistant(&reply);
+        message["content"][0]["input"] = returned;
+        let list = body["messages"].as_array_mut().unwrap();
+        list.extend([message, user(json!([result(&reply, 0, "rain")]))]);
+        let mut forged = body.clone();
+        for path in ["/messages/1/content/0/id", "/messages/2/content/0/tool_use_id"] {
+            *forged.pointer_mut(path).unwrap() = json!("call_000000000000000000000000");
+        }
+        chat.say(&forged, "It rains.<|im_end|>").await;
+        chat.say(&body, "It rains.<|im_end|>").await;
+        let turns = chat.turns().await;
+        assert_eq!(turns[1]["parent"], Value::Null, "{arguments}: {turns:?}");
+        assert_eq!(turns[2]["parent"], if is_recognised { json!(0) } else { Value::Null }, "{arguments}: {turns:?}");
+    }
+}
+
+#[tokio::test]
+async fn key_of_another_session_is_ignored() {
+    let mut chat = start().await;
+    let mut body = request(&[user("Oslo?")]);
+    body["tools"] = tools();
+    let reply = chat.say(&body, &format!("{}<|im_end|>", call(r#"{"city": Oslo}"#))).await;
+    let list = body["messages"].as_array_mut().unwrap();
+    list.extend([assistant(&reply), user(json!([result(&reply, 0, "rain")]))]);
+    chat.path = "/sessions/other/v1/messages".to_owned();
+    chat.say(&body, "It rains.<|im_end|>").await;
+    let shown = get(chat.demo.proxy.control, "/v1/sessions/other").await.json();
+    assert_eq!(shown["list"][0]["foreign_assistant_text"], true, "{shown}");
+}
+
+#[tokio::test]
+async fn counted_tokens_are_those_of_the_prompt() {
+    let mut chat = start().await;
+    let mut body = request(&[user("Oslo?")]);
+    body["tools"] = tools();
+    body["system"] = json!("Be brief.");
+    let reply = chat.say(&body, "<think>\nHm.\n</think>\n\nIt rains.<|im_end|>").await;
+    body["messages"].as_array_mut().unwrap().extend([assistant(&reply), user("And Bergen?")]);
+    let mut count = body.clone();
+    count.as_object_mut().unwrap().remove("max_tokens");
+    chat.path = "/sessions/s/v1/messages/count_tokens?beta=true".to_owned();
+    let counted = chat.post(&count).await;
+    assert_eq!(counted.status, 200, "{}", counted.text());
+    let asked = chat.journal().len();
+    chat.path = super::PATH.to_owned();
+    let reply = chat.say(&body, "Sun.<|im_end|>").await;
+    assert_eq!(chat.journal().len(), asked + 1, "counting generates nothing");
+    let prompt = chat.last().prompt.len();
+    assert_eq!(counted.json(), json!({ "input_tokens": prompt }));
+    let usage = &reply["usage"];
+    let input = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert_eq!(input, prompt as u64, "{usage}");
+    let session = get(chat.demo.proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(session["incomplete"], false, "{session}");
+}
