@@ -188,8 +188,8 @@ impl<'a> PromptBuilder<'a> {
         })
     }
 
-    /// The turns of `replies` whose tokens can stand in the prompt in place of their text: the client repeats them, and they began as a
-    /// reply to this prompt would begin, inside a thought or outside.
+    /// The turns of `replies` whose tokens replace their text in the prompt: the client repeats them, and they began as a reply to this
+    /// prompt would begin, inside a thought or outside.
     fn recorded_turns(&self, request: &Conversation, replies: &AssistantMessages) -> Vec<RepeatedTurn> {
         let Some(session) = self.session.filter(|_| self.earlier_thinking == EarlierThinking::Keep) else {
             return Vec::new();
@@ -221,7 +221,7 @@ impl<'a> PromptBuilder<'a> {
     }
 
     /// Builds the tokens of a prompt. It begins with the tokens up to the end of the `continued` turn. The sampled tokens of the `repeated`
-    /// turns stand in place of their messages. All other messages are rendered. `None` if the text after a turn cannot be separated from
+    /// turns replace the text of their messages. All other messages are rendered. `None` if the text after a turn cannot be separated from
     /// the turn.
     fn tokens(
         &self,

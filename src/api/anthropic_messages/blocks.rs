@@ -185,6 +185,15 @@ fn tool_result(block: &Value, skipped: &mut Skipped) -> Result<Message, RequestE
                 match kind(item) {
                     "text" => texts.extend(text_of(item).filter(|text| !text.is_empty()).map(str::to_owned)),
                     "search_result" => texts.extend(Some(search_result(item)).filter(|text| !text.is_empty())),
+                    // the tool itself is in the prompt already
+                    "tool_reference" => {
+                        texts.extend(
+                            item.get("tool_name")
+                                .or_else(|| item.get("name"))
+                                .and_then(Value::as_str)
+                                .map(str::to_owned),
+                        );
+                    }
                     kind @ ("image" | "document") => return Err(unsupported(kind)),
                     kind => skipped.add(kind)?,
                 }

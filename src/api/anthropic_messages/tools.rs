@@ -6,7 +6,8 @@ use crate::chat::RequestError;
 use crate::chat::tool_choice::{self, ToolChoice};
 use crate::json::Value;
 
-/// Converts `tools`. Tools that Anthropic's servers execute are skipped: they have no schema. `None` if no tool remains.
+/// Converts `tools`. Tools that Anthropic's servers execute are skipped: they have no schema. Tools with `defer_loading` are shown like all
+/// others, so that the prompt does not change when the client refers to one. `None` if no tool remains.
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
@@ -36,17 +37,10 @@ fn function(tool: &Value, at: usize) -> Result<Value, RequestError> {
         schema.push(("type".to_owned(), "object".into()));
     }
     let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
-    let is_strict = tool.get("strict") == Some(&Value::Bool(true));
-    let members = [
-        ("name", name.into()),
-        ("description", description.into()),
-        ("parameters", Value::Object(schema)),
-        ("strict", Value::Bool(is_strict)),
-    ];
-    let deferred = tool.get("defer_loading").cloned();
-    let deferred = deferred.map(|deferred| ("defer_loading", deferred));
-    let function = object(members.into_iter().chain(deferred.clone()));
-    Ok(object([("type", "function".into()), ("function", function)].into_iter().chain(deferred)))
+    let members = [("name", name.into()), ("description", description.into()), ("parameters", Value::Object(schema))];
+    let strict = tool.get("strict").map(|strict| ("strict", strict.clone()));
+    let function = object(members.into_iter().chain(strict));
+    Ok(object([("type", "function".into()), ("function", function)]))
 }
 
 /// Which tools the model may or must call, and whether it may call several at once.
