@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -26,6 +26,10 @@ pauses: ## latency with a full store compared with an empty one, longest operati
 real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, and chats of the openai SDK (45 minutes, 13 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
+
+real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared with those of SGLang's own endpoints (five minutes, 7 GB)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/dialects.sh
 
 real-exact: ## the plugin in real SGLang servers on the CPU: the entropy of every token, compared with the weights (30 minutes, 7 GB)
 	cargo build --release

@@ -23,7 +23,7 @@ pub(crate) fn fold_system_messages(messages: Vec<Message>) -> Vec<Message> {
         } else if is_leading {
             folded.push(message);
         } else {
-            let text = framed(&message.text());
+            let text = framed(&message.texts.join("\n"));
             match folded.last_mut().filter(|last| last.role == "user" && pending.is_empty()) {
                 Some(user) => {
                     user.texts.push(text);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # serve.sh VERSION PORT [server arguments]   starts the SGLang that setup.sh installed, on 127.0.0.1, and returns when it answers
 # (about a minute). Stop it: kill -- -$(cat $REAL_SGLANG_HOME/PORT.pid). MODEL=dir serves other weights.
+# PROMPT_LOG=file logs the token ids of each prompt.
 # Useful: --incremental-streaming-output, --stream-output (0.5.6), --stream-interval 4, --enable-metrics, --api-key K.
 set -euo pipefail
 version=${1:?version}; port=${2:?port}; shift 2
@@ -10,8 +11,10 @@ shims=$here/shims; [[ $version == 0.5.6* ]] && shims=$here/shims056
 export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONPATH=$shims${PYTHONPATH:+:$PYTHONPATH}
 log=$home/$port.log
+launcher=(-m sglang.launch_server)
+[[ ${PROMPT_LOG:-} ]] && launcher=("$here/prompt_log.py" "$PROMPT_LOG")
 # setsid: the processes of the server get a separate group, which one kill ends
-setsid "$home/venv-$version/bin/python" -m sglang.launch_server \
+setsid "$home/venv-$version/bin/python" "${launcher[@]}" \
   --model-path "${MODEL:-$home/model-0}" --served-model-name tiny --host 127.0.0.1 --port "$port" \
   --device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \
   --disable-cuda-graph --dtype float32 --mem-fraction-static 0.2 --max-total-tokens 16384 \

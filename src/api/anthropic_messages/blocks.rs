@@ -60,7 +60,7 @@ pub(super) fn append_message(
             let mut texts = texts(content, &format!("messages.{at}.content"), skipped)?;
             texts.retain(|text| !text.is_empty());
             if !texts.is_empty() {
-                messages.push(Message::of("system", texts.join("\n")));
+                messages.push(Message::of_parts("system", texts));
             }
             Ok(())
         }

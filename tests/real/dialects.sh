@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# dialects.sh [API...]   compares the prompts of Messages and Responses requests with those of SGLang's own endpoints. Default: both APIs.
+#   TOKENTAP          the binary (target/release/tokentap)
+#   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
+work=$(mktemp -d)
+source "$here/servers.sh"
+trap 'stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+read -r engine data control < <(free_ports)
+"$here/setup.sh" 0.5.23
+: >"$work/prompts"
+PROMPT_LOG=$work/prompts "$here/serve.sh" 0.5.23 "$engine" --reasoning-parser qwen3 --tool-call-parser qwen25
+server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
+front "http://127.0.0.1:$engine" "$data" "$control"
+"$REAL_SGLANG_HOME/venv-0.5.23/bin/python" "$here/dialects.py" --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" \
+  --log "$work/prompts" --model "$REAL_SGLANG_HOME/model-0" "$@"
