@@ -3,6 +3,7 @@
 mod decoding;
 mod errors;
 mod history;
+mod model;
 mod streams;
 
 use serde_json::{Value, json};

@@ -135,3 +135,46 @@ async fn counted_tokens_are_those_of_the_prompt() {
     let session = get(chat.demo.proxy.control, "/v1/sessions/s").await.json();
     assert_eq!(session["incomplete"], false, "{session}");
 }
+
+#[tokio::test]
+async fn changes_of_the_history_have_causes() {
+    let chat = start().await;
+    let mut body = request(&[user("Look at Oslo.")]);
+    body["system"] = json!("You are an agent.");
+    body["tools"] = tools();
+    for say in [call(r#"{"city": "Oslo"}"#), call("{}"), "It rains in Oslo, and nobody knows why it does.".to_owned()] {
+        let reply = chat.say(&body, &format!("{say}<|im_end|>")).await;
+        let next = match reply["stop_reason"].as_str() {
+            Some("tool_use") => user(json!([result(&reply, 0, "rain and wind and rain")])),
+            _ => user("Go on."),
+        };
+        body["messages"].as_array_mut().unwrap().extend([assistant(&reply), next]);
+    }
+    let with = |path: &str, value: Value| {
+        let mut changed = body.clone();
+        *changed.pointer_mut(path).unwrap() = value;
+        changed
+    };
+    let mut one_tool = tools();
+    one_tool.as_array_mut().unwrap().truncate(1);
+    let mut title = request(&[user("Look at Oslo.")]);
+    title["system"] = json!("Write a title.");
+    let summary = "Before: It rains in Oslo, and nobody knows why it does. Go on.";
+    for (name, call, cause) in [
+        ("cleared result", with("/messages/2/content/0/content", json!("-")), "tool_result_cleared"),
+        ("other tools", with("/tools", one_tool), "tools_changed"),
+        ("other system prompt", with("/system", json!("You are another agent.")), "system_changed"),
+        ("edited message", with("/messages/0/content", json!("Look at Bergen.")), "history_edited"),
+        ("compaction", with("/messages", json!([user(summary)])), "compacted"),
+        ("title", title, "system_changed"),
+        ("continued", body.clone(), "extends"),
+    ] {
+        chat.say(&call, "Yes.<|im_end|>").await;
+        let turn = chat.turns().await.pop().unwrap();
+        assert_eq!((&turn["cause"], &turn["context_retokenised"]), (&json!(cause), &json!(false)), "{name}");
+    }
+    let mut sub_agent = request(&[user("Find the file.")]);
+    sub_agent["system"] = json!("You are a sub-agent.");
+    chat.say(&sub_agent, "Yes.<|im_end|>").await;
+    assert_eq!(chat.turns().await.last().unwrap()["cause"], "new_conversation");
+}
