@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients suites router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -57,6 +57,10 @@ openai: ## the official openai SDK, sync, async and streaming, with the demo eng
 clients: ## twelve third-party SDKs and agents, in front of a scripted engine: what it sampled for them is exported exactly once (two minutes, 2 GB, PyPI, npm)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh
+
+suites: ## conformance tests of llama.cpp for Messages and Responses, with the demo engine (a minute, 80 MB, PyPI)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/suites/run.sh
 
 router: ## sglang-router in front of and after tokentap, with demo engines (a minute, a package registry)
 	cargo build
