@@ -3,14 +3,45 @@
 //! A [`Grammar`] has the format of calls and the markers of thinking. [`Grammar::parse`] parses a whole text, and [`Grammar::stream`]
 //! parses a text that arrives in pieces. Both use the same incremental parser, so the message does not depend on where the text is cut.
 //! Calls are not repaired: an invalid call between its markers becomes a call with `error` and its raw text as arguments, so that the
-//! agent's validation fails and the model sees its mistake. A call without an end marker stays text.
+//! agent's validation fails and the model sees its mistake. A call without an end marker is text, unless it has started.
 //!
 //! ```text
 //!            ┌─────────┐   outside spans    ┌─────────┐   outside calls    ┌─────────┐
 //!  pieces ──▶│  spans  │ ──────────────────▶│ scanner │ ──────────────────▶│ content │──▶ Event::Content
 //!            └────┬────┘                    └────┬────┘                    └─────────┘
-//!                 └▶ Event::Reasoning            └▶ Event::Call
+//!                 └▶ Event::Reasoning            └▶ Event::CallStart, Event::Arguments, Event::CallEnd
 //! ```
+//!
+//! # Calls in parts
+//!
+//! A call starts as soon as its name and id are certain. From then on its arguments are emitted as they arrive, in the spelling of Python's
+//! `json.dumps`. What is emitted is final:
+//!
+//! - A string is emitted up to its last complete character or escape. A number is emitted when another character follows it.
+//! - The closing brace of the arguments is emitted when the whole call is valid and its end marker has arrived.
+//! - In `qwen_xml` and `glm`, a value is emitted at its end while its text may be JSON, and character by character once it cannot be JSON.
+//! - Repeated keys are emitted. Parsers use the last one, as `json.loads` does.
+//!
+//! | format | a call starts at |
+//! |---|---|
+//! | `hermes`, `llama3` after its tag | the opening brace of the arguments, if the name is before them |
+//! | `qwen_xml` | the end of `<function=NAME>` |
+//! | `glm` | the first `<arg_key>` |
+//! | `kimi_k2`, `deepseek` | the opening brace of the arguments |
+//! | `mistral` | the opening brace of the arguments after `[ARGS]` |
+//!
+//! Other calls have all their events at their end: those of `pythonic`, and of `llama3` without a tag, because text after the calls makes them
+//! content; those in an array of `mistral`, because their ids are after the arguments; and calls whose name is after the arguments.
+//!
+//! A call that has started stays a call of this name, also if it turns out to be invalid (also because a later member repeats its name or its
+//! arguments), and if its end marker is missing. Then it has `error`, and its arguments are those that were emitted and the raw text after
+//! them, up to the end of the call. Two cases leave out the raw text, because the arguments would be valid JSON with it: only the closing
+//! brace remains, or the text exceeds a limit of the parser, which other parsers do not have. In `qwen_xml` and `glm` the arguments end with
+//! the value that is cut off. In all cases the arguments are not JSON.
+//!
+//! Whether a call has started depends on the text only, not on its pieces. So [`Grammar::parse`] returns the calls that a client of a stream
+//! has received, and a conversation that repeats them is recognised. A call that is cut off in a span of thinking without an end is only
+//! reasoning.
 //!
 //! # Thinking
 //!
@@ -34,27 +65,32 @@
 
 mod bracket_matcher;
 mod buffer;
+mod call_reader;
 mod content;
 mod deepseek;
-mod fence;
 mod format;
 mod glm;
 mod grammar;
 mod hermes;
 mod json_call;
+mod json_reader;
 mod kimi_k2;
 mod literal;
 mod llama3;
 mod loads;
 mod message;
 mod mistral;
+mod parameter_value;
 mod pythonic;
 mod qwen_xml;
 mod reasoning;
 mod scanner;
+mod section;
 mod space;
+mod step;
 mod streaming;
 mod syntax;
+mod tag_search;
 mod value;
 
 pub use format::{Format, UnknownFormat};

@@ -127,11 +127,6 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
         "a shared reply is a source of events, and reads events from another source",
     ),
     ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
-    (
-        "parse",
-        &["fence", "llama3", "mistral", "pythonic", "syntax"],
-        "syntax lists the formats, and each format returns its steps",
-    ),
 ];
 
 /// A source file.

@@ -111,10 +111,11 @@ impl ReplyReader {
         parse_reply(&self.renderer, ids, &self.options, self.end(finish))
     }
 
-    /// The id of the call at index `at` of a message. `sequence` is the engine's request id and the index of the sequence.
+    /// The id of the call at index `at` of a message. `model_id` is the id that the model wrote, if any. `sequence` is the engine's request
+    /// id and the index of the sequence.
     #[must_use]
-    pub fn call_id(&self, call: &ToolCall, at: usize, sequence: (&str, usize)) -> String {
-        call_id(call, at, sequence, &self.options)
+    pub fn call_id(&self, model_id: Option<&str>, at: usize, sequence: (&str, usize)) -> String {
+        call_id(model_id, at, sequence, &self.options)
     }
 }
 
@@ -212,7 +213,7 @@ pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
             .into_iter()
             .enumerate()
             .map(|(at, call)| {
-                let id = call_id(&call, at, sequence, options);
+                let id = call_id(call.id.as_deref(), at, sequence, options);
                 MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
             })
             .collect(),
@@ -223,9 +224,9 @@ pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
 
 /// The id of a call: the id that the model wrote, or a hash of the sequence and the index of the call, so that the same reply always gets
 /// the same ids. `rid` and `index` identify the sequence.
-fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize), options: &ParseOptions) -> String {
-    if let Some(id) = &call.id {
-        return id.clone();
+fn call_id(model_id: Option<&str>, at: usize, (rid, index): (&str, usize), options: &ParseOptions) -> String {
+    if let Some(id) = model_id {
+        return id.to_owned();
     }
     match options.format.as_deref() {
         // Mistral's templates refuse ids that are not nine letters or digits

@@ -1,7 +1,7 @@
 //! Parses the message of one sequence while its tokens arrive.
 
 use super::reply_reader::{self, ReplyReader};
-use crate::parse::{Event, StreamingParser};
+use crate::parse::{Event, StreamingParser, ToolCall};
 use crate::tokenizer::{Detokenizer, TokenizerError};
 
 /// The parser of a streamed reply.
@@ -65,7 +65,7 @@ impl ReplyStream {
             self.content.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
             let message = reply_reader::parse_call_list(std::mem::take(&mut self.content).into_iter().collect());
             events.extend(Some(message.content).filter(|content| !content.is_empty()).map(Event::Content));
-            events.extend(message.calls.into_iter().map(Event::Call));
+            events.extend(message.calls.into_iter().flat_map(ToolCall::into_events));
         }
         Ok(events)
     }

@@ -5,14 +5,20 @@
 pub(super) struct BracketMatcher {
     /// The number of bytes that are already read.
     position: usize,
+    /// The number of open brackets.
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
 impl BracketMatcher {
-    /// Continues in `text`, which begins with the opening bracket and may have grown since the last call. Returns the length of the object
-    /// or array in bytes once its closing bracket is found.
+    /// A matcher of a text that begins inside `depth` brackets, and inside a string if `in_string`.
+    pub(super) fn new(depth: usize, in_string: bool) -> Self {
+        Self { depth, in_string, ..Self::default() }
+    }
+
+    /// Continues in `text`, which begins where the matcher began and may have grown since the last call. Returns the length of the text up
+    /// to the bracket that closes the first one, once it is found.
     pub(super) fn read(&mut self, text: &str) -> Option<usize> {
         for byte in &text.as_bytes()[self.position..] {
             self.position += 1;

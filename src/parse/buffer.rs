@@ -29,6 +29,42 @@ impl Buffer {
     }
 }
 
+/// Searches a marker in a text that grows at its end and shrinks at its start. No byte is searched twice.
+#[derive(Debug, Clone)]
+pub(super) struct MarkerSearch {
+    pub(super) marker: &'static str,
+    /// The marker does not begin before this byte.
+    searched: usize,
+    found: bool,
+}
+
+impl MarkerSearch {
+    /// A search that begins at byte `from` of the text.
+    pub(super) fn new(marker: &'static str, from: usize) -> Self {
+        Self { marker, searched: from, found: false }
+    }
+
+    /// Continues the search. Returns the number of bytes before the marker, or before a possible beginning of it at the end of `text`.
+    pub(super) fn read(&mut self, text: &str) -> usize {
+        if !self.found {
+            let (length, found) = length_before(&text[self.searched..], self.marker);
+            self.searched += length;
+            self.found = found;
+        }
+        self.searched
+    }
+
+    /// The position of the marker, if the text that was read contains it.
+    pub(super) fn found(&self) -> Option<usize> {
+        self.found.then_some(self.searched)
+    }
+
+    /// Records that the first `length` bytes, which are before the marker, are removed from the text.
+    pub(super) fn skip(&mut self, length: usize) {
+        self.searched -= length;
+    }
+}
+
 /// The number of bytes of `text` before `marker`, or before a possible beginning of `marker` at the end of `text`; and whether `text`
 /// contains `marker`.
 pub(super) fn length_before(text: &str, marker: &str) -> (usize, bool) {
@@ -54,6 +90,17 @@ fn overlap(text: &str, marker: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marker_search_continues_after_text_was_added_and_removed() {
+        let mut search = MarkerSearch::new("</a>", 2);
+        assert_eq!(search.read("</a>b</"), 5);
+        search.skip(4);
+        assert_eq!((search.read("b</x</a"), search.found()), (4, None));
+        assert_eq!((search.read("b</x</a></a>"), search.found()), (4, Some(4)));
+        search.skip(1);
+        assert_eq!((search.read("</x</a></a>"), search.found()), (3, Some(3)));
+    }
 
     #[test]
     fn length_before_stops_at_a_possible_marker() {

@@ -1,46 +1,66 @@
 //! `<｜tool▁calls▁begin｜>`, calls, `<｜tool▁calls▁end｜>`. V3 and R1 write the JSON of a call in a code fence, V3.1 without one.
 
 use super::ToolCall;
-use super::buffer::find;
 use super::loads::loads;
-use super::space::strip;
+use super::section::{CallHead, SectionFormat};
+use super::space::{strip, strip_start};
 
-/// The marker at the start of a section.
-pub(super) const BEGIN: &str = "<｜tool▁calls▁begin｜>";
-/// The marker at the end of a section.
-pub(super) const END: &str = "<｜tool▁calls▁end｜>";
-
-const CALL: &str = "<｜tool▁call▁begin｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
-const CALL_END: &str = "<｜tool▁call▁end｜>";
+const FENCE: &str = "```json";
+const FENCE_END: &str = "```";
 
-/// Parses the calls of one section. Ignores text between them.
-pub(super) fn read(section: &str) -> Vec<ToolCall> {
-    let (mut calls, mut rest) = (Vec::new(), section);
-    while let Some(at) = find(rest, CALL) {
-        let Some((body, after)) = rest[at + CALL.len()..].split_once(CALL_END) else { break };
-        calls.push(call(strip(body)));
-        rest = after;
-    }
-    calls
+pub(super) const SECTION: SectionFormat = SectionFormat {
+    start: "<｜tool▁calls▁begin｜>",
+    end: "<｜tool▁calls▁end｜>",
+    call_start: "<｜tool▁call▁begin｜>",
+    call_end: "<｜tool▁call▁end｜>",
+    separator: SEPARATOR,
+    parse_head,
+    parse_call,
+};
+
+/// Whether a call is in a code fence. Before the separator, V3 writes the type, always `function`, and V3.1 the name; after it, V3 writes
+/// the name, and V3.1 the arguments, which begin with a brace.
+fn is_fenced(before: &str, after: &str) -> bool {
+    strip(before) == "function" && !strip_start(after).starts_with('{')
 }
 
-fn call(body: &str) -> ToolCall {
-    let Some((head, rest)) = body.split_once(SEPARATOR) else { return ToolCall::invalid("", body) };
-    let (head, rest) = (strip(head), strip(rest));
-    // before the separator, V3 writes the type, always `function`, and V3.1 the name; after it, V3 writes the name, and V3.1 the
-    // arguments, which begin with a brace
+fn parse_head(before: &str, after: &str) -> CallHead {
+    let mut rest = after;
+    let (mut name, mut tail) = (strip(before), "");
+    if is_fenced(before, after) {
+        let Some((line, block)) = strip_start(after).split_once('\n') else { return CallHead::Incomplete };
+        let block = strip_start(block);
+        let Some(json) = block.strip_prefix(FENCE) else {
+            return if FENCE.starts_with(block) { CallHead::Incomplete } else { CallHead::Whole };
+        };
+        (rest, name, tail) = (json, strip(line), FENCE_END);
+    }
+    let arguments = strip_start(rest);
+    if arguments.is_empty() {
+        return CallHead::Incomplete;
+    }
+    if name.is_empty() || !arguments.starts_with('{') {
+        return CallHead::Whole;
+    }
+    CallHead::Start { name: name.to_owned(), id: None, arguments: after.len() - arguments.len(), tail }
+}
+
+fn parse_call(body: &str) -> Option<ToolCall> {
+    let body = strip(body);
+    let Some((before, after)) = body.split_once(SEPARATOR) else { return Some(ToolCall::invalid("", body)) };
     let (name, raw) =
-        if head == "function" && !rest.starts_with('{') { name_and_code_fence(rest) } else { (head, Some(rest)) };
-    let Some(raw) = raw.filter(|_| !name.is_empty()) else { return ToolCall::invalid(name, body) };
-    match loads(raw) {
+        if is_fenced(before, after) { name_and_code_fence(strip(after)) } else { (strip(before), Some(strip(after))) };
+    let Some(raw) = raw.filter(|_| !name.is_empty()) else { return Some(ToolCall::invalid(name, body)) };
+    Some(match loads(raw) {
         Ok(arguments) => ToolCall::valid(name, Some(&arguments)),
         Err(_) => ToolCall::invalid(name, raw),
-    }
+    })
 }
 
 /// The name on the first line, and the JSON in the code fence after it.
 fn name_and_code_fence(text: &str) -> (&str, Option<&str>) {
     let (name, block) = text.split_once('\n').unwrap_or((text, ""));
-    (strip(name), strip(block).strip_prefix("```json").and_then(|block| block.strip_suffix("```")).map(strip))
+    let json = strip(block).strip_prefix(FENCE).and_then(|block| block.strip_suffix(FENCE_END)).map(strip);
+    (strip(name), json)
 }

@@ -1,35 +1,164 @@
 //! `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>…</tool_call>`.
 
-use super::ToolCall;
-use super::loads::loads_or_text;
+use super::buffer::MarkerSearch;
+use super::hermes::{END, START};
+use super::parameter_value::{ParameterValue, write_key};
 use super::space::{strip, strip_start};
-use super::value::{Dict, PythonValue, escape};
+use super::step::Step;
+use super::{Event, ToolCall};
 
-/// Parses the body of one block.
-pub(super) fn read(body: &str) -> Vec<ToolCall> {
-    let body = strip(body);
-    let name = strip(body.split("<arg_key>").next().unwrap_or_default());
-    if name.is_empty() {
-        return vec![ToolCall::invalid("", body)];
-    }
-    let mut arguments = Dict::default();
-    let mut rest = body;
-    while let Some((key, value, after)) = pair(rest) {
-        arguments.set(escape(strip(key)), loads_or_text(strip(value)));
-        rest = after;
-    }
-    vec![ToolCall::valid(name, Some(&PythonValue::Dict(arguments)))]
+const KEY: &str = "<arg_key>";
+const KEY_END: &str = "</arg_key>";
+const VALUE: &str = "<arg_value>";
+const VALUE_END: &str = "</arg_value>";
+
+/// Parses one block, which has one call. The call starts at its first key. A call without keys is emitted at its end.
+///
+/// Text between pairs is ignored, and so is a key without a value. A value without an end tag makes the call invalid.
+#[derive(Debug, Clone)]
+pub(super) struct Glm {
+    end: MarkerSearch,
+    state: State,
+    /// A parameter is written.
+    has_parameter: bool,
 }
 
-/// The first key with a value, its value, and the text after both. A key ends at the end tag that a value follows; an end tag without a
-/// value is part of the key.
-fn pair(text: &str) -> Option<(&str, &str, &str)> {
-    let (_, text) = text.split_once("<arg_key>")?;
-    for (at, end) in text.match_indices("</arg_key>") {
-        if let Some(value) = strip_start(&text[at + end.len()..]).strip_prefix("<arg_value>") {
-            let (value, after) = value.split_once("</arg_value>")?;
-            return Some((&text[..at], value, after));
+/// The position of the parser in the block.
+#[derive(Debug, Clone)]
+enum State {
+    /// Before the first key.
+    Name(MarkerSearch),
+    /// In a block without a name.
+    Nameless,
+    /// Between pairs.
+    Between(MarkerSearch),
+    /// In a key, which begins the buffered text.
+    Key(KeySearch),
+    /// In a value, whose rest begins the buffered text.
+    Value { end: MarkerSearch, value: ParameterValue },
+}
+
+/// Searches the end of a key. A key ends at the end tag that a value follows; an end tag without a value is part of the key.
+#[derive(Debug, Clone)]
+struct KeySearch {
+    end: MarkerSearch,
+    /// The position up to which only white space follows the end tag.
+    searched: usize,
+}
+
+impl KeySearch {
+    fn new(from: usize) -> Self {
+        Self { end: MarkerSearch::new(KEY_END, from), searched: 0 }
+    }
+
+    /// Continues in `text`. Returns the length of the key, and that of the text up to the value, once the value begins.
+    fn read(&mut self, text: &str) -> Option<(usize, usize)> {
+        loop {
+            self.end.read(text);
+            let key = self.end.found()?;
+            let from = self.searched.max(key + KEY_END.len());
+            let rest = strip_start(&text[from..]);
+            self.searched = text.len() - rest.len();
+            if rest.starts_with(VALUE) {
+                return Some((key, self.searched + VALUE.len()));
+            }
+            if VALUE.starts_with(rest) {
+                return None;
+            }
+            *self = Self::new(key + KEY_END.len());
         }
     }
-    None
+}
+
+impl Glm {
+    pub(super) fn new() -> Self {
+        Self {
+            end: MarkerSearch::new(END, START.len()),
+            state: State::Name(MarkerSearch::new(KEY, START.len())),
+            has_parameter: false,
+        }
+    }
+
+    /// Continues in `buffered`, which begins with the start marker, or with text of a started call.
+    pub(super) fn read(&mut self, buffered: &str) -> Step {
+        let length = self.end.read(buffered);
+        let body = &buffered[..length];
+        if let Some(part) = self.read_body(body) {
+            return part;
+        }
+        if self.end.found().is_none() {
+            return Step::More;
+        }
+        let length = length + END.len();
+        match std::mem::replace(&mut self.state, State::Nameless) {
+            State::Name(_) | State::Nameless => Step::call(length, call_without_keys(strip(&body[START.len()..]))),
+            State::Between(_) | State::Key(_) => {
+                Step::End(length, vec![Event::Arguments("}".to_owned()), Event::CallEnd { error: false }])
+            }
+            State::Value { value, .. } => Step::End(length, value.end_call(body)),
+        }
+    }
+
+    /// Ends a block that has no end marker.
+    pub(super) fn end(&mut self, buffered: &str) -> Step {
+        match std::mem::replace(&mut self.state, State::Nameless) {
+            State::Name(_) | State::Nameless => Step::Text(buffered.len()),
+            State::Between(_) | State::Key(_) => Step::End(buffered.len(), vec![Event::CallEnd { error: true }]),
+            State::Value { value, .. } => Step::End(buffered.len(), value.end_call(buffered)),
+        }
+    }
+
+    /// Continues in the text up to the end of the block. Returns `None` if more text is needed.
+    fn read_body(&mut self, body: &str) -> Option<Step> {
+        let (length, events) = match &mut self.state {
+            State::Nameless => return None,
+            State::Name(key) => {
+                key.read(body);
+                let length = key.found()?;
+                let name = strip(&body[START.len()..length]).to_owned();
+                if name.is_empty() {
+                    self.state = State::Nameless;
+                    return None;
+                }
+                self.state = State::Between(MarkerSearch::new(KEY, 0));
+                (length, vec![Event::CallStart { name, id: None }, Event::Arguments("{".to_owned())])
+            }
+            State::Between(key) => {
+                key.read(body);
+                let length = key.found()? + KEY.len();
+                self.state = State::Key(KeySearch::new(0));
+                (length, Vec::new())
+            }
+            State::Key(search) => {
+                let (key, length) = search.read(body)?;
+                let end = MarkerSearch::new(VALUE_END, 0);
+                self.state = State::Value { end, value: ParameterValue::Blank };
+                (length, vec![Event::Arguments(write_key(strip(&body[..key]), &mut self.has_parameter))])
+            }
+            State::Value { end, value } => {
+                let length = end.read(body);
+                let mut written = String::new();
+                let removed = value.read(&body[..length], &mut written);
+                let length = if removed > 0 {
+                    end.skip(removed);
+                    removed
+                } else {
+                    end.found()?;
+                    let next = State::Between(MarkerSearch::new(KEY, 0));
+                    if let State::Value { value, .. } = std::mem::replace(&mut self.state, next) {
+                        value.end(&body[..length], &mut written);
+                    }
+                    length + VALUE_END.len()
+                };
+                (length, Event::arguments(written).into_iter().collect())
+            }
+        };
+        self.end.skip(length);
+        Some(Step::Part(length, events))
+    }
+}
+
+/// The call of a block without keys, which is only a name.
+fn call_without_keys(body: &str) -> ToolCall {
+    if body.is_empty() || body.starts_with(KEY) { ToolCall::invalid("", body) } else { ToolCall::valid(body, None) }
 }

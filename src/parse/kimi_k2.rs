@@ -1,45 +1,53 @@
 //! `<|tool_calls_section_begin|>`, calls with an id such as `functions.NAME:0`, `<|tool_calls_section_end|>`.
 
 use super::ToolCall;
-use super::buffer::find;
 use super::loads::loads;
+use super::section::{CallHead, SectionFormat};
 use super::space::{strip, strip_start};
 use crate::json::python::is_space;
 
-/// The marker at the start of a section.
-pub(super) const BEGIN: &str = "<|tool_calls_section_begin|>";
-/// The marker at the end of a section.
-pub(super) const END: &str = "<|tool_calls_section_end|>";
+const CALL: &str = "<|tool_call_begin|>";
+const SEPARATOR: &str = "<|tool_call_argument_begin|>";
 
-/// Parses the calls of one section. Ignores text between them.
-pub(super) fn read(section: &str) -> Vec<ToolCall> {
-    let (mut calls, mut rest) = (Vec::new(), section);
-    while let Some(at) = find(rest, "<|tool_call_begin|>") {
-        rest = &rest[at + "<|tool_call_begin|>".len()..];
-        if let Some((id, arguments)) = id_and_rest(rest) {
-            let Some((raw, after)) = arguments.split_once("<|tool_call_end|>") else { break };
-            calls.push(call(id, strip(raw)));
-            rest = after;
-        }
+pub(super) const SECTION: SectionFormat = SectionFormat {
+    start: "<|tool_calls_section_begin|>",
+    end: "<|tool_calls_section_end|>",
+    call_start: CALL,
+    call_end: "<|tool_call_end|>",
+    separator: SEPARATOR,
+    parse_head,
+    parse_call,
+};
+
+fn parse_head(before: &str, after: &str) -> CallHead {
+    let Some(id) = id(before) else { return CallHead::Text };
+    let arguments = strip_start(after);
+    if !arguments.starts_with('{') {
+        return CallHead::Whole;
     }
-    calls
+    CallHead::Start {
+        name: name(id).to_owned(),
+        id: Some(id.to_owned()),
+        arguments: after.len() - arguments.len(),
+        tail: "",
+    }
 }
 
-/// The id at the beginning of a call, and the text after the marker that follows the id.
-fn id_and_rest(text: &str) -> Option<(&str, &str)> {
-    let text = strip_start(text);
-    let length = text.find(|c| c == '<' || is_space(c))?;
-    let (id, rest) = text.split_at(length);
-    let arguments = strip_start(rest).strip_prefix("<|tool_call_argument_begin|>")?;
-    (length > 0).then_some((id, arguments))
-}
-
-fn call(id: &str, raw: &str) -> ToolCall {
+fn parse_call(body: &str) -> Option<ToolCall> {
+    let (before, arguments) = body.split_once(SEPARATOR)?;
+    let (id, raw) = (id(before)?, strip(arguments));
     let call = match loads(raw) {
         Ok(arguments) => ToolCall::valid(name(id), Some(&arguments)),
         Err(_) => ToolCall::invalid(name(id), raw),
     };
-    ToolCall { id: Some(id.to_owned()), ..call }
+    Some(ToolCall { id: Some(id.to_owned()), ..call })
+}
+
+/// The id in the text before the separator. `None` if the text is not only an id.
+fn id(before: &str) -> Option<&str> {
+    // a start marker without a separator is text
+    let id = strip(before.rsplit(CALL).next()?);
+    (!id.is_empty() && !id.contains(|c| c == '<' || is_space(c))).then_some(id)
 }
 
 /// The name in an id such as `functions.NAME:0`, or the whole id if it has another form.

@@ -1,11 +1,12 @@
 //! JSON objects with `name` and `parameters`, separated by `;`: after `<|python_tag|>`, or as the whole answer.
 
 use super::bracket_matcher::BracketMatcher;
+use super::call_reader::CallReader;
 use super::loads::loads;
 use super::space::strip_start;
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 use super::value::PythonValue;
-use super::{ToolCall, json_call};
+use super::{Event, ToolCall, json_call};
 
 /// The marker before calls. A marker without an object after it is text.
 pub(super) const TAG: &str = "<|python_tag|>";
@@ -14,60 +15,91 @@ const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
 /// Parses one run of objects, which semicolons separate.
 ///
-/// After a tag, each object is a call, and other text ends the run. Without a tag, the objects are calls only if they are the whole answer
-/// and each has a name and an object of arguments; otherwise the answer is content.
+/// After a tag, each object is a call, and other text ends the run. A call starts at the opening brace of its arguments if its name is before
+/// them. Without a tag, the objects are calls only if they are the whole answer and each has a name and an object of arguments; otherwise the
+/// answer is content.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Llama3 {
+    is_tagged: bool,
+    /// A call of a tagged run was emitted. The buffered text begins with the rest of a call, or after the last call.
+    has_emitted: bool,
+    /// The calls of a run without a tag.
     calls: Vec<ToolCall>,
     /// The end of the last call, or of the tag.
     at: usize,
-    /// The start of the object that is being read, and the matcher of its brackets.
-    object: Option<(usize, BracketMatcher)>,
+    object: Option<Object>,
+}
+
+/// The object that is being read.
+#[derive(Debug, Clone)]
+struct Object {
+    from: usize,
+    matcher: BracketMatcher,
+    call: CallReader,
 }
 
 impl Llama3 {
     pub(super) fn read(&mut self, buffered: &str) -> Step {
-        let tag = tag_length(buffered);
-        self.at = self.at.max(tag);
+        if !self.has_emitted && self.at == 0 && buffered.starts_with(TAG) {
+            (self.is_tagged, self.at) = (true, TAG.len());
+        }
         loop {
-            if let Some((start, matcher)) = &mut self.object {
-                let Some(length) = matcher.read(&buffered[*start..]) else { return Step::More };
-                let raw = &buffered[*start..*start + length];
-                if tag == 0 && !is_call(raw) {
+            if let Some(object) = &mut self.object {
+                let text = &buffered[object.from..];
+                if self.is_tagged {
+                    if let Some((length, events)) = object.call.read(text) {
+                        let length = std::mem::take(&mut object.from) + length;
+                        self.has_emitted = true;
+                        return Step::Part(length, events);
+                    }
+                    if object.call.has_started() {
+                        return match object.call.end_at_bracket(text) {
+                            Some((length, events)) => self.emit(length, events),
+                            None => Step::More,
+                        };
+                    }
+                }
+                let Some(length) = object.matcher.read(text) else { return Step::More };
+                let (raw, end) = (&text[..length], object.from + length);
+                if self.is_tagged {
+                    return self.emit(end, json_call::parse_call(raw, &ARGUMENTS).into_events().collect());
+                }
+                if !is_call(raw) {
                     return Step::Text(1);
                 }
                 self.calls.push(json_call::parse_call(raw, &ARGUMENTS));
-                self.at = *start + length;
-                self.object = None;
+                (self.at, self.object) = (end, None);
             }
-            match next_object(&buffered[self.at..], !self.calls.is_empty()) {
+            match next_object(&buffered[self.at..], self.has_emitted || !self.calls.is_empty()) {
                 NextObject::Undecided => return Step::More,
-                NextObject::At(length) => self.object = Some((self.at + length, BracketMatcher::default())),
-                NextObject::Missing if tag > 0 => return self.finish(tag),
+                NextObject::At(length) => {
+                    let (matcher, call) = (BracketMatcher::default(), CallReader::of_call(&ARGUMENTS));
+                    self.object = Some(Object { from: self.at + length, matcher, call });
+                }
+                NextObject::Missing if self.has_emitted => return Step::End(0, Vec::new()),
+                NextObject::Missing if self.is_tagged => return Step::Text(TAG.len()),
                 NextObject::Missing => return Step::Text(1),
             }
         }
     }
 
+    /// Emits a call, or its last part, up to the byte `end`.
+    fn emit(&mut self, end: usize, events: Vec<Event>) -> Step {
+        (self.has_emitted, self.at, self.object) = (true, 0, None);
+        Step::Part(end, events)
+    }
+
     pub(super) fn end(&mut self, buffered: &str) -> Step {
-        match tag_length(buffered) {
-            0 if self.object.is_none() && strip_start(&buffered[self.at..]).is_empty() => self.finish(1),
-            0 => Step::Text(1),
+        match &self.object {
+            Some(object) if object.call.has_started() => Step::End(buffered.len(), object.call.cut_off(buffered)),
             // an object without an end includes the rest of the text
-            _ if self.calls.is_empty() => Step::More,
-            tag => self.finish(tag),
+            _ if self.is_tagged => Step::Text(buffered.len()),
+            None if strip_start(&buffered[self.at..]).is_empty() && !self.calls.is_empty() => {
+                Step::calls(self.at, std::mem::take(&mut self.calls))
+            }
+            _ => Step::Text(1),
         }
     }
-
-    /// Ends the run: returns its calls. A run without calls begins with `length` bytes of text.
-    fn finish(&mut self, length: usize) -> Step {
-        if self.calls.is_empty() { Step::Text(length) } else { Step::Calls(self.at, std::mem::take(&mut self.calls)) }
-    }
-}
-
-/// The length of the tag at the start in bytes; zero without a tag.
-fn tag_length(buffered: &str) -> usize {
-    if buffered.starts_with(TAG) { TAG.len() } else { 0 }
 }
 
 /// Whether an object has a name and an object of arguments.
@@ -89,7 +121,7 @@ enum NextObject {
 
 /// Finds the next object at the start of `text`; it follows a semicolon if `separated`.
 fn next_object(text: &str, separated: bool) -> NextObject {
-    let (text, full) = syntax::head(text);
+    let (text, full) = step::head(text);
     let mut rest = strip_start(text);
     if separated && let Some(after) = rest.strip_prefix(';') {
         rest = strip_start(after);

@@ -1,9 +1,9 @@
 //! Parses JSON as Python's `json.loads` does.
 //!
-//! Accepts `NaN`, `Infinity`, big integers, lone surrogates and repeated keys, whose last value counts. Rejects integers of more than 4300
+//! Accepts `NaN`, `Infinity`, big integers, lone surrogates and repeated keys, of which the last one counts. Rejects integers of more than 4300
 //! digits, as Python does, and text that nests deeper than [`MAX_DEPTH`] (Python's limit is about a thousand).
 
-use super::value::{Dict, PythonValue, push_escaped_char};
+use super::value::{Dict, PythonValue};
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
 
 /// Parses `text`, which must be one value.
@@ -61,7 +61,7 @@ fn dict(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed>
         loop {
             let key = text(cursor)?;
             cursor.expect(b':')?;
-            dict.set(key, value(cursor, depth)?);
+            dict.push(key, value(cursor, depth)?);
             if !cursor.take(b',') {
                 break;
             }
@@ -93,29 +93,29 @@ fn text(cursor: &mut Cursor<'_>) -> Result<String, Malformed> {
     if !text.is_well_escaped() || raw.bytes().any(|byte| byte < b' ') {
         return Err(cursor.malformed());
     }
-    Ok(reescape(raw))
+    let mut out = String::with_capacity(raw.len());
+    reescape(raw, &mut out);
+    Ok(out)
 }
 
-/// Replaces the escapes of a string by those of `json.dumps`.
-fn reescape(raw: &str) -> String {
-    let mut out = String::with_capacity(raw.len());
+/// Appends the text of a valid string with the escapes of `json.dumps`.
+pub(super) fn reescape(raw: &str, out: &mut String) {
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {
-        rest[..at].chars().for_each(|c| push_escaped_char(c, &mut out));
+        python::push_escaped(out, &rest[..at], true);
         let unicode = rest[at..].strip_prefix("\\u").and_then(|rest| rest.get(..4));
         let length = match unicode.and_then(|digits| u16::from_str_radix(digits, 16).ok()) {
             Some(unit) => {
-                python::push_escaped_unit(&mut out, unit);
+                python::push_escaped_unit(out, unit);
                 6
             }
             None => {
                 let short = Text { raw: &rest.as_bytes()[at..at + 2], escaped: true };
-                short.decode().chars().for_each(|c| push_escaped_char(c, &mut out));
+                python::push_escaped(out, &short.decode(), true);
                 2
             }
         };
         rest = &rest[at + length..];
     }
-    rest.chars().for_each(|c| push_escaped_char(c, &mut out));
-    out
+    python::push_escaped(out, rest, true);
 }

@@ -1,5 +1,7 @@
 //! A parsed message, and the events that build it.
 
+use std::iter;
+
 use super::value::PythonValue;
 
 /// The name of an invalid call without a readable name.
@@ -23,24 +25,54 @@ pub struct ToolCall {
     pub name: String,
     /// The call's id, if the format has one: `kimi_k2` and `mistral`.
     pub id: Option<String>,
-    /// A JSON object as Python's `json.dumps` writes it. The raw text if the call is invalid.
+    /// A JSON object as Python's `json.dumps` writes it; repeated keys are kept. If the call is invalid: its raw text, or the arguments
+    /// that were emitted before the call became invalid and the raw text after them.
     pub arguments: String,
-    /// The call is invalid.
+    /// The call is invalid, or it is cut off.
     pub error: bool,
 }
 
-/// A part of a message. It is emitted as soon as later text cannot change it.
+/// A part of a message. It is emitted as soon as later text cannot change it, and it is never taken back.
+///
+/// A call is three kinds of events: its start, its arguments in any number of parts, and its end. A call that cannot be emitted in parts has
+/// the same events, all at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// More reasoning.
     Reasoning(String),
     /// More content.
     Content(String),
-    /// A whole call.
-    Call(ToolCall),
+    /// A call starts. Up to its end, only arguments are emitted.
+    CallStart {
+        /// The name of the tool, or [`UNKNOWN_TOOL`].
+        name: String,
+        /// The call's id, if the model writes one.
+        id: Option<String>,
+    },
+    /// More of the arguments of the call that has started. Never empty.
+    Arguments(String),
+    /// The call ends.
+    CallEnd {
+        /// The call is invalid or cut off: its arguments may not be JSON.
+        error: bool,
+    },
+}
+
+impl Event {
+    /// The event of a part of the arguments; none if it is empty.
+    pub(super) fn arguments(text: impl Into<String>) -> Option<Self> {
+        Some(text.into()).filter(|text| !text.is_empty()).map(Self::Arguments)
+    }
 }
 
 impl ToolCall {
+    /// The events of a whole call.
+    pub fn into_events(self) -> impl Iterator<Item = Event> {
+        let Self { name, id, arguments, error } = self;
+        let start = Event::CallStart { name, id };
+        iter::once(start).chain(Event::arguments(arguments)).chain([Event::CallEnd { error }])
+    }
+
     /// A valid call. Arguments that are not a dict count as no arguments.
     pub(super) fn valid(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
         let arguments = match arguments {
@@ -63,7 +95,19 @@ impl Extend<Event> for Message {
             match event {
                 Event::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
                 Event::Content(text) => self.content.push_str(&text),
-                Event::Call(call) => self.calls.push(call),
+                Event::CallStart { name, id } => {
+                    self.calls.push(ToolCall { name, id, arguments: String::new(), error: false });
+                }
+                Event::Arguments(text) => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
+                Event::CallEnd { error } => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.error = error;
+                    }
+                }
             }
         }
     }

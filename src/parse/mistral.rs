@@ -1,24 +1,29 @@
 //! `[TOOL_CALLS]`, then a JSON array of calls, or one call as `NAME[ARGS]{…}` or `NAME[CALL_ID]ID[ARGS]{…}`.
 //!
-//! A call ends where its JSON ends. If the brackets of its JSON are not closed, the rest of the text is content.
+//! A call ends where its JSON ends. If the brackets of its JSON are not closed, the call is cut off if it has started, and otherwise the rest
+//! of the text is content.
 
-use super::ToolCall;
 use super::bracket_matcher::BracketMatcher;
+use super::call_reader::CallReader;
 use super::json_call;
 use super::loads::{elements, loads};
 use super::space::strip_start;
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 use super::value::PythonValue;
+use super::{Event, ToolCall};
 use crate::json::python::is_space;
 
 /// The marker before the array, or before each call.
 pub(super) const START: &str = "[TOOL_CALLS]";
 
-/// Parses the text after one marker. A marker without a call after it is text.
+/// Parses the text after one marker. A marker without a call after it is text. A single call with an object of arguments starts when its
+/// head is complete. The id of a call in an array is after the arguments, so the calls of an array are emitted at its end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mistral {
     head: Option<CallHead>,
     matcher: BracketMatcher,
+    /// The call that has started.
+    call: Option<CallReader>,
 }
 
 /// The part of a call before the JSON.
@@ -33,8 +38,15 @@ struct CallHead {
 
 impl Mistral {
     pub(super) fn read(&mut self, buffered: &str) -> Step {
+        if let Some(call) = &mut self.call {
+            if let Some((length, events)) = call.read(buffered) {
+                return Step::Part(length, events);
+            }
+            let end = call.end_at_bracket(buffered);
+            return end.map_or(Step::More, |(length, events)| Step::End(length, events));
+        }
         if self.head.is_none() {
-            let (text, full) = syntax::head(&buffered[START.len()..]);
+            let (text, full) = step::head(&buffered[START.len()..]);
             match parse_head(text) {
                 Ok(head) => self.head = Some(head),
                 Err(HeadError::Incomplete) if !full => return Step::More,
@@ -42,9 +54,21 @@ impl Mistral {
             }
         }
         let Some(head) = &self.head else { return Step::More };
-        let json = &buffered[START.len() + head.json..];
+        let from = START.len() + head.json;
+        let json = &buffered[from..];
+        if let Some(name) = &head.name
+            && json.starts_with('{')
+        {
+            self.call = Some(CallReader::of_arguments());
+            return Step::Part(from, vec![Event::CallStart { name: name.clone(), id: head.id.clone() }]);
+        }
         let Some(length) = self.matcher.read(json) else { return Step::More };
-        Step::Calls(START.len() + head.json + length, calls(head, &json[..length]))
+        Step::calls(from + length, calls(head, &json[..length]))
+    }
+
+    pub(super) fn end(&self, buffered: &str) -> Step {
+        let call = self.call.as_ref();
+        call.map_or(Step::Text(buffered.len()), |call| Step::End(buffered.len(), call.cut_off(buffered)))
     }
 }
 

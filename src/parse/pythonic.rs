@@ -3,7 +3,7 @@
 use super::ToolCall;
 use super::literal::{self, is_name};
 use super::space::{strip, strip_start};
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 
 /// The marker that Llama 4 may write before the list.
 pub(super) const START: &str = "<|python_start|>";
@@ -21,7 +21,7 @@ pub(super) struct Pythonic {
 impl Pythonic {
     pub(super) fn read(&mut self, buffered: &str) -> Step {
         let marker = if buffered.starts_with(START) { START.len() } else { 0 };
-        let (head, full) = syntax::head(&buffered[marker..]);
+        let (head, full) = step::head(&buffered[marker..]);
         match call_prefix(head) {
             _ if self.begins_like_calls => Step::More,
             CallPrefix::Call(_) => {
@@ -36,11 +36,11 @@ impl Pythonic {
     pub(super) fn end(buffered: &str) -> Step {
         let inner = buffered.strip_prefix(START).map(|inner| strip(inner).strip_suffix(END).unwrap_or(inner));
         let list = strip(inner.unwrap_or(buffered));
-        let CallPrefix::Call(name) = call_prefix(list) else { return Step::More };
+        let CallPrefix::Call(name) = call_prefix(list) else { return Step::Text(buffered.len()) };
         match literal::calls(list) {
-            Some(calls) => Step::Calls(buffered.len(), calls),
-            None if is_closed(list) => Step::Calls(buffered.len(), vec![ToolCall::invalid(name, list)]),
-            None => Step::More,
+            Some(calls) => Step::calls(buffered.len(), calls),
+            None if is_closed(list) => Step::call(buffered.len(), ToolCall::invalid(name, list)),
+            None => Step::Text(buffered.len()),
         }
     }
 }

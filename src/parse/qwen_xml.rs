@@ -1,41 +1,156 @@
 //! `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>…</function></tool_call>`.
 
-use super::ToolCall;
-use super::buffer::find;
-use super::loads::loads_or_text;
+use super::buffer::MarkerSearch;
+use super::hermes::{END, START};
+use super::parameter_value::{ParameterValue, write_key};
 use super::space::strip;
-use super::value::{Dict, PythonValue, escape};
+use super::step::Step;
+use super::tag_search::TagSearch;
+use super::{Event, ToolCall};
 
-/// Parses the first function in the body of one block.
-pub(super) fn read(body: &str) -> Vec<ToolCall> {
-    let body = strip(body);
-    let Some((name, inner, _)) = element(body, "<function=", "</function>") else {
-        return vec![ToolCall::invalid("", body)];
-    };
-    if strip(name).is_empty() {
-        return vec![ToolCall::invalid("", body)];
-    }
-    let mut arguments = Dict::default();
-    let mut rest = inner;
-    while let Some((key, value, after)) = element(rest, "<parameter=", "</parameter>") {
-        if !strip(key).is_empty() {
-            arguments.set(escape(strip(key)), loads_or_text(strip(value)));
-        }
-        rest = after;
-    }
-    vec![ToolCall::valid(strip(name), Some(&PythonValue::Dict(arguments)))]
+const FUNCTION: &str = "<function=";
+const FUNCTION_END: &str = "</function>";
+const PARAMETER: &str = "<parameter=";
+const PARAMETER_END: &str = "</parameter>";
+
+/// Parses one block, which has one call: its first function. The call starts when its opening tag is complete.
+///
+/// Text between elements is ignored, and so is a parameter with a blank name. A function or a parameter without an end tag makes the call
+/// invalid.
+#[derive(Debug, Clone)]
+pub(super) struct QwenXml {
+    end: MarkerSearch,
+    function_end: MarkerSearch,
+    state: State,
+    /// A parameter is written.
+    has_parameter: bool,
 }
 
-/// The first element that begins with `open`: its name up to `>`, its text up to `close`, and the text after `close`.
-fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str, &'a str)> {
-    let mut rest = text;
-    loop {
-        rest = &rest[find(rest, open)? + open.len()..];
-        let (name, after) = rest.split_once('>')?;
-        // an opening tag without a name is text; a later one may have a name
-        if !name.is_empty() {
-            let (inner, after) = after.split_once(close)?;
-            return Some((name, inner, after));
+/// The position of the parser in the block.
+#[derive(Debug, Clone)]
+enum State {
+    /// Before the opening tag of the function.
+    Block(TagSearch),
+    /// In a block whose function has a blank name.
+    Nameless,
+    /// In the function, before the opening tag of a parameter.
+    Function(TagSearch),
+    /// In the value of a parameter, which begins the buffered text.
+    Value { end: MarkerSearch, value: ParameterValue },
+    /// After the function.
+    AfterFunction,
+    /// After the end of a function with a parameter that has no end.
+    Invalid,
+}
+
+impl QwenXml {
+    pub(super) fn new() -> Self {
+        Self {
+            end: MarkerSearch::new(END, START.len()),
+            function_end: MarkerSearch::new(FUNCTION_END, 0),
+            state: State::Block(TagSearch::new(FUNCTION, START.len())),
+            has_parameter: false,
+        }
+    }
+
+    /// Continues in `buffered`, which begins with the start marker, or with text of a started call.
+    pub(super) fn read(&mut self, buffered: &str) -> Step {
+        let length = self.end.read(buffered);
+        let body = &buffered[..length];
+        if let Some(part) = self.read_body(body) {
+            return part;
+        }
+        if self.end.found().is_none() {
+            return Step::More;
+        }
+        match self.end_call(body) {
+            Some(events) => Step::End(length + END.len(), events),
+            None => Step::call(length + END.len(), ToolCall::invalid("", strip(&body[START.len()..]))),
+        }
+    }
+
+    /// Ends a block that has no end marker.
+    pub(super) fn end(&mut self, buffered: &str) -> Step {
+        if let State::AfterFunction = self.state {
+            self.state = State::Invalid;
+        }
+        self.end_call(buffered).map_or(Step::Text(buffered.len()), |events| Step::End(buffered.len(), events))
+    }
+
+    /// Continues in the text up to the end of the block. Returns `None` if more text is needed.
+    fn read_body(&mut self, body: &str) -> Option<Step> {
+        match &mut self.state {
+            State::Block(search) => {
+                let (name, length) = search.read(body)?;
+                let name = strip(name).to_owned();
+                if name.is_empty() {
+                    self.state = State::Nameless;
+                    return None;
+                }
+                self.state = State::Function(TagSearch::new(PARAMETER, 0));
+                self.end.skip(length);
+                let start = Event::CallStart { name, id: None };
+                Some(Step::Part(length, vec![start, Event::Arguments("{".to_owned())]))
+            }
+            State::Function(search) => {
+                let length = self.function_end.read(body);
+                match search.read(&body[..length]) {
+                    Some((key, length)) => {
+                        let (value, written) = match strip(key) {
+                            "" => (ParameterValue::Ignored, String::new()),
+                            key => (ParameterValue::Blank, write_key(key, &mut self.has_parameter)),
+                        };
+                        self.state = State::Value { end: MarkerSearch::new(PARAMETER_END, 0), value };
+                        Some(self.part(length, written))
+                    }
+                    None => {
+                        self.function_end.found()?;
+                        self.state = State::AfterFunction;
+                        None
+                    }
+                }
+            }
+            State::Value { end, value } => {
+                let function = self.function_end.read(body);
+                let length = end.read(&body[..function]);
+                let mut written = String::new();
+                let removed = value.read(&body[..length], &mut written);
+                if removed > 0 {
+                    end.skip(removed);
+                    return Some(self.part(removed, written));
+                }
+                let has_ended = end.found().is_some();
+                if !has_ended {
+                    self.function_end.found()?;
+                }
+                let next = if has_ended { State::Function(TagSearch::new(PARAMETER, 0)) } else { State::Invalid };
+                let State::Value { value, .. } = std::mem::replace(&mut self.state, next) else { return None };
+                if has_ended {
+                    value.end(&body[..length], &mut written);
+                    Some(self.part(length + PARAMETER_END.len(), written))
+                } else {
+                    value.cut_off(&body[..function], &mut written);
+                    Some(self.part(function, written))
+                }
+            }
+            State::Nameless | State::AfterFunction | State::Invalid => None,
+        }
+    }
+
+    /// A step that writes `written` for the first `length` bytes.
+    fn part(&mut self, length: usize, written: String) -> Step {
+        self.end.skip(length);
+        self.function_end.skip(length);
+        Step::Part(length, Event::arguments(written).into_iter().collect())
+    }
+
+    /// The events at the end of the block, which is after `body`. `None` if no call has started.
+    fn end_call(&mut self, body: &str) -> Option<Vec<Event>> {
+        match std::mem::replace(&mut self.state, State::Invalid) {
+            State::Block(_) | State::Nameless => None,
+            State::AfterFunction => Some(vec![Event::Arguments("}".to_owned()), Event::CallEnd { error: false }]),
+            State::Value { value, .. } => Some(value.end_call(body)),
+            State::Function(_) | State::Invalid => Some(vec![Event::CallEnd { error: true }]),
         }
     }
 }

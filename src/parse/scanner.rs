@@ -3,16 +3,19 @@
 use super::buffer::{Buffer, length_before};
 use super::content::ContentEmitter;
 use super::space::strip_start;
-use super::syntax::{Step, Syntax};
+use super::step::Step;
+use super::syntax::Syntax;
 use super::{Event, Format};
 
 /// Scans text from left to right for blocks of calls. Blocks do not overlap.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
-    syntax: Option<Syntax>,
+    format: Option<Format>,
     buffer: Buffer,
-    /// The buffered text begins with a start marker or a bare start.
-    in_call: bool,
+    /// The parser of the block whose start marker or bare start begins the buffered text, or which is partly emitted.
+    block: Option<Syntax>,
+    /// A call has started and has not ended.
+    has_open_call: bool,
     /// No visible text and no call has been emitted so far.
     is_blank: bool,
     /// A think span was removed from the buffered text; `content` does not know it yet.
@@ -23,9 +26,10 @@ pub(super) struct Scanner {
 impl Scanner {
     pub(super) fn new(format: Option<Format>) -> Self {
         Self {
-            syntax: format.map(Syntax::new),
+            format,
             buffer: Buffer::default(),
-            in_call: false,
+            block: None,
+            has_open_call: false,
             is_blank: true,
             has_pending_removal: false,
             content: ContentEmitter::default(),
@@ -34,7 +38,12 @@ impl Scanner {
 
     /// Whether the text so far ends within a possible call.
     pub(super) fn in_call(&self) -> bool {
-        self.in_call
+        self.block.is_some()
+    }
+
+    /// Whether a call has started and has not ended.
+    pub(super) fn has_open_call(&self) -> bool {
+        self.has_open_call
     }
 
     /// Records that a think span was removed at this position.
@@ -51,13 +60,8 @@ impl Scanner {
 
     /// Ends the text.
     pub(super) fn finish(mut self, out: &mut Vec<Event>) {
-        while self.in_call {
-            let buffered = self.buffer.rest();
-            let all = buffered.len();
-            let step = match self.syntax.as_mut().map(|syntax| syntax.end(buffered)) {
-                Some(step @ (Step::Text(_) | Step::Calls(..))) => step,
-                Some(Step::More) | None => Step::Text(all),
-            };
+        while let Some(block) = &mut self.block {
+            let step = block.end(self.buffer.rest());
             self.apply(step, out);
             self.scan(out);
         }
@@ -68,10 +72,14 @@ impl Scanner {
     /// Parses the buffered text until more text is needed.
     fn scan(&mut self, out: &mut Vec<Event>) {
         loop {
-            if !self.in_call && !self.find_start(out) {
-                return;
-            }
-            let step = self.syntax.as_mut().map_or(Step::More, |syntax| syntax.read(self.buffer.rest()));
+            let Some(block) = &mut self.block else {
+                self.block = self.find_start(out).map(Syntax::new);
+                if self.block.is_none() {
+                    return;
+                }
+                continue;
+            };
+            let step = block.read(self.buffer.rest());
             if matches!(step, Step::More) {
                 return;
             }
@@ -79,37 +87,49 @@ impl Scanner {
         }
     }
 
-    /// Emits text up to the next start marker or bare start. Returns whether one was found.
-    fn find_start(&mut self, out: &mut Vec<Event>) -> bool {
-        let Some(syntax) = &self.syntax else {
+    /// Emits text up to the next start marker or bare start. Returns the format of the block if one was found.
+    fn find_start(&mut self, out: &mut Vec<Event>) -> Option<Format> {
+        let Some(format) = self.format else {
             self.emit_text(self.buffer.rest().len(), out);
-            return false;
+            return None;
         };
         let rest = self.buffer.rest();
         let visible = strip_start(rest);
-        let is_bare = self.is_blank && syntax.bare_start().is_some_and(|start| visible.starts_with(start));
+        let is_bare = self.is_blank && Syntax::bare_start(format).is_some_and(|start| visible.starts_with(start));
         let (length, found) =
-            if is_bare { (rest.len() - visible.len(), true) } else { length_before(rest, syntax.start()) };
+            if is_bare { (rest.len() - visible.len(), true) } else { length_before(rest, Syntax::start(format)) };
         self.emit_text(length, out);
-        self.in_call = found;
-        if found && let Some(syntax) = &mut self.syntax {
-            syntax.begin();
-        }
-        found
+        found.then_some(format)
     }
 
-    /// Emits the text or the calls of a step and removes them from the buffer.
+    /// Emits the text or the events of a step and removes its text from the buffer.
     fn apply(&mut self, step: Step, out: &mut Vec<Event>) {
-        self.in_call = false;
-        match step {
-            Step::More => {}
-            Step::Text(length) => self.emit_text(length, out),
-            Step::Calls(length, calls) => {
-                self.buffer.skip(length);
-                self.content.record_removal();
-                (self.is_blank, self.has_pending_removal) = (false, false);
-                out.extend(calls.into_iter().map(Event::Call));
+        let (length, events, has_ended) = match step {
+            Step::More => return,
+            Step::Text(length) => {
+                self.block = None;
+                return self.emit_text(length, out);
             }
+            Step::Part(length, events) => (length, events, false),
+            Step::End(length, events) => (length, events, true),
+        };
+        if has_ended {
+            self.block = None;
+        }
+        self.buffer.skip(length);
+        self.content.record_removal();
+        (self.is_blank, self.has_pending_removal) = (false, false);
+        for event in events {
+            match (&event, out.last_mut()) {
+                (Event::CallStart { .. }, _) => self.has_open_call = true,
+                (Event::CallEnd { .. }, _) => self.has_open_call = false,
+                (Event::Arguments(text), Some(Event::Arguments(last))) => {
+                    last.push_str(text);
+                    continue;
+                }
+                _ => {}
+            }
+            out.push(event);
         }
     }
 

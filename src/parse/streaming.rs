@@ -23,8 +23,8 @@ enum ParserState {
 
 /// Parses a text piece by piece. The resulting message does not depend on where the text is cut.
 ///
-/// Content and reasoning are emitted up to text that may become a marker or trailing white space. A call is emitted when its block is
-/// complete. The cost of a piece is linear in its length, because no text is read twice.
+/// Content and reasoning are emitted up to text that may become a marker or trailing white space. A call is emitted as the documentation of
+/// [`parse`](super) describes. The cost of a piece is linear in its length, because no text is read twice.
 #[derive(Debug, Clone)]
 pub struct StreamingParser {
     think: Think,
@@ -33,6 +33,8 @@ pub struct StreamingParser {
     /// The text of the span that the model opened, in case the span is not closed.
     span: String,
     reasoning: ReasoningEmitter,
+    /// Reasoning that was in a call that has not ended.
+    delayed: Vec<Event>,
     format: Option<Format>,
     scanner: Scanner,
 }
@@ -47,6 +49,7 @@ impl StreamingParser {
             buffer: Buffer::default(),
             span: String::new(),
             reasoning: ReasoningEmitter::default(),
+            delayed: Vec::new(),
             format: grammar.format,
             scanner: Scanner::new(grammar.format),
         }
@@ -71,6 +74,9 @@ impl StreamingParser {
     fn scan_text(&mut self, out: &mut Vec<Event>) -> bool {
         let (length, found) = length_before(self.buffer.rest(), &self.think.start);
         self.scanner.push(&self.buffer.rest()[..length], out);
+        if !self.scanner.has_open_call() {
+            out.append(&mut self.delayed);
+        }
         self.buffer.skip(length);
         if found {
             self.buffer.skip(self.think.start.len());
@@ -102,6 +108,7 @@ impl StreamingParser {
         self.read_span(length, out);
         if found {
             if self.state == ParserState::SpanInCall {
+                let out = if self.scanner.has_open_call() { &mut self.delayed } else { out };
                 self.reasoning.push(&self.span, out);
             }
             self.buffer.skip(self.think.end.len());
@@ -146,17 +153,23 @@ impl StreamingParser {
             }
         }
         self.scanner.finish(out);
+        out.append(&mut self.delayed);
         out.extend(calls);
     }
 
-    /// The calls in a span that is not closed.
+    /// The calls in a span that is not closed. A call that is cut off is only reasoning.
     fn calls_in_span(&self) -> Vec<Event> {
         let (mut scanner, mut events) = (Scanner::new(self.format), Vec::new());
         // the think start is text here, so that the text after it is not parsed as the whole answer
         scanner.push(&self.think.start, &mut events);
         scanner.push(&self.span, &mut events);
-        scanner.finish(&mut events);
-        events.retain(|event| matches!(event, Event::Call(_)));
+        if scanner.has_open_call() {
+            let start = events.iter().rposition(|event| matches!(event, Event::CallStart { .. }));
+            events.truncate(start.unwrap_or_default());
+        } else {
+            scanner.finish(&mut events);
+        }
+        events.retain(|event| !matches!(event, Event::Content(_)));
         events
     }
 }

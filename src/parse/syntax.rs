@@ -1,49 +1,36 @@
-//! The interface between the scanner and a format.
+//! Selects the parser of a format.
 
-use super::deepseek;
-use super::fence::FencedBlock;
+use super::glm::Glm;
+use super::hermes::Hermes;
 use super::llama3::Llama3;
 use super::mistral::Mistral;
 use super::pythonic::Pythonic;
-use super::{Format, ToolCall, glm, hermes, kimi_k2, qwen_xml};
-
-/// The maximum number of bytes before the JSON of a call. Bounds the text that is read again with each piece.
-const MAX_HEAD: usize = 512;
-
-/// The beginning of `text` in which the head of a call must end; and whether that beginning has its maximum length.
-pub(super) fn head(text: &str) -> (&str, bool) {
-    let length = (0..=text.len().min(MAX_HEAD)).rev().find(|length| text.is_char_boundary(*length)).unwrap_or_default();
-    (&text[..length], text.len() >= MAX_HEAD)
-}
-
-/// The result of reading text that begins with a marker.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// More text is needed.
-    More,
-    /// The first bytes, this many and at least one, are text. The scan continues after them.
-    Text(usize),
-    /// The first bytes, this many and at least one, are these calls.
-    Calls(usize, Vec<ToolCall>),
-}
+use super::qwen_xml::QwenXml;
+use super::section::Section;
+use super::step::Step;
+use super::{Format, deepseek, kimi_k2};
 
 /// Parses the blocks of one format.
 #[derive(Debug, Clone)]
 pub(super) enum Syntax {
-    Fenced(FencedBlock),
+    Hermes(Hermes),
+    QwenXml(QwenXml),
+    Glm(Glm),
+    Section(Section),
     Llama3(Llama3),
     Pythonic(Pythonic),
     Mistral(Mistral),
 }
 
 impl Syntax {
+    /// A parser at the start of a block.
     pub(super) fn new(format: Format) -> Self {
         match format {
-            Format::Hermes => Self::Fenced(FencedBlock::new("<tool_call>", "</tool_call>", hermes::read)),
-            Format::QwenXml => Self::Fenced(FencedBlock::new("<tool_call>", "</tool_call>", qwen_xml::read)),
-            Format::Glm => Self::Fenced(FencedBlock::new("<tool_call>", "</tool_call>", glm::read)),
-            Format::KimiK2 => Self::Fenced(FencedBlock::new(kimi_k2::BEGIN, kimi_k2::END, kimi_k2::read)),
-            Format::DeepSeek => Self::Fenced(FencedBlock::new(deepseek::BEGIN, deepseek::END, deepseek::read)),
+            Format::Hermes => Self::Hermes(Hermes::new()),
+            Format::QwenXml => Self::QwenXml(QwenXml::new()),
+            Format::Glm => Self::Glm(Glm::new()),
+            Format::KimiK2 => Self::Section(Section::new(&kimi_k2::SECTION)),
+            Format::DeepSeek => Self::Section(Section::new(&deepseek::SECTION)),
             Format::Llama3 => Self::Llama3(Llama3::default()),
             Format::Pythonic => Self::Pythonic(Pythonic::default()),
             Format::Mistral => Self::Mistral(Mistral::default()),
@@ -51,50 +38,49 @@ impl Syntax {
     }
 
     /// The marker before calls.
-    pub(super) fn start(&self) -> &'static str {
-        match self {
-            Self::Fenced(block) => block.start,
-            Self::Llama3(_) => super::llama3::TAG,
-            Self::Pythonic(_) => super::pythonic::START,
-            Self::Mistral(_) => super::mistral::START,
+    pub(super) fn start(format: Format) -> &'static str {
+        match format {
+            Format::Hermes | Format::QwenXml | Format::Glm => super::hermes::START,
+            Format::KimiK2 => kimi_k2::SECTION.start,
+            Format::DeepSeek => deepseek::SECTION.start,
+            Format::Llama3 => super::llama3::TAG,
+            Format::Pythonic => super::pythonic::START,
+            Format::Mistral => super::mistral::START,
         }
     }
 
     /// The bare start: the first visible character of an answer that may consist of calls without a marker.
-    pub(super) fn bare_start(&self) -> Option<char> {
-        match self {
-            Self::Llama3(_) => Some('{'),
-            Self::Pythonic(_) => Some('['),
-            Self::Fenced(_) | Self::Mistral(_) => None,
-        }
-    }
-
-    /// Resets the state for the next block.
-    pub(super) fn begin(&mut self) {
-        match self {
-            Self::Fenced(block) => block.begin(),
-            Self::Llama3(llama3) => *llama3 = Llama3::default(),
-            Self::Pythonic(pythonic) => *pythonic = Pythonic::default(),
-            Self::Mistral(mistral) => *mistral = Mistral::default(),
+    pub(super) fn bare_start(format: Format) -> Option<char> {
+        match format {
+            Format::Llama3 => Some('{'),
+            Format::Pythonic => Some('['),
+            _ => None,
         }
     }
 
     /// Continues in `buffered`, which begins with the marker or the bare start and may have grown since the last call.
     pub(super) fn read(&mut self, buffered: &str) -> Step {
         match self {
-            Self::Fenced(block) => block.read(buffered),
+            Self::Hermes(hermes) => hermes.read(buffered),
+            Self::QwenXml(qwen_xml) => qwen_xml.read(buffered),
+            Self::Glm(glm) => glm.read(buffered),
+            Self::Section(section) => section.read(buffered),
             Self::Llama3(llama3) => llama3.read(buffered),
             Self::Pythonic(pythonic) => pythonic.read(buffered),
             Self::Mistral(mistral) => mistral.read(buffered),
         }
     }
 
-    /// Parses `buffered` at the end of the text. [`Step::More`] means that `buffered` is text.
+    /// Parses `buffered` at the end of the text. Never returns [`Step::More`] or [`Step::Part`].
     pub(super) fn end(&mut self, buffered: &str) -> Step {
         match self {
-            Self::Fenced(_) | Self::Mistral(_) => Step::More,
+            Self::Hermes(hermes) => hermes.end(buffered),
+            Self::QwenXml(qwen_xml) => qwen_xml.end(buffered),
+            Self::Glm(glm) => glm.end(buffered),
+            Self::Section(section) => section.end(buffered),
             Self::Llama3(llama3) => llama3.end(buffered),
             Self::Pythonic(_) => Pythonic::end(buffered),
+            Self::Mistral(mistral) => mistral.end(buffered),
         }
     }
 }

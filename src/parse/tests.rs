@@ -1,5 +1,6 @@
 //! Tables of texts and their messages, a naive reference parser, and property tests that compare the parser with it.
 
+mod calls_in_parts;
 mod emission;
 mod json;
 mod oracle;

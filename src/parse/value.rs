@@ -20,7 +20,7 @@ pub(super) enum PythonValue {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dict {
     members: Vec<(String, PythonValue)>,
-    /// By key: the index in `members`.
+    /// By key: the index of its last value in `members`.
     indices: HashMap<String, usize>,
 }
 
@@ -33,6 +33,13 @@ impl Dict {
             self.indices.insert(key.clone(), self.members.len());
             self.members.push((key, value));
         }
+    }
+
+    /// Adds a member, also if the key exists. The last value counts. A JSON text is written with its repeated keys, because the first of
+    /// them may have been emitted before the last one arrives. Parsers read both texts as the same dict.
+    pub(super) fn push(&mut self, key: String, value: PythonValue) {
+        self.indices.insert(key.clone(), self.members.len());
+        self.members.push((key, value));
     }
 
     /// Whether a key exists. The key is escaped as for [`Dict::set`].

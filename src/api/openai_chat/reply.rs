@@ -11,6 +11,7 @@ use crate::api::to_json;
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
 use crate::generation::update::SequenceUpdate;
+use crate::parse::ToolCall;
 use crate::tokenizer::TokenizerError;
 
 /// The properties of a request that the encoding of its reply depends on.
@@ -76,8 +77,8 @@ impl ReplyContext {
     fn choice(&self, out: &mut String, update: &SequenceUpdate<'_>) -> Result<(), TokenizerError> {
         let finish = update.finish;
         let message = self.reader.message(&update.ids, finish)?;
-        let ids: Vec<String> =
-            message.calls.iter().enumerate().map(|(at, call)| self.reader.call_id(call, at, update.name())).collect();
+        let id = |(at, call): (usize, &ToolCall)| self.reader.call_id(call.id.as_deref(), at, update.name());
+        let ids: Vec<String> = message.calls.iter().enumerate().map(id).collect();
         let calls = message.calls.iter().zip(&ids).enumerate();
         let member = MessageMember {
             role: "assistant",

@@ -142,15 +142,18 @@ impl ReplyEncoder for ChatEncoder {
                 Event::Content(text) => {
                     deltas.push(to_json(&Delta { content: Some(&text), ..Delta::default() }));
                 }
-                Event::Call(call) => {
+                Event::CallStart { name, id } => {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
-                    let id = self.context.reader.call_id(&call, number, update.name());
-                    let name = ToolCallMember::with_name(&id, number, &call.name, "");
-                    deltas.push(to_json(&Delta { tool_calls: &[name], ..Delta::default() }));
-                    let arguments = ToolCallMember::arguments(number, &call.arguments);
-                    deltas.push(to_json(&Delta { tool_calls: &[arguments], ..Delta::default() }));
+                    let id = self.context.reader.call_id(id.as_deref(), number, update.name());
+                    let call = ToolCallMember::with_name(&id, number, &name, "");
+                    deltas.push(to_json(&Delta { tool_calls: &[call], ..Delta::default() }));
                 }
+                Event::Arguments(text) => {
+                    let call = ToolCallMember::arguments(self.choices[at].calls.saturating_sub(1), &text);
+                    deltas.push(to_json(&Delta { tool_calls: &[call], ..Delta::default() }));
+                }
+                Event::CallEnd { .. } => {}
             }
         }
         if deltas.is_empty() && extras.needs_chunk() {

@@ -66,7 +66,7 @@ fn call_is_emitted_when_its_block_is_complete() {
         vec![content("Now")],
         vec![],
         vec![],
-        vec![Event::Call(call("f", "{}"))],
+        call("f", "{}").into_events().collect(),
         vec![],
         vec![content("  then")],
         vec![],
@@ -99,6 +99,16 @@ fn parse_time(grammar: &Grammar, first: &str, repeated: &str, length: usize) -> 
 /// The repeated text of the case in which the prompt opened a span.
 const IN_PROMPT_SPAN: &str = " <";
 
+/// A call in the format `hermes`, up to its arguments.
+macro_rules! hermes_call {
+    () => {
+        "<tool_call>{\"name\": \"f\", \"arguments\": "
+    };
+}
+
+/// A section in the format `kimi_k2`, up to the arguments of its first call.
+const KIMI_CALL: &str = "<|tool_calls_section_begin|><|tool_call_begin|>a<|tool_call_argument_begin|>";
+
 #[test]
 fn time_of_parsing_is_linear_in_the_text() {
     let texts = [
@@ -121,6 +131,50 @@ fn time_of_parsing_is_linear_in_the_text() {
         (Format::Mistral, "[TOOL_CALLS]f[ARGS]{", "{\"a\": "),
         (Format::Mistral, "", "[TOOL_CALLS]f "),
         (Format::Mistral, "", "[TOOL_CALLS]"),
+        // calls that are emitted in parts
+        (Format::Hermes, concat!(hermes_call!(), "{\"a\": ["), "1, "),
+        (Format::Hermes, concat!(hermes_call!(), "{\"a\": "), "9"),
+        (Format::Hermes, concat!(hermes_call!(), "{\"a\": "), " "),
+        (Format::Hermes, concat!(hermes_call!(), "{\"a\": \""), "\\u00e9"),
+        (Format::Hermes, concat!(hermes_call!(), "{\"a\": x"), "y "),
+        (Format::Hermes, concat!(hermes_call!(), "{}, \"x\": \""), "y<"),
+        (Format::Hermes, concat!(hermes_call!(), "{}}"), " "),
+        (Format::Hermes, "<tool_call>{\"name\": \"", "f"),
+        (Format::Hermes, "<tool_call>", " "),
+        (Format::Hermes, "<tool_call>{", "\"name\": 1, "),
+        (Format::QwenXml, "<tool_call><function=", "f"),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a>", "x <"),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a>x", " "),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a>x ", "</parameter"),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a>", "[1, "),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a>1", " "),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a", "b"),
+        (Format::QwenXml, "<tool_call><function=f>", "<parameter=>"),
+        (Format::QwenXml, "<tool_call><function=f>", "<parameter=a>1</parameter>"),
+        (Format::QwenXml, "<tool_call><function=f></function>", "<function=f>"),
+        (Format::Glm, "<tool_call>", "f"),
+        (Format::Glm, "<tool_call>f<arg_key>a</arg_key>", " "),
+        (Format::Glm, "<tool_call>f<arg_key>", "a</arg_key> "),
+        (Format::Glm, "<tool_call>f<arg_key>a</arg_key><arg_value>", "x <"),
+        (Format::Glm, "<tool_call>f", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
+        (Format::KimiK2, KIMI_CALL, "{\"a\": ["),
+        (Format::KimiK2, KIMI_CALL, "[<"),
+        (Format::KimiK2, KIMI_CALL, " "),
+        (Format::KimiK2, "<|tool_calls_section_begin|><|tool_call_begin|>", "a"),
+        (
+            Format::KimiK2,
+            "<|tool_calls_section_begin|>",
+            "<|tool_call_begin|>a<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        ),
+        (Format::KimiK2, "<|tool_calls_section_begin|>", "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}"),
+        (Format::DeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        (Format::DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "f"),
+        (Format::DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n", " "),
+        (Format::Llama3, "<|python_tag|>", "{\"name\": \"f\", \"parameters\": {}};"),
+        (Format::Llama3, "<|python_tag|>{\"name\": \"f\", \"parameters\": {x", "[y\" "),
+        (Format::Llama3, "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {}};{"),
+        (Format::Mistral, "", "[TOOL_CALLS]f[ARGS]{}"),
+        (Format::Mistral, "[TOOL_CALLS]f[ARGS]{x", "[y\" "),
     ];
     for (format, first, repeated) in texts {
         let grammar = Grammar { opened: repeated == IN_PROMPT_SPAN, ..grammar(format) };

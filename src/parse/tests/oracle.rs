@@ -1,10 +1,23 @@
 //! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads` and `dumps` with the parser.
+//!
+//! It does not compute the arguments of an invalid call that has started before it became invalid. They are [`STARTED`].
 
 use std::ops::Range;
 
 use super::super::loads::loads;
-use super::super::value::{Dict, PythonValue, escape};
+use super::super::value::{PythonValue, escape};
 use super::*;
+
+/// Stands for the arguments of an invalid call that has started.
+pub(super) const STARTED: &str = "(started)";
+
+/// A block of calls.
+struct Block {
+    range: Range<usize>,
+    calls: Vec<ToolCall>,
+    /// The last call has no end marker.
+    is_cut_off: bool,
+}
 
 /// Whether Python's `str.isspace` is true for a character.
 fn is_space(c: char) -> bool {
@@ -44,16 +57,23 @@ pub(super) fn message(grammar: &Grammar, text: &str) -> Message {
     let mut tail = rest.find(&think.start).map(|at| plain.len() + at);
     plain.push_str(rest);
     // step 2: find the blocks
-    let blocks = grammar.format.map_or(Vec::new(), |format| blocks(format, &plain));
+    let mut blocks = grammar.format.map_or(Vec::new(), |format| blocks(format, &plain));
     // an open span inside a block is part of the block
-    if blocks.iter().any(|(range, _)| tail.is_some_and(|tail| range.contains(&tail))) {
+    if blocks.iter().any(|block| tail.is_some_and(|tail| block.range.contains(&tail))) {
         tail = None;
     }
     let end = tail.unwrap_or(plain.len());
+    // a call that is cut off in an open span is only reasoning
+    for block in blocks.iter_mut().filter(|block| block.is_cut_off && block.range.start >= end) {
+        block.calls.pop();
+    }
     let open_span = tail.map(|tail| plain[tail + think.start.len()..].to_owned());
     spans.extend(open_span.as_deref());
-    let removed: Vec<&Range<usize>> =
-        blocks.iter().filter(|(range, calls)| range.start < end && !calls.is_empty()).map(|(range, _)| range).collect();
+    let removed: Vec<&Range<usize>> = blocks
+        .iter()
+        .filter(|block| block.range.start < end && !block.calls.is_empty())
+        .map(|block| &block.range)
+        .collect();
     let remaining: Vec<(usize, char)> =
         plain[..end].char_indices().filter(|(at, _)| !removed.iter().any(|range| range.contains(at))).collect();
     let mut content: String = remaining.iter().map(|(_, c)| c).collect();
@@ -68,7 +88,7 @@ pub(super) fn message(grammar: &Grammar, text: &str) -> Message {
     if opened || tail.is_some() || !cuts.is_empty() || !removed.is_empty() {
         content = content.trim_end_matches(is_space).to_owned();
     }
-    let calls = blocks.into_iter().flat_map(|(_, calls)| calls).collect();
+    let calls = blocks.iter().flat_map(|block| block.calls.clone()).collect();
     Message { reasoning: joined(&spans), content, calls }
 }
 
@@ -84,32 +104,62 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a st
     Some((before, inner, after))
 }
 
-/// The ranges of the blocks, and their calls. A block without an end marker extends to the end of the text and has no calls.
-fn blocks(format: Format, plain: &str) -> Vec<(Range<usize>, Vec<ToolCall>)> {
+/// The blocks. A block without an end marker extends to the end of the text.
+fn blocks(format: Format, plain: &str) -> Vec<Block> {
     let (start, end) = match format {
         Format::KimiK2 => ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         _ => ("<tool_call>", "</tool_call>"),
     };
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(open) = plain[at..].find(start).map(|open| at + open) {
-        let Some((_, body, after)) = between(&plain[open..], start, end) else {
-            found.push((open..plain.len(), Vec::new()));
-            break;
-        };
-        at = plain.len() - after.len();
-        let calls = match format {
-            Format::Hermes => vec![hermes(strip(body))],
-            Format::QwenXml => vec![qwen_xml(strip(body))],
-            Format::Glm => vec![glm(strip(body))],
-            Format::KimiK2 => kimi_k2(body),
+        let closed = between(&plain[open..], start, end);
+        let body = closed.map_or(&plain[open + start.len()..], |(_, body, _)| body);
+        at = closed.map_or(plain.len(), |(.., after)| plain.len() - after.len());
+        let is_closed = closed.is_some();
+        let (calls, is_cut_off) = match format {
+            Format::Hermes => one(hermes(body, is_closed), is_closed),
+            Format::QwenXml => one(qwen_xml(body, is_closed), is_closed),
+            Format::Glm => one(glm(body, is_closed), is_closed),
+            Format::KimiK2 => kimi_k2(body, is_closed),
             _ => panic!("{format} has no reference parser"),
         };
-        found.push((open..at, calls));
+        found.push(Block { range: open..at, calls, is_cut_off });
     }
     found
 }
 
-fn hermes(body: &str) -> ToolCall {
+fn one(call: Option<ToolCall>, is_closed: bool) -> (Vec<ToolCall>, bool) {
+    (call.into_iter().collect(), !is_closed)
+}
+
+fn hermes(body: &str, is_closed: bool) -> Option<ToolCall> {
+    let body = strip(body);
+    let Some((name, at)) = hermes_start(body) else { return is_closed.then(|| hermes_whole(body)) };
+    let ends = body.match_indices('}').map(|(end, _)| end + 1).filter(|end| *end > at);
+    let valid = ends.clone().find_map(|end| Some((loads(&body[at..end]).ok()?, &body[end..])));
+    if is_closed
+        && loads(body).is_ok()
+        && let Some((arguments, after)) = valid
+        && let Ok(PythonValue::Dict(after)) = loads(&format!("{{\"\": 0{after}"))
+        && !after.has("name")
+        && !after.has("arguments")
+    {
+        return Some(call(&name, &arguments.dumps()));
+    }
+    Some(error(&name, STARTED))
+}
+
+/// The name of a call, and the position of its arguments, if the name is before the arguments and the arguments are an object.
+fn hermes_start(body: &str) -> Option<(String, usize)> {
+    body.match_indices('{').find_map(|(at, _)| {
+        let Ok(PythonValue::Dict(object)) = loads(&format!("{}{{\"\\u0001\": 1}}}}", &body[..at])) else { return None };
+        let name = object.get("name")?.as_text().filter(|name| !name.is_empty())?;
+        let PythonValue::Dict(arguments) = object.get("arguments")? else { return None };
+        arguments.has("\\u0001").then_some((name, at))
+    })
+}
+
+fn hermes_whole(body: &str) -> ToolCall {
     if let Ok(PythonValue::Dict(object)) = loads(body) {
         let name = object.get("name").and_then(PythonValue::as_text).unwrap_or_default();
         if !name.is_empty() {
@@ -129,61 +179,68 @@ fn hermes(body: &str) -> ToolCall {
     error("unknown_tool", body)
 }
 
-fn qwen_xml(body: &str) -> ToolCall {
-    let Some((name, inner, _)) = tagged(body, "<function=", "</function>") else { return error("unknown_tool", body) };
-    if strip(name).is_empty() {
-        return error("unknown_tool", body);
+fn qwen_xml(body: &str, is_closed: bool) -> Option<ToolCall> {
+    let invalid = || is_closed.then(|| error("unknown_tool", strip(body)));
+    let Some((name, rest)) = tag(body, "<function=") else { return invalid() };
+    let name = strip(name);
+    if name.is_empty() {
+        return invalid();
     }
-    let (mut pairs, mut rest) = (Vec::new(), inner);
-    while let Some((key, value, after)) = tagged(rest, "<parameter=", "</parameter>") {
+    let started = Some(error(name, STARTED));
+    let Some((mut rest, _)) = rest.split_once("</function>").filter(|_| is_closed) else { return started };
+    let mut pairs = Vec::new();
+    while let Some((key, value)) = tag(rest, "<parameter=") {
+        let Some((value, after)) = value.split_once("</parameter>") else { return started };
         pairs.push((strip(key), strip(value)));
         rest = after;
     }
     pairs.retain(|(key, _)| !key.is_empty());
-    call(strip(name), &arguments(&pairs))
+    Some(call(name, &arguments(&pairs)))
 }
 
-/// The first element that begins with `open`, a non-empty name and `>`, and ends with `close`: its name, its text, and the text after it.
-fn tagged<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str, &'a str)> {
-    text.match_indices(open).find_map(|(at, _)| {
-        let (name, rest) = text[at + open.len()..].split_once('>')?;
-        let (inner, after) = rest.split_once(close)?;
-        (!name.is_empty()).then_some((name, inner, after))
-    })
+/// The first opening tag with a name, and the text after it.
+fn tag<'a>(text: &'a str, open: &str) -> Option<(&'a str, &'a str)> {
+    text.match_indices(open)
+        .filter_map(|(at, _)| text[at + open.len()..].split_once('>'))
+        .find(|(name, _)| !name.is_empty())
 }
 
-fn glm(body: &str) -> ToolCall {
+fn glm(body: &str, is_closed: bool) -> Option<ToolCall> {
+    let body = strip(body);
     let name = strip(body.split("<arg_key>").next().unwrap_or_default());
-    if name.is_empty() {
-        return error("unknown_tool", body);
+    if name.is_empty() || !body.contains("<arg_key>") {
+        let whole = if name.is_empty() { error("unknown_tool", body) } else { call(name, "{}") };
+        return is_closed.then_some(whole);
     }
     let (mut pairs, mut rest) = (Vec::new(), body);
     'pairs: while let Some(at) = rest.find("<arg_key>") {
         rest = &rest[at + "<arg_key>".len()..];
         for (at, end) in rest.match_indices("</arg_key>") {
             let after = rest[at + end.len()..].trim_start_matches(is_space);
-            if after.starts_with("<arg_value>")
-                && let Some((_, value, after)) = between(after, "<arg_value>", "</arg_value>")
-            {
+            if let Some(after) = after.strip_prefix("<arg_value>") {
+                let Some((value, after)) = after.split_once("</arg_value>") else { return Some(error(name, STARTED)) };
                 pairs.push((strip(&rest[..at]), strip(value)));
                 rest = after;
                 continue 'pairs;
             }
         }
+        break;
     }
-    call(name, &arguments(&pairs))
+    Some(if is_closed { call(name, &arguments(&pairs)) } else { error(name, STARTED) })
 }
 
+/// The arguments of these parameters. Repeated parameters are kept.
 fn arguments(pairs: &[(&str, &str)]) -> String {
-    let mut dict = Dict::default();
-    for (key, value) in pairs {
-        dict.set(escape(key), loads(value).unwrap_or_else(|_| PythonValue::text(value)));
-    }
-    PythonValue::Dict(dict).dumps()
+    let dumps = |value: &str| loads(value).unwrap_or_else(|_| PythonValue::text(value)).dumps();
+    let members: Vec<String> =
+        pairs.iter().map(|(key, value)| format!("\"{}\": {}", escape(key), dumps(value))).collect();
+    format!("{{{}}}", members.join(", "))
 }
 
-fn kimi_k2(section: &str) -> Vec<ToolCall> {
-    let (mut calls, mut rest) = (Vec::new(), section);
+/// The calls of a section, and whether the last one is cut off by the end of the text.
+fn kimi_k2(section: &str, is_closed: bool) -> (Vec<ToolCall>, bool) {
+    let (mut calls, mut has_started, mut rest) = (Vec::new(), false, section);
+    let mut is_cut_off = false;
     while let Some(at) = rest.find("<|tool_call_begin|>") {
         rest = &rest[at + "<|tool_call_begin|>".len()..];
         let Some((id, after)) = rest.split_once("<|tool_call_argument_begin|>") else { continue };
@@ -191,17 +248,28 @@ fn kimi_k2(section: &str) -> Vec<ToolCall> {
         if id.is_empty() || id.contains(|c| c == '<' || is_space(c)) {
             continue;
         }
-        let Some((raw, after)) = after.split_once("<|tool_call_end|>") else { continue };
-        let raw = strip(raw);
-        let read = match loads(raw) {
-            Ok(value @ PythonValue::Dict(_)) => call(&name(id), &value.dumps()),
-            Ok(_) => call(&name(id), "{}"),
-            Err(_) => error(&name(id), raw),
+        let is_object = strip(after).starts_with('{');
+        has_started |= is_object;
+        let (read, after) = match after.split_once("<|tool_call_end|>") {
+            None if !is_object => continue,
+            None => {
+                is_cut_off = !is_closed;
+                (error(&name(id), STARTED), "")
+            }
+            Some((raw, after)) => {
+                let raw = strip(raw);
+                let read = match loads(raw) {
+                    Ok(value @ PythonValue::Dict(_)) => call(&name(id), &value.dumps()),
+                    Ok(_) => call(&name(id), "{}"),
+                    Err(_) => error(&name(id), if is_object { STARTED } else { raw }),
+                };
+                (read, after)
+            }
         };
         calls.push(ToolCall { id: Some(id.to_owned()), ..read });
         rest = after;
     }
-    calls
+    (if is_closed || has_started { calls } else { Vec::new() }, is_cut_off)
 }
 
 fn name(id: &str) -> String {

@@ -16,10 +16,35 @@ fn llama3_calls_are_parsed() {
         (format!("<|python_tag|>{f};"), ";", &called[..1]),
         (format!("<|python_tag|>{f} {g}"), g, &called[..1]),
         (format!("<|python_tag|>{f};{{\"name\": "), ";{\"name\":", &called[..1]),
+        (
+            format!("<|python_tag|>{f};{{\"name\": <|python_tag|>{g}"),
+            &format!(";{{\"name\": <|python_tag|>{g}"),
+            &called[..1],
+        ),
         // after a tag, an invalid call is a call with an error
         ("<|python_tag|>{\"name\": \"f\", }".into(), "", &[error("f", "{\"name\": \"f\", }")]),
         ("<|python_tag|>{\"a\": 1}".into(), "", &[error("unknown_tool", "{\"a\": 1}")]),
         (format!("<|python_tag|>{{\"name\": \"h\"}};{g}"), "", &[call("h", "{}"), called[1].clone()]),
+        (format!("<|python_tag|>{};{g}", f.replace("1", "1, ")), "", &[error("f", "{\"a\": 1, }}"), called[1].clone()]),
+        (
+            format!("<|python_tag|>{};{g}", f.replace("}}", "}, x: [2}}")),
+            "",
+            &[error("f", "{\"a\": 1}, x: [2}}"), called[1].clone()],
+        ),
+        // of both members, the parameters are the arguments; they must not follow arguments with which the call has started
+        (r#"<|python_tag|>{"name": "f", "parameters": {"a": 1}, "arguments": {}}"#.into(), "", &called[..1]),
+        (r#"<|python_tag|>{"name": "f", "parameters": 1, "arguments": {"a": 1}}"#.into(), "", &[call("f", "{}")]),
+        (
+            r#"<|python_tag|>{"name": "f", "arguments": {"a": 1}, "parameters": {}}"#.into(),
+            "",
+            &[error("f", r#"{"a": 1}, "parameters": {}}"#)],
+        ),
+        // a call that is cut off
+        (
+            format!("so <|python_tag|>{g};{{\"name\": \"f\", \"parameters\": {{\"a\": 1}}"),
+            "so",
+            &[called[1].clone(), error("f", "{\"a\": 1")],
+        ),
     ];
     for (text, content, calls) in table {
         assert_calls(Format::Llama3, text, content, calls);
@@ -137,6 +162,10 @@ fn mistral_calls_are_parsed() {
         (r#"[TOOL_CALLS]f[ARGS][1]"#, "", &[call("f", "{}")]),
         // closed brackets around invalid JSON or an invalid call
         (r#"[TOOL_CALLS]f[ARGS]{a: 1}"#, "", &[error("f", "{a: 1}")]),
+        (r#"[TOOL_CALLS]f[ARGS]{"a":1, b: [2}} x"#, "x", &[error("f", r#"{"a": 1, b: [2}}"#)]),
+        // brackets that are not closed: the call is cut off
+        (r#"[TOOL_CALLS]f[ARGS]{"a": 1"#, "", &[error("f", r#"{"a": 1"#)]),
+        (r#"[TOOL_CALLS]f[ARGS]{"a": "}"#, "", &[error("f", r#"{"a": "}"#)]),
         (r#"[TOOL_CALLS] [{"name": "f"},]"#, "", &[error("f", r#"[{"name": "f"},]"#)]),
         (
             r#"[TOOL_CALLS] [{"name": "f"}, 1, {"name": 2, "id": "x"}]"#,
@@ -166,7 +195,7 @@ fn mistral_calls_are_parsed() {
         "[TOOL_CALLS][ARGS]{}",
         "[TOOL_CALLS]f g[ARGS]{}",
         "[TOOL_CALLS]f[CALL_ID]1{}",
-        "[TOOL_CALLS]f[ARGS]{\"a\": 1",
+        "[TOOL_CALLS]f[ARGS][{\"a\": 1",
         "[TOOL_CALLS] [{\"name\": \"f\"}",
         "[{\"name\": \"f\"}]",
         &long,
@@ -190,6 +219,17 @@ fn deepseek_sections_are_parsed() {
         (format!("{}{}", plain("f", "{}"), plain("g", " {} ")), &[call("f", "{}"), call("g", "{}")]),
         (plain("function", r#"{"a":1}"#), &[call("function", r#"{"a": 1}"#)]),
         (format!("{}<｜tool▁call▁begin｜>g", plain("f", "{}")), &[call("f", "{}")]),
+        (plain("f", r#"{"a":1} x"#), &[error("f", r#"{"a": 1} x"#)]),
+        (
+            format!("{}<｜tool▁call▁begin｜>g<｜tool▁sep｜>{{\"a\":1}}", plain("f", "{}")),
+            &[call("f", "{}"), error("g", "{\"a\": 1")],
+        ),
+        // a code fence without an end
+        (fenced("f", r#"{"a":1}"#).replace("\n```<", "<"), &[error("f", r#"{"a": 1"#)]),
+        (
+            fenced("f", r#"{"a":1}"#).replace("```json", "```"),
+            &[error("f", "function<｜tool▁sep｜>f\n```\n{\"a\":1}\n```")],
+        ),
         (fenced("f", "{a}"), &[error("f", "{a}")]),
         (plain("f", "{a}"), &[error("f", "{a}")]),
         (plain("f", ""), &[error("f", "")]),
@@ -200,7 +240,9 @@ fn deepseek_sections_are_parsed() {
     for (inner, calls) in table {
         assert_calls(Format::DeepSeek, &format!("So.\n{}", section(inner)), "So.", calls);
     }
-    for text in [section(""), section("f"), plain("f", "{}"), format!("<｜tool▁calls▁begin｜>{}", plain("f", "{}"))]
+    let open = format!("<｜tool▁calls▁begin｜>{}", plain("f", "{}"));
+    assert_calls(Format::DeepSeek, &open, "", &[call("f", "{}")]);
+    for text in [section(""), section("f"), plain("f", "{}"), format!("<｜tool▁calls▁begin｜>{}", plain("f", "[]"))]
     {
         assert_calls(Format::DeepSeek, &text, &text, &[]);
     }

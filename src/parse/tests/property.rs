@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::super::loads::loads;
 use super::*;
 
 /// Parts of texts in any format.
@@ -131,11 +132,19 @@ fn grammar_and_text(formats: &'static [Format], length: usize) -> impl Strategy<
 }
 
 /// The pieces of `text`, cut at these character boundaries.
-fn cut<'a>(text: &'a str, at: &[prop::sample::Index]) -> Vec<&'a str> {
+pub(super) fn cut<'a>(text: &'a str, at: &[prop::sample::Index]) -> Vec<&'a str> {
     let boundaries: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
     let mut cuts: Vec<usize> = at.iter().map(|at| *at.get(&boundaries)).chain([0, text.len()]).collect();
     cuts.sort_unstable();
     cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
+}
+
+/// Checks the arguments of an invalid call that has started.
+pub(super) fn expect_no_json(arguments: &str) -> Result<(), TestCaseError> {
+    prop_assert!(arguments.starts_with('{'), "{}", arguments);
+    prop_assert!(loads(arguments).is_err(), "{} is JSON", arguments);
+    prop_assert!(serde_json::from_str::<serde_json::Value>(arguments).is_err(), "{} is JSON", arguments);
+    Ok(())
 }
 
 const STRANDS_FORMATS: &[Format] = &[Format::Hermes, Format::QwenXml, Format::Glm, Format::KimiK2];
@@ -145,7 +154,14 @@ proptest! {
 
     #[test]
     fn message_equals_that_of_the_reference_parser((grammar, text) in grammar_and_text(STRANDS_FORMATS, 14)) {
-        prop_assert_eq!(grammar.parse(&text), oracle::message(&grammar, &text));
+        let (mut parsed, expected) = (grammar.parse(&text), oracle::message(&grammar, &text));
+        for (call, expected) in parsed.calls.iter_mut().zip(&expected.calls) {
+            if call.error && expected.arguments == oracle::STARTED {
+                expect_no_json(&call.arguments)?;
+                call.arguments.clone_from(&expected.arguments);
+            }
+        }
+        prop_assert_eq!(parsed, expected);
     }
 
     #[test]

@@ -15,10 +15,30 @@ fn hermes_blocks_are_parsed() {
         (r#"{"name": "f", "arguments": null}"#, call("f", "{}")),
         (r#"{"name": "f", "arguments": 3}"#, call("f", "{}")),
         (r#"{"name": "f", "parameters": {"a": 1}}"#, call("f", "{}")),
-        // the last of repeated keys counts
-        (r#"{"name": "g", "name": "f", "arguments": {"a": 1, "b": 2, "a": 3}}"#, call("f", r#"{"a": 3, "b": 2}"#)),
-        // invalid JSON: the first name in the text, and the raw text
-        (r#"{"name": "f", "arguments": {"a": }}"#, error("f", r#"{"name": "f", "arguments": {"a": }}"#)),
+        // repeated keys of the arguments are kept; of repeated members, the last one before the arguments counts
+        (
+            r#"{"name": "g", "name": "f", "arguments": {"a": 1, "b": 2, "a": 3}}"#,
+            call("f", r#"{"a": 1, "b": 2, "a": 3}"#),
+        ),
+        (r#"{"name": "f", "arguments": null, "arguments": {"a": 1}}"#, call("f", r#"{"a": 1}"#)),
+        (r#"{"name": "f", "arguments": {"a": 1}, "more": {"name": 2}}"#, call("f", r#"{"a": 1}"#)),
+        // invalid before the arguments, or arguments before the name: the first name in the text, and the raw text
+        (r#"{"name": "f" "arguments": {"a": 1}}"#, error("f", r#"{"name": "f" "arguments": {"a": 1}}"#)),
+        (r#"{"arguments": {"a": }, "name": "f"}"#, error("f", r#"{"arguments": {"a": }, "name": "f"}"#)),
+        // invalid in the arguments: the arguments, and the raw text after them
+        (r#"{"name": "f", "arguments": {"a":1,"b": }}"#, error("f", r#"{"a": 1, "b": }}"#)),
+        (r#"{"name": "f", "arguments": {"a": "x" "y"}}"#, error("f", r#"{"a": "x""y"}}"#)),
+        (r#"{"name": "f", "arguments": {"a": "ü\x41 "}}"#, error("f", r#"{"a": "\u00fc\x41 "}}"#)),
+        (r#"{"name": "f", "arguments": {"a": 01}}"#, error("f", r#"{"a": 01}}"#)),
+        (r#"{"name": "f", "arguments": {"a": "x"#, error("f", r#"{"a": "x"#)),
+        (r#"{"name": "f", "arguments": {"a": 12 "#, error("f", r#"{"a": 12"#)),
+        // invalid after the arguments
+        (r#"{"name": "f", "arguments": {"a": 1}} x"#, error("f", r#"{"a": 1}} x"#)),
+        (r#"{"name": "f", "arguments": {"a": 1}, "name": "g"}"#, error("f", r#"{"a": 1}, "name": "g"}"#)),
+        (r#"{"name": "f", "arguments": {"a": 1}, "arguments": {}}"#, error("f", r#"{"a": 1}, "arguments": {}}"#)),
+        // without the closing brace, because the arguments would be valid
+        (r#"{"name": "f", "arguments": {"a": 1}"#, error("f", r#"{"a": 1"#)),
+        (r#"{"name": "f", "arguments": {} "#, error("f", "{")),
         (r#"{'name': 'f'}"#, error("unknown_tool", r#"{'name': 'f'}"#)),
         (r#"{"name": "", "name" : "f", }"#, error("f", r#"{"name": "", "name" : "f", }"#)),
         (r#"f(a=1)"#, error("unknown_tool", "f(a=1)")),
@@ -62,16 +82,29 @@ fn qwen_xml_blocks_are_parsed() {
         ("words <function=f>more</function> words".into(), call("f", "{}")),
         (
             "<function=f><parameter=a>1</parameter><parameter=b>2</parameter><parameter=a>3</parameter></function>".into(),
-            call("f", r#"{"a": 3, "b": 2}"#),
+            call("f", r#"{"a": 1, "b": 2, "a": 3}"#),
         ),
-        // a parameter without an end is ignored, and so is a second function
-        ("<function=f><parameter=a>1</function>".into(), call("f", "{}")),
+        // a second function is ignored
         (format!("<function=g></function>{}", parameter("a", "1")), call("g", "{}")),
         ("<function=f><parameter=a>1<parameter=b>2</parameter></function>".into(), call("f", r#"{"a": "1<parameter=b>2"}"#)),
+        // a tag without an end is text
+        ("<function=f><parameter=a</function>".into(), call("f", "{}")),
+        // a value that begins like JSON
+        (parameter("a", "[1, 2] and"), call("f", r#"{"a": "[1, 2] and"}"#)),
+        (parameter("a", "[1, 2"), call("f", r#"{"a": "[1, 2"}"#)),
+        (parameter("a", "true\u{a0}"), call("f", r#"{"a": true}"#)),
+        (parameter("a", "12 months"), call("f", r#"{"a": "12 months"}"#)),
+        (parameter("a", "nullable"), call("f", r#"{"a": "nullable"}"#)),
+        // a parameter or a function without an end
+        ("<function=f><parameter=a>1</function>".into(), error("f", r#"{"a": 1"#)),
+        ("<function=f><parameter=a>x \"y\" </function> z".into(), error("f", r#"{"a": "x \"y\""#)),
+        ("<function=f><parameter=a></function>".into(), error("f", r#"{"a": "#)),
+        ("<function=f><parameter= >1</function>".into(), error("f", "{")),
+        ("<function=f><parameter=a>1</parameter>\n".into(), error("f", r#"{"a": 1"#)),
+        (" <function=f> ".into(), error("f", "{")),
         // no name
         ("<function=></function>".into(), error("unknown_tool", "<function=></function>")),
         ("<function=  >1</function>".into(), error("unknown_tool", "<function=  >1</function>")),
-        (" <function=f> ".into(), error("unknown_tool", "<function=f>")),
         (r#"{"name": "f"}"#.into(), error("unknown_tool", r#"{"name": "f"}"#)),
         (String::new(), error("unknown_tool", "")),
         ("<function=></function><function=f></function>".into(), call("f", "{}")),
@@ -94,11 +127,14 @@ fn glm_blocks_are_parsed() {
         ("f<arg_key></arg_key><arg_value>1</arg_value>", call("f", r#"{"": 1}"#)),
         (
             "f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>2</arg_value>",
-            call("f", r#"{"a": 2}"#),
+            call("f", r#"{"a": 1, "a": 2}"#),
         ),
         ("f<arg_key>a</arg_key><arg_value>{\"b\":1.0}</arg_value>", call("f", r#"{"a": {"b": 1.0}}"#)),
-        ("f<arg_key>a</arg_key><arg_value>1", call("f", "{}")),
         ("f<arg_key>a</arg_key>", call("f", "{}")),
+        ("f<arg_key>a</arg_key> x <arg_value>1</arg_value>", call("f", "{}")),
+        // a value without an end
+        ("f<arg_key>a</arg_key><arg_value>1", error("f", r#"{"a": 1"#)),
+        ("f<arg_key>a</arg_key><arg_value>\nx \"y\" \n", error("f", r#"{"a": "x \"y\""#)),
         // a key ends at the end tag that a value follows
         (
             "f<arg_key>a</arg_key>x<arg_key>b</arg_key><arg_value>1</arg_value>",
@@ -134,7 +170,9 @@ fn kimi_k2_calls_are_parsed() {
         ("f:0", "[1]", call("f", "{}")),
         ("f:0", "null", call("f", "{}")),
         // invalid JSON
-        ("functions.f:0", "{\"a\":", error("f", "{\"a\":")),
+        ("functions.f:0", "{\"a\":", error("f", "{\"a\": ")),
+        ("functions.f:0", "{\"a\":1} x", error("f", "{\"a\": 1} x")),
+        ("f:0", "[1", error("f", "[1")),
         ("f:0", "", error("f", "")),
         ("a b", "{}", error("", "")),
     ];
@@ -162,12 +200,25 @@ fn kimi_k2_sections_are_parsed() {
     );
     assert_calls(Format::KimiK2, &all, "so  and", &[called("a"), called("b"), called("c")]);
     let cut = section(&format!("{}<|tool_call_begin|>b<|tool_call_argument_begin|>{{", section_call("a")));
+    assert_calls(
+        Format::KimiK2,
+        &cut,
+        "",
+        &[called("a"), ToolCall { arguments: "{".to_owned(), error: true, ..called("b") }],
+    );
+    let cut = section(&format!("{}<|tool_call_begin|>b<|tool_call_argument_begin|>[", section_call("a")));
     assert_calls(Format::KimiK2, &cut, "", &[called("a")]);
+    let late = section(&format!(
+        "<|tool_call_begin|>a<|tool_call_argument_begin|>[]<|tool_call_end|> x {}",
+        section_call("b")
+    ));
+    assert_calls(Format::KimiK2, &late, "", &[called("a"), called("b")]);
     let restarted = section(&format!("<|tool_call_begin|>a {}", section_call("b")));
     assert_calls(Format::KimiK2, &restarted, "", &[called("b")]);
-    for text in
-        [section(""), section("x"), section_call("a"), format!("<|tool_calls_section_begin|>{}", section_call("a"))]
-    {
+    let open = "<|tool_calls_section_begin|>";
+    assert_calls(Format::KimiK2, &format!("{open}{} x", section_call("a")), "", &[called("a")]);
+    let whole = format!("{open}<|tool_call_begin|>a<|tool_call_argument_begin|>[]<|tool_call_end|>");
+    for text in [section(""), section("x"), section_call("a"), whole] {
         assert_calls(Format::KimiK2, &text, &text, &[]);
     }
 }
@@ -183,8 +234,13 @@ fn complete_calls_are_parsed_anywhere_in_the_text() {
         (format!("{f}</tool_call>"), "</tool_call>", vec!["f"]),
         (" no calls \n".to_owned(), " no calls \n", vec![]),
         (format!("</tool_call> {f}"), "</tool_call>", vec!["f"]),
-        // a call without an end is content
+        // a call without an end is content, unless its arguments have begun
         (format!("{f} <tool_call>{{\"name\": \"g\""), "<tool_call>{\"name\": \"g\"", vec!["f"]),
+        (
+            format!("{f} <tool_call>{{\"name\": \"g\", \"arguments\": "),
+            "<tool_call>{\"name\": \"g\", \"arguments\":",
+            vec!["f"],
+        ),
         ("a <tool_call>\n".to_owned(), "a <tool_call>\n", vec![]),
         ("a <tool_cal".to_owned(), "a <tool_cal", vec![]),
         ("a <tool_<tool_call".to_owned(), "a <tool_<tool_call", vec![]),
@@ -192,5 +248,36 @@ fn complete_calls_are_parsed_anywhere_in_the_text() {
     for (text, content, names) in table {
         let calls: Vec<ToolCall> = names.into_iter().map(|name| call(name, "{}")).collect();
         assert_calls(Format::Hermes, &text, content, &calls);
+    }
+}
+
+#[test]
+fn call_that_is_cut_off_in_its_arguments_is_an_invalid_call() {
+    let hermes = |json: &str| format!("a <tool_call>\n{{\"name\": \"f\", \"arguments\": {json}");
+    let qwen_xml = |body: &str| format!("a <tool_call>\n<function=f>\n{body}");
+    let table = [
+        (Format::Hermes, hermes("{"), "{"),
+        (Format::Hermes, hermes("{\"a\": \"x "), "{\"a\": \"x "),
+        (Format::Hermes, hermes("{\"a\": \"\\u00"), "{\"a\": \"\\u00"),
+        (Format::Hermes, hermes("{\"a\": 1"), "{\"a\": 1"),
+        (Format::Hermes, hermes("{\"a\": \"x</tool_"), "{\"a\": \"x</tool_"),
+        // the arguments are complete, but the call is not
+        (Format::Hermes, hermes("{\"a\": 1}"), "{\"a\": 1"),
+        (Format::Hermes, hermes("{\"a\": 1}}\n"), "{\"a\": 1}}"),
+        (Format::Hermes, hermes("{\"a\": 1}}\n</tool_call"), "{\"a\": 1}}\n</tool_call"),
+        (Format::Glm, "a <tool_call>f\n<arg_key>".to_owned(), "{"),
+        (Format::Glm, "a <tool_call>f<arg_key>b</arg_key><arg_value>x ".to_owned(), "{\"b\": \"x"),
+        (Format::Glm, "a <tool_call>f<arg_key>b</arg_key><arg_value>1</arg_value>".to_owned(), "{\"b\": 1"),
+        (Format::QwenXml, qwen_xml(""), "{"),
+        (Format::QwenXml, qwen_xml("<parameter=a"), "{"),
+        (Format::QwenXml, qwen_xml("<parameter=a>\n"), "{\"a\": "),
+        (Format::QwenXml, qwen_xml("<parameter=a>\nx \"y\n"), "{\"a\": \"x \\\"y"),
+        (Format::QwenXml, qwen_xml("<parameter=a>\n[1, 2"), "{\"a\": [1, 2"),
+        (Format::QwenXml, qwen_xml("<parameter=a>x</param"), "{\"a\": \"x</param"),
+        (Format::QwenXml, qwen_xml("<parameter=a>x</parameter><param"), "{\"a\": \"x\""),
+        (Format::QwenXml, qwen_xml("<parameter=a>x</parameter></function>"), "{\"a\": \"x\""),
+    ];
+    for (format, text, arguments) in table {
+        assert_calls(format, &text, "a", &[error("f", arguments)]);
     }
 }

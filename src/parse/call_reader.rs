@@ -1,0 +1,195 @@
+//! Reads the JSON of one call while it arrives, and starts the call as soon as its name is certain.
+//!
+//! The JSON is a call, `{"name": …, "arguments": {…}}`, or only the object of arguments, if the name is before the JSON. The arguments are
+//! written without their closing brace. It is written when the whole call is valid, because text without it is not JSON.
+
+use super::Event;
+use super::bracket_matcher::BracketMatcher;
+use super::json_reader::{JsonError, JsonReader, Token};
+use super::loads::loads;
+use super::space::{strip, strip_end};
+
+/// Reads a call in a text that grows at its end. Text that became events is removed from its start.
+#[derive(Debug, Clone)]
+pub(super) struct CallReader {
+    json: JsonReader,
+    /// The members that may be the arguments of a call. Of several members, the first in this list counts. Empty if the JSON is only the
+    /// arguments.
+    keys: &'static [&'static str],
+    /// The lowest index in `keys` of the members so far.
+    best_key: usize,
+    /// The position of the reader in the text.
+    at: usize,
+    phase: Phase,
+    member: Member,
+    /// The value of the last member `name`, if it is a string that is not empty.
+    name: Option<String>,
+    /// Finds the end of the text if it is not JSON.
+    matcher: Option<BracketMatcher>,
+}
+
+/// The position of the reader relative to the arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Before the arguments. The call has not started, and the text has the whole JSON.
+    Before,
+    /// In the arguments. The text begins with the first byte that is not written.
+    Arguments,
+    /// After the arguments. The text begins with their closing brace.
+    After,
+}
+
+/// The member of a call that is being read.
+#[derive(Debug, Clone, Default)]
+struct Member {
+    /// The key, then the value of `name`, as `json.dumps` writes them. Other values may be long and are not stored.
+    text: String,
+    in_value: bool,
+    is_name: bool,
+    is_arguments: bool,
+}
+
+impl CallReader {
+    /// A reader of a call whose arguments are the member `keys`.
+    pub(super) fn of_call(keys: &'static [&'static str]) -> Self {
+        Self {
+            json: JsonReader::new(),
+            keys,
+            best_key: keys.len(),
+            at: 0,
+            phase: Phase::Before,
+            member: Member::default(),
+            name: None,
+            matcher: None,
+        }
+    }
+
+    /// A reader of the arguments of a call that has started. The text begins with their opening brace.
+    pub(super) fn of_arguments() -> Self {
+        Self { phase: Phase::Arguments, ..Self::of_call(&[]) }
+    }
+
+    /// Whether the call has started.
+    pub(super) fn has_started(&self) -> bool {
+        self.phase != Phase::Before
+    }
+
+    /// The length of the JSON, if it is valid and complete.
+    pub(super) fn complete(&self) -> Option<usize> {
+        self.json.is_complete().then_some(self.at)
+    }
+
+    /// The number of containers around the arguments.
+    fn outer_depth(&self) -> usize {
+        usize::from(!self.keys.is_empty())
+    }
+
+    /// Continues in `text`. Returns the number of bytes that are removed, at least one, and their events. Returns `None` if more text is
+    /// needed, or if the JSON is complete or invalid.
+    pub(super) fn read(&mut self, text: &str) -> Option<(usize, Vec<Event>)> {
+        let mut out = String::new();
+        while !self.json.is_complete() {
+            let depth = self.json.depth();
+            let Some((token, length)) = self.json.next(&text[self.at..], &mut out) else { break };
+            self.at += length;
+            if self.phase != Phase::Arguments {
+                if let Some(name) = self.read_member(token, depth, &out) {
+                    let events = vec![Event::CallStart { name, id: None }, Event::Arguments(out)];
+                    return Some((std::mem::take(&mut self.at), events));
+                }
+                out.clear();
+            } else if token == Token::Close && self.json.depth() == self.outer_depth() {
+                // the closing brace stays in the text
+                out.pop();
+                self.phase = Phase::After;
+                let length = std::mem::replace(&mut self.at, 1) - 1;
+                if length > 0 {
+                    return Some((length, Event::arguments(out).into_iter().collect()));
+                }
+            }
+        }
+        if self.phase != Phase::Arguments || self.at == 0 {
+            return None;
+        }
+        Some((std::mem::take(&mut self.at), Event::arguments(out).into_iter().collect()))
+    }
+
+    /// Reads a token outside the arguments. `depth` is the depth before it. Returns the name of the call if the token starts the call.
+    fn read_member(&mut self, token: Token, depth: usize, written: &str) -> Option<String> {
+        let member = &mut self.member;
+        match token {
+            Token::Open(_) if depth == 0 => {}
+            Token::Colon if depth == 1 => self.read_key(),
+            Token::Comma | Token::Close if depth == 1 => {
+                if member.is_name {
+                    self.name =
+                        loads(&member.text).ok().and_then(|value| value.as_text()).filter(|name| !name.is_empty());
+                }
+                self.member = Member::default();
+            }
+            Token::Open(b'{') if depth == 1 && member.is_arguments && self.phase == Phase::Before => {
+                let name = self.name.take()?;
+                self.phase = Phase::Arguments;
+                return Some(name);
+            }
+            _ if !member.in_value || member.is_name => member.text.push_str(written),
+            _ => {}
+        }
+        None
+    }
+
+    /// Reads the key of a member.
+    fn read_key(&mut self) {
+        let key = std::mem::take(&mut self.member.text);
+        let is = |name: &str| key.strip_prefix('"').and_then(|key| key.strip_suffix('"')) == Some(name);
+        let index = self.keys.iter().position(|key| is(key)).filter(|index| *index <= self.best_key);
+        self.member =
+            Member { in_value: true, is_name: is("name"), is_arguments: index.is_some(), ..Member::default() };
+        self.best_key = index.unwrap_or(self.best_key);
+        if self.phase == Phase::After && (self.member.is_name || self.member.is_arguments) {
+            // the call has started with another name, or other arguments
+            self.json.fail();
+        }
+    }
+
+    /// Ends a call that has started and has no end marker: it ends at the bracket that closes its JSON. Returns the length of the text up
+    /// to this bracket and the last events, or `None` if the text does not contain it.
+    pub(super) fn end_at_bracket(&mut self, text: &str) -> Option<(usize, Vec<Event>)> {
+        if let Some(length) = self.complete() {
+            return Some((length, self.end(&text[..length], "")));
+        }
+        self.json.error()?;
+        let is_closed = self.phase == Phase::After;
+        let depth = if is_closed { self.outer_depth() + 1 } else { self.json.depth() };
+        let in_string = !is_closed && self.json.in_string();
+        let matcher = self.matcher.get_or_insert_with(|| BracketMatcher::new(depth, in_string));
+        let length = matcher.read(text)?;
+        Some((length, self.cut_off(&text[..length])))
+    }
+
+    /// The events at the end of a call that has started. `text` ends with the call. A valid call has only `tail` after its JSON, apart from
+    /// white space.
+    pub(super) fn end(&self, text: &str, tail: &str) -> Vec<Event> {
+        match self.complete() {
+            Some(length) if strip(&text[length..]) == tail => end_events("}", false),
+            _ => self.cut_off(strip_end(text).strip_suffix(tail).unwrap_or(text)),
+        }
+    }
+
+    /// The events at the end of a call that has started and is invalid or has no end marker. The arguments get the rest of the text, unless
+    /// they would be valid JSON then.
+    pub(super) fn cut_off(&self, text: &str) -> Vec<Event> {
+        let rest = strip_end(text);
+        let is_omitted = match self.json.error() {
+            // another parser may accept the text
+            Some(JsonError::Limit) => true,
+            _ => self.phase == Phase::After && rest == "}",
+        };
+        end_events(if is_omitted { "" } else { rest }, true)
+    }
+}
+
+/// The last part of the arguments, and the end of the call.
+fn end_events(arguments: &str, error: bool) -> Vec<Event> {
+    Event::arguments(arguments).into_iter().chain([Event::CallEnd { error }]).collect()
+}

@@ -1,0 +1,102 @@
+//! Writes the value of a parameter while it arrives: the JSON value of its text, or the text as a string if it is not JSON.
+
+use super::Event;
+use super::json_reader::JsonReader;
+use super::loads::loads_or_text;
+use super::space::{strip_end, strip_start};
+use super::value::escape;
+
+/// A value in a text that grows at its end. Text that is written is removed from its start. White space around the value is ignored.
+#[derive(Debug, Clone)]
+pub(super) enum ParameterValue {
+    /// No visible character so far.
+    Blank,
+    /// The text so far may be JSON. It is written at its end, because more text may show that it is not JSON.
+    Json {
+        reader: JsonReader,
+        /// The position of the reader.
+        at: usize,
+    },
+    /// The text is not JSON. It is written as it arrives, except for this white space, which may be at the end.
+    Text { white_space: String },
+    /// The value belongs to no parameter.
+    Ignored,
+}
+
+impl ParameterValue {
+    /// Continues in `text`. Returns the number of bytes that are removed, and appends to `out` what is written for them.
+    pub(super) fn read(&mut self, text: &str, out: &mut String) -> usize {
+        match self {
+            Self::Ignored => text.len(),
+            Self::Blank => {
+                let visible = strip_start(text);
+                if visible.is_empty() {
+                    return text.len();
+                }
+                *self = Self::Json { reader: JsonReader::new(), at: 0 };
+                text.len() - visible.len() + self.read(visible, out)
+            }
+            Self::Json { reader, at } => {
+                if may_be_json(reader, at, text) {
+                    return 0;
+                }
+                *self = Self::Text { white_space: String::new() };
+                out.push('"');
+                self.read(text, out)
+            }
+            Self::Text { white_space } => {
+                let visible = strip_end(text);
+                if !visible.is_empty() {
+                    out.push_str(&escape(&std::mem::take(white_space)));
+                    out.push_str(&escape(visible));
+                }
+                white_space.push_str(&text[visible.len()..]);
+                text.len()
+            }
+        }
+    }
+
+    /// Ends the value. `text` is the text that is not removed.
+    pub(super) fn end(self, text: &str, out: &mut String) {
+        match self {
+            Self::Ignored => {}
+            Self::Blank => out.push_str("\"\""),
+            Self::Json { .. } => out.push_str(&loads_or_text(strip_end(text)).dumps()),
+            Self::Text { .. } => out.push('"'),
+        }
+    }
+
+    /// Ends a value that is cut off after `text`. It is written as far as it was received.
+    pub(super) fn cut_off(mut self, text: &str, out: &mut String) {
+        let length = self.read(text, out);
+        if let Self::Json { .. } = self {
+            out.push_str(strip_end(&text[length..]));
+        }
+    }
+
+    /// The last events of a call whose last value is cut off after `text`.
+    pub(super) fn end_call(self, text: &str) -> Vec<Event> {
+        let mut written = String::new();
+        self.cut_off(text, &mut written);
+        Event::arguments(written).into_iter().chain([Event::CallEnd { error: true }]).collect()
+    }
+}
+
+/// The text before the value of a parameter. `has_parameter` is whether another parameter is before it, and becomes true.
+pub(super) fn write_key(key: &str, has_parameter: &mut bool) -> String {
+    let separator = if std::mem::replace(has_parameter, true) { ", " } else { "" };
+    format!("{separator}\"{}\": ", escape(key))
+}
+
+/// Whether `text` may be the beginning of a JSON value. `at` is the length of the text that is already read.
+fn may_be_json(reader: &mut JsonReader, at: &mut usize, text: &str) -> bool {
+    let mut written = String::new();
+    while !reader.is_complete() {
+        let Some((_, length)) = reader.next(&text[*at..], &mut written) else { return reader.error().is_none() };
+        *at += length;
+        written.clear();
+    }
+    let rest = strip_start(&text[*at..]);
+    *at = text.len() - rest.len();
+    rest.is_empty()
+}
