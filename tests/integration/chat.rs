@@ -11,6 +11,7 @@ mod merged;
 mod policy;
 mod problems;
 mod replies;
+mod streamed_calls;
 mod suffix;
 mod watching;
 
