@@ -1,6 +1,6 @@
 //! Reads the text of one JSON value while it arrives, and writes it as `json.dumps` does.
 //!
-//! The grammar is that of [`loads`](super::loads::loads). Repeated keys are kept.
+//! The grammar is that of [`loads`]. Repeated keys are kept.
 
 use super::loads::{loads, reescape};
 use crate::json::{Cursor, MAX_DEPTH, Text, python};
