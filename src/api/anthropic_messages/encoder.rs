@@ -109,14 +109,14 @@ impl MessageEncoder {
                 }
                 self.delta("text_delta", "text", text, out);
             }
-            Event::Call(call) => {
+            Event::CallStart { name, id } => {
                 self.end_block(None, update, out);
-                let id = self.context.reader.call_id(call, self.calls, update.name());
+                let id = self.context.reader.call_id(id.as_deref(), self.calls, update.name());
                 self.calls += 1;
-                self.begin_block(Block::ToolUse, &tool_use(&id, &call.name, "{}"), out);
-                self.delta("input_json_delta", "partial_json", input(call), out);
-                self.end_block(None, update, out);
+                self.begin_block(Block::ToolUse, &tool_use(&id, name, "{}"), out);
             }
+            Event::Arguments(text) => self.delta("input_json_delta", "partial_json", text, out),
+            Event::CallEnd { .. } => self.end_block(None, update, out),
         }
     }
 }
@@ -142,13 +142,9 @@ impl ReplyEncoder for MessageEncoder {
         if !message.content.is_empty() {
             blocks.push(format!("{{\"type\":\"text\",\"text\":{}}}", quoted(&message.content)));
         }
-        blocks.extend(
-            message
-                .calls
-                .iter()
-                .enumerate()
-                .map(|(at, call)| tool_use(&reader.call_id(call, at, (rid, index)), &call.name, input(call))),
-        );
+        blocks.extend(message.calls.iter().enumerate().map(|(at, call)| {
+            tool_use(&reader.call_id(call.id.as_deref(), at, (rid, index)), &call.name, input(call))
+        }));
         let mut total = Usage::default();
         total.add(update, 1);
         Ok(Ok(format!(
@@ -187,8 +183,13 @@ impl ReplyEncoder for MessageEncoder {
             return Ok(());
         }
         self.tokens = update.tokens;
-        for event in self.reply.push(&self.context.reader, &update.ids, update.finish)? {
-            self.write(&event, update, out);
+        let events = self.reply.push(&self.context.reader, &update.ids, update.finish)?;
+        for (at, event) in events.iter().enumerate() {
+            // SDKs parse the input while it arrives, and fail at text that cannot be JSON: the rest of an invalid call
+            let ends_invalid = matches!(events.get(at + 1), Some(Event::CallEnd { error: true }));
+            if !(ends_invalid && matches!(event, Event::Arguments(_))) {
+                self.write(event, update, out);
+            }
         }
         if update.finish.is_some() {
             self.end_block(None, update, out);

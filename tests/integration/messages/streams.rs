@@ -48,7 +48,8 @@ fn accumulate(events: &[Value]) -> Value {
                 let (at, input) = open.take().expect("a block is open");
                 assert_eq!(event["index"], at);
                 if message["content"][at]["type"] == "tool_use" {
-                    message["content"][at]["input"] = serde_json::from_str(&input).unwrap();
+                    // the input of an invalid call is incomplete
+                    message["content"][at]["input"] = serde_json::from_str(&input).unwrap_or(json!({}));
                 }
             }
             "message_delta" => {
