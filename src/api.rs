@@ -119,6 +119,12 @@ pub trait ReplyEncoder: Debug + Send + Sync {
     /// Appends the events that a stream begins with before the engine has sent one.
     fn begin(&mut self, _out: &mut String) {}
 
+    /// How long a stream waits for the first event of the engine before it begins. If that is an error, the reply is an error with its
+    /// status. `None` if it waits as long as necessary, or not at all with `--sse-keepalive`.
+    fn first_event_timeout(&self) -> Option<Duration> {
+        None
+    }
+
     /// After this time without an event, a stream sends [`Self::keepalive`]. `None` if only `--sse-keepalive` decides.
     fn keepalive_interval(&self) -> Option<Duration> {
         None

@@ -105,7 +105,9 @@ impl ApiRequest for DecodedMessages {
         let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let wanted = request.max_tokens.unwrap_or(u64::MAX);
-        let room = upstream.context_length.map_or(u64::MAX, |context| context.saturating_sub(ids.len() as u64));
+        let room = upstream.context_length.map_or(u64::MAX, |context| {
+            context.saturating_sub(ids.len() as u64).saturating_sub(upstream.reserved_tokens())
+        });
         if let Some(context) = upstream.context_length.filter(|_| room == 0) {
             return Err(invalid(error::prompt_too_long(ids.len(), context)));
         }

@@ -29,6 +29,11 @@ pub(super) struct ChangeDetector {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AssistantMessages(Vec<AssistantMessage>);
 
+/// Whether the message of an assistant has text, tool calls or reasoning, or the key of a turn.
+fn has_content(message: &Message) -> bool {
+    !message.is_empty() || message.reasoning.is_some() || message.keys().next().is_some()
+}
+
 /// An assistant message, and the turn of the session that sampled it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AssistantMessage {
@@ -36,6 +41,8 @@ pub(super) struct AssistantMessage {
     pub(super) at: usize,
     /// `None` if it was not sampled in the session.
     pub(super) turn: Option<u32>,
+    /// The message has the key of the turn, or no turn with other tokens has the same text.
+    pub(super) is_certain: bool,
 }
 
 impl AssistantMessages {
@@ -43,10 +50,12 @@ impl AssistantMessages {
     pub(super) fn of(messages: &[Message], start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
         let messages = messages.iter().enumerate().skip(start);
         let messages: Vec<(usize, &Message)> =
-            messages.filter(|(_, message)| message.is_assistant() && !message.is_empty()).collect();
+            messages.filter(|(_, message)| message.is_assistant() && has_content(message)).collect();
         let Some(session) = session.filter(|_| !messages.is_empty()) else {
             // parsing the replies of a session takes time that grows with the session
-            return Self(messages.iter().map(|(at, _)| AssistantMessage { at: *at, turn: None }).collect());
+            return Self(
+                messages.iter().map(|(at, _)| AssistantMessage { at: *at, turn: None, is_certain: true }).collect(),
+            );
         };
         let digests = |message: &Message, mut keys: Box<dyn Iterator<Item = TurnKey> + '_>| ReplyDigests {
             message: message.standalone_digest(),
@@ -59,12 +68,16 @@ impl AssistantMessages {
             Some(digests(&reply, Box::new(reply.turn_keys.iter().copied())))
         };
         let found = session.sampled(&wanted, recorded);
+        // a request may repeat one key many times
+        let mut replies: HashMap<u32, Option<Message>> = HashMap::new();
         let found = messages.iter().zip(wanted).zip(found).map(|((&(at, message), digests), found)| {
             let by_key = found.by_key.filter(|turn| {
-                let reply = session.turn(*turn).and_then(|turn| reply_reader::recorded_message(renderer, &turn));
-                reply.is_some_and(|reply| message.repeats(&reply, Digest::default(), digests.message))
+                let read = || reply_reader::recorded_message(renderer, &*session.turn(*turn)?);
+                let reply = replies.entry(*turn).or_insert_with(read);
+                reply.as_ref().is_some_and(|reply| message.repeats(reply, Digest::default(), digests.message))
             });
-            AssistantMessage { at, turn: by_key.or(found.by_message) }
+            let is_certain = by_key.is_some() || !found.is_ambiguous;
+            AssistantMessage { at, turn: by_key.or(found.by_message), is_certain }
         });
         Self(found.collect())
     }

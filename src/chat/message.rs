@@ -32,9 +32,6 @@ pub struct Message {
     pub turn_keys: Vec<TurnKey>,
 }
 
-/// Integers from here on are not exact as a double.
-const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
-
 /// A tool call in the message of an assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageToolCall {
@@ -156,7 +153,7 @@ impl Message {
     }
 
     /// Whether the message that the client sent repeats `reply`, a message that was sampled after the messages of `previous`. `own` is the
-    /// digest of the message after `previous`. If both carry the same key, arguments that clients cannot repeat may differ.
+    /// digest of the message after `previous`. If both carry the same key, arguments may differ as [`MessageToolCall::may_return`] describes.
     #[must_use]
     pub fn repeats(&self, reply: &Self, previous: Digest, own: Digest) -> bool {
         let digest = |message: &Self| message.digest(previous, &HashMap::new());
@@ -169,7 +166,7 @@ impl Message {
         }
         let mut as_returned = reply.clone();
         for (call, returned) in as_returned.calls.iter_mut().zip(&self.calls) {
-            if !call.is_repeatable() {
+            if call.may_return(&returned.arguments) {
                 call.arguments.clone_from(&returned.arguments);
             }
         }
@@ -236,19 +233,14 @@ impl MessageToolCall {
         marks.mark_all(&object(members), TextOrigin::Person)
     }
 
-    /// Whether clients return the arguments with the same meaning: they are an object whose numbers JavaScript can hold.
-    fn is_repeatable(&self) -> bool {
-        fn is_exact(value: &Value) -> bool {
-            match value {
-                Value::Number(text) => text.parse::<f64>().is_ok_and(|number| {
-                    number.is_finite() && (text.contains(['.', 'e', 'E']) || number.abs() < MAX_EXACT_INTEGER)
-                }),
-                Value::Array(values) => values.iter().all(is_exact),
-                Value::Object(members) => members.iter().all(|(_, value)| is_exact(value)),
-                _ => true,
-            }
+    /// Whether a client may return the arguments of this call as `returned`: an object whose numbers were rounded to doubles, or an empty
+    /// object if the arguments are not one.
+    fn may_return(&self, returned: &str) -> bool {
+        let Ok(returned) = Value::parse(returned.trim().as_bytes()) else { return false };
+        match Value::parse(self.arguments.trim().as_bytes()) {
+            Ok(arguments @ Value::Object(_)) => is_rounded(&arguments, &returned),
+            _ => returned == Value::Object(Vec::new()),
         }
-        matches!(Value::parse(self.arguments.trim().as_bytes()), Ok(value @ Value::Object(_)) if is_exact(&value))
     }
 
     /// The arguments in canonical form; unchanged except for outer white space if they are not JSON.
@@ -262,4 +254,24 @@ impl MessageToolCall {
 
 fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// Whether two values are equal once their numbers are doubles.
+fn is_rounded(value: &Value, rounded: &Value) -> bool {
+    match (value, rounded) {
+        (Value::Number(a), Value::Number(b)) => {
+            a == b || a.parse::<f64>().ok().zip(b.parse::<f64>().ok()).is_some_and(|(a, b)| a == b)
+        }
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_rounded(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            let sorted = |members: &[(String, Value)]| {
+                let mut members = members.to_vec();
+                members.sort_by(|a, b| a.0.cmp(&b.0));
+                members
+            };
+            let (a, b) = (sorted(a), sorted(b));
+            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.0 == b.0 && is_rounded(&a.1, &b.1))
+        }
+        (a, b) => a == b,
+    }
 }

@@ -4,6 +4,7 @@
 //! the messages after it are rendered and encoded. Otherwise the prompt begins a branch: the client has changed the conversation. Replies
 //! of the session that it repeats after the change keep their sampled tokens, and all other messages are rendered from their text.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Conversation;
@@ -131,12 +132,17 @@ impl<'a> PromptBuilder<'a> {
                 let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
                 replies = AssistantMessages::of(&request.messages, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
-                match self.tokens(request, continued.as_ref(), &spliced)? {
+                let mut tokens = self.tokens(request, continued.as_ref(), &spliced);
+                if !spliced.is_empty() && !matches!(tokens, Ok(Some(_))) {
+                    // a template may refuse the messages before a turn alone
+                    spliced.clear();
+                    tokens = self.tokens(request, continued.as_ref(), &[]);
+                }
+                match tokens? {
                     Some(tokens) => tokens,
                     None => {
                         // the template does not separate turns: the conversation is rendered as text
                         continued = None;
-                        spliced.clear();
                         replies = AssistantMessages::of(&request.messages, 0, session, self.renderer);
                         self.tokens(request, None, &[])?.unwrap_or_default()
                     }
@@ -188,26 +194,30 @@ impl<'a> PromptBuilder<'a> {
         })
     }
 
-    /// The turns of `replies` whose tokens replace their text in the prompt: the client repeats them, and they began as a reply to this
-    /// prompt would begin, inside a thought or outside.
+    /// The turns of `replies` whose tokens replace their text in the prompt: the client repeats them, and they began after the generation
+    /// prompt that this prompt has before them. Each turn is used once, so that the prompt is not longer than the session and the request.
     fn recorded_turns(&self, request: &Conversation, replies: &AssistantMessages) -> Vec<RepeatedTurn> {
         let Some(session) = self.session.filter(|_| self.earlier_thinking == EarlierThinking::Keep) else {
             return Vec::new();
         };
         let extra = self.template_variables(request);
         let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
+        let Some(generation_prompt) = self.renderer.generation_prompt_ids(setting) else { return Vec::new() };
+        let mut used = HashSet::new();
         let recorded = |message: &AssistantMessage| {
-            let turn = session.turn(message.turn?)?;
-            let opened = turn.about.chat.as_ref()?.reading.opened;
-            let reply = reply_reader::recorded_message(self.renderer, &turn)?;
-            let repeated = &request.messages[message.at];
+            let turn = session.turn(message.turn.filter(|_| message.is_certain)?)?;
             let is_last = message.at + 1 == request.messages.len() && request.continues_last;
             let fits = message.at > 0
                 && !is_last
                 && !turn.response.is_empty()
-                && opened == self.renderer.generation_prompt_opens_thought(setting)
-                && has_same_thoughts(repeated, &reply);
-            fits.then_some(RepeatedTurn { at: message.at, turn })
+                && turn.prompt.ends_with(&generation_prompt)
+                && used.insert(turn.id);
+            if !fits {
+                return None;
+            }
+            let reply = reply_reader::recorded_message(self.renderer, &turn)?;
+            let is_repeated = has_same_thoughts(&request.messages[message.at], &reply);
+            is_repeated.then_some(RepeatedTurn { at: message.at, turn })
         };
         replies.iter().filter_map(recorded).collect()
     }
@@ -262,7 +272,7 @@ impl<'a> PromptBuilder<'a> {
             return Ok(None);
         }
         if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(&mut tokens.prompt, &prefix)?;
+            self.append_assistant_prefix(request, &mut tokens.prompt, &prefix)?;
         }
         Ok(Some(tokens))
     }
@@ -337,8 +347,21 @@ impl<'a> PromptBuilder<'a> {
     }
 
     /// Appends the start of the reply, which the client has written as the last assistant message.
-    fn append_assistant_prefix(&self, prompt: &mut Prompt, text: &str) -> Result<(), RequestError> {
+    fn append_assistant_prefix(
+        &self,
+        request: &Conversation,
+        prompt: &mut Prompt,
+        text: &str,
+    ) -> Result<(), RequestError> {
         let tokenizer = self.renderer.tokenizer();
+        if let Some((_, end)) = self.renderer.family().think().filter(|_| prompt.opened && request.has_reasoning_items)
+        {
+            // the text is the start of the answer, not of the thought
+            let end = format!("\n{end}\n\n");
+            let ids = tokenizer.encode_rendered(&end).map_err(|error| RequestError::Invalid(error.to_string()))?;
+            prompt.ids.extend(ids);
+            prompt.opened = false;
+        }
         let marked = tokenizer.content().mark(text, TextOrigin::Person);
         let ids = tokenizer.encode_rendered(&marked).map_err(|error| RequestError::Invalid(error.to_string()))?;
         prompt.ids.extend(ids);

@@ -198,6 +198,13 @@ impl Capabilities {
         Self { vocab_size, vocab_source: vocab_size.map(|_| VocabSource::Flag), ..Self::default() }
     }
 
+    /// Tokens at the end of the context that a prompt and its reply must leave free. The engine's scheduler reserves six. Speculative
+    /// decoding reserves a number that the engine does not report; 128 is more than usual settings need.
+    #[must_use]
+    pub fn reserved_tokens(&self) -> u64 {
+        if self.speculative.is_some() { 128 } else { 6 }
+    }
+
     /// Whether its streams lose ids when events are merged, so that only logprobs list all of them.
     #[must_use]
     pub fn loses_ids(&self) -> bool {

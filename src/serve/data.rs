@@ -23,6 +23,7 @@ use crate::serve::data::generate::generate;
 use crate::serve::identity::{self, InvalidName};
 use crate::serve::misdirected::MisdirectedRequest;
 use crate::serve::proxy_state::ProxyState;
+use crate::serve::rejection::in_format_of;
 use crate::serve::reply::error_reply;
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::is_name;
@@ -52,8 +53,13 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
 /// Serves a request that passed the layers.
 pub async fn answer(state: &Arc<ProxyState>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
+    let api = RequestInfo::of(&request).api.clone();
     let reply = route(state, request, &record).await;
-    reply.unwrap_or_else(|error| error_reply(&error)).map(|body| body.with_record(record))
+    let reply = reply.unwrap_or_else(|error| match api {
+        Some(api) => in_format_of(&*api, error_reply(&error), error.to_string()),
+        None => error_reply(&error),
+    });
+    reply.map(|body| body.with_record(record))
 }
 
 async fn route(
@@ -102,11 +108,8 @@ fn is_tunnel(request: &Request<Incoming>) -> bool {
 fn take_session<B>(request: &mut Request<B>) -> Option<Result<Arc<str>, InvalidName>> {
     let (id, rest) = identity::in_path(request.uri().path())?;
     let id = routes::decode(id);
-    if !is_name(&id) {
-        return Some(Err(InvalidName::new(&id, "the path")));
-    }
-    let id = Arc::from(&*id);
+    let id = if is_name(&id) { Ok(Arc::from(&*id)) } else { Err(InvalidName::new(&id, "the path")) };
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     *request.uri_mut() = format!("{rest}{query}").parse().ok()?;
-    Some(Ok(id))
+    Some(id)
 }

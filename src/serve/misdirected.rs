@@ -111,6 +111,10 @@ impl MisdirectedRequest {
         let path = &*self.path;
         let below =
             |parent: &str| path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        // clients of the Messages API add /v1 to the base URL themselves
+        if path.starts_with("/v1/v1/messages") || path.starts_with("/messages") {
+            return Some(format!("the base URL of a Messages client is {}", self.url("")));
+        }
         if path.starts_with("/v1/v1/") {
             return Some(format!("/v1 is in the path twice; the base URL of the client is {}", self.url("/v1")));
         }

@@ -3,7 +3,9 @@
 use http::Response;
 
 use super::ReplyBody;
+use crate::api::Api;
 use crate::error::Error;
+use crate::serve::body::Body;
 use crate::serve::denied::Denied;
 use crate::serve::grpc;
 use crate::serve::reply::error_reply;
@@ -21,15 +23,34 @@ pub(crate) enum Rejection {
 }
 
 impl Rejection {
-    /// Builds the reply in the protocol of the request and the error format of the port.
+    /// Builds the reply in the protocol of the request, and in the error format of its API or port.
     pub(crate) fn reply(self, info: &RequestInfo) -> Response<ReplyBody> {
         let ends_connection = matches!(self, Self::Invalid(_));
         let reply = match (info.protocol, self) {
-            (Protocol::Http, Self::Denied(denied)) => denied.reply(info.port).map(ReplyBody::http),
-            (Protocol::Http, Self::Invalid(error) | Self::Refused(error)) => error_reply(&error).map(ReplyBody::http),
+            (Protocol::Http, rejection) => {
+                let message = match &rejection {
+                    Self::Denied(denied) => denied.message().to_owned(),
+                    Self::Invalid(error) | Self::Refused(error) => error.to_string(),
+                };
+                let reply = match rejection {
+                    Self::Denied(denied) => denied.reply(info.port),
+                    Self::Invalid(error) | Self::Refused(error) => error_reply(&error),
+                };
+                match &info.api {
+                    Some(api) => in_format_of(&**api, reply, message).map(ReplyBody::http),
+                    None => reply.map(ReplyBody::http),
+                }
+            }
             (Protocol::Grpc, Self::Denied(denied)) => grpc::denied(denied).map(ReplyBody::grpc),
             (Protocol::Grpc, Self::Invalid(error) | Self::Refused(error)) => grpc::refused(&error).map(ReplyBody::grpc),
         };
         reply.map(|body| if ends_connection { body.ending_connection() } else { body })
     }
+}
+
+/// An error reply with the status and the body of an API. The headers stay.
+pub(crate) fn in_format_of(api: &dyn Api, mut reply: Response<Body>, message: String) -> Response<Body> {
+    let error = api.error(reply.status(), message);
+    *reply.status_mut() = error.status;
+    reply.map(|_| Body::full(error.body))
 }

@@ -1,5 +1,6 @@
 //! An index of a session's replies by the digests of their messages. It shows whether assistant text was sampled in this session.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use super::incremental_map::IncrementalMap;
@@ -19,17 +20,30 @@ pub struct ReplyDigests {
 pub struct ReplyTurns {
     /// The latest turn whose reply has the digest of the message.
     pub by_message: Option<u32>,
+    /// Several turns with other tokens have the digest of the message. For example, their thoughts differ.
+    pub is_ambiguous: bool,
     /// The turn with the key. Its reply may be another message.
     pub by_key: Option<u32>,
+}
+
+/// The latest turn that sampled a message.
+#[derive(Debug, Clone, Copy)]
+struct SampledReply {
+    turn: u32,
+    /// A hash of its tokens.
+    tokens: u64,
+    /// An earlier turn sampled the message with other tokens.
+    is_ambiguous: bool,
 }
 
 /// The index.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    by_message: IncrementalMap<Digest, u32>,
+    by_message: IncrementalMap<Digest, SampledReply>,
     by_key: IncrementalMap<Digest, u32>,
     /// The number of turns that are indexed, from the first on.
     read: usize,
+    hasher: RandomState,
 }
 
 impl Replies {
@@ -38,7 +52,10 @@ impl Replies {
         self.read += turns.len();
         for turn in turns {
             if let Some(ReplyDigests { message, key }) = digests(turn) {
-                self.by_message.insert(message, turn.id);
+                let tokens = self.hasher.hash_one(&turn.response);
+                let before = self.by_message.get(&message);
+                let is_ambiguous = before.is_some_and(|before| before.is_ambiguous || before.tokens != tokens);
+                self.by_message.insert(message, SampledReply { turn: turn.id, tokens, is_ambiguous });
                 if let Some(key) = key {
                     self.by_key.insert(key, turn.id);
                 }
@@ -53,7 +70,11 @@ impl Replies {
 
     /// The latest turns that sampled a message.
     pub(super) fn turns_of(&self, reply: &ReplyDigests) -> ReplyTurns {
-        let by_message = self.by_message.get(&reply.message).copied();
-        ReplyTurns { by_message, by_key: reply.key.and_then(|key| self.by_key.get(&key).copied()) }
+        let sampled = self.by_message.get(&reply.message);
+        ReplyTurns {
+            by_message: sampled.map(|sampled| sampled.turn),
+            is_ambiguous: sampled.is_some_and(|sampled| sampled.is_ambiguous),
+            by_key: reply.key.and_then(|key| self.by_key.get(&key).copied()),
+        }
     }
 }

@@ -224,12 +224,12 @@ impl Renderer {
         }
     }
 
-    /// Whether the text that the template writes for `add_generation_prompt` opens a thought.
+    /// The ids of the text that the template writes for `add_generation_prompt`. `None` if it cannot be separated from the text before it.
     #[must_use]
-    pub fn generation_prompt_opens_thought(&self, setting: Setting<'_>) -> bool {
+    pub fn generation_prompt_ids(&self, setting: Setting<'_>) -> Option<Vec<u32>> {
         match self.generation_prompt(setting) {
-            GenerationPrompt::Text(prompt) => self.family.ends_in_thought(&prompt).unwrap_or(false),
-            GenerationPrompt::Inseparable | GenerationPrompt::Failed => false,
+            GenerationPrompt::Text(prompt) => self.folder.tokenizer.encode_rendered(&prompt).ok(),
+            GenerationPrompt::Inseparable | GenerationPrompt::Failed => None,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::chat::turn_key::TurnKey;
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 
-/// The start of the system block with which Claude Code describes itself. It changes between calls and is not part of the prompt.
+/// The start of the line with which Claude Code describes itself. It changes between calls and is not part of the prompt.
 const ATTRIBUTION: &str = "x-anthropic-billing-header";
 
 /// The text of a system prompt, and the attribution that it began with.
@@ -15,7 +15,7 @@ const ATTRIBUTION: &str = "x-anthropic-billing-header";
 pub(super) struct SystemPrompt {
     /// The texts of its blocks, joined by line feeds. `None` without text.
     pub(super) text: Option<String>,
-    /// The block that describes the client.
+    /// The line that describes the client.
     pub(super) attribution: Option<String>,
 }
 
@@ -30,8 +30,13 @@ pub(super) fn system_prompt(system: Option<Value>, skipped: &mut Skipped) -> Res
         Some(system) => texts(system, "system", skipped)?,
     };
     texts.retain(|text| !text.is_empty());
-    let has_attribution = texts.first().is_some_and(|text| text.starts_with(ATTRIBUTION));
-    let attribution = has_attribution.then(|| texts.remove(0));
+    let mut attribution = None;
+    if let Some(first) = texts.first_mut().filter(|text| text.starts_with(ATTRIBUTION)) {
+        let (line, rest) = first.split_once('\n').unwrap_or((first, ""));
+        attribution = Some(line.to_owned());
+        *first = rest.to_owned();
+        texts.retain(|text| !text.is_empty());
+    }
     Ok(SystemPrompt { text: (!texts.is_empty()).then(|| texts.join("\n")), attribution })
 }
 

@@ -15,6 +15,10 @@ use crate::parse::Event;
 /// The time without an event after which a stream sends `ping`. Clients give up on streams that are silent for minutes.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The time after which a stream begins without an event of the engine. Until then an error of the engine is replied with its status, so that
+/// clients handle it as such.
+const FIRST_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Encodes a message.
 #[derive(Debug)]
 pub(super) struct MessageEncoder {
@@ -97,10 +101,15 @@ impl MessageEncoder {
         match event {
             Event::Reasoning(text) => {
                 self.end_block(Some(Block::Thinking), update, out);
+                let mut text = text.as_str();
                 if self.open.is_none() {
                     self.begin_block(Block::Thinking, r#"{"type":"thinking","thinking":"","signature":""}"#, out);
+                    // the separator of two thoughts, which are two blocks here
+                    text = text.strip_prefix('\n').unwrap_or(text);
                 }
-                self.delta("thinking_delta", "thinking", text, out);
+                if !text.is_empty() {
+                    self.delta("thinking_delta", "thinking", text, out);
+                }
             }
             Event::Content(text) => {
                 self.end_block(Some(Block::Text), update, out);
@@ -164,6 +173,10 @@ impl ReplyEncoder for MessageEncoder {
             usage(&self.usage)
         );
         write_event("message_start", &message, out);
+    }
+
+    fn first_event_timeout(&self) -> Option<Duration> {
+        Some(FIRST_EVENT_TIMEOUT)
     }
 
     fn keepalive_interval(&self) -> Option<Duration> {

@@ -34,6 +34,7 @@ struct ErrorMember<'a> {
 
 /// The error for a status and a message.
 pub(super) fn error(status: StatusCode, message: &str) -> ApiError {
+    let message = &*total_too_long(message).unwrap_or_else(|| message.to_owned());
     let overflow = OVERFLOWS.iter().any(|words| message.contains(words)) && !message.contains(PROMPT_TOO_LONG);
     let message = if overflow { format!("{PROMPT_TOO_LONG}: {message}") } else { message.to_owned() };
     // clients treat a 422 as unknown, and retry a 503 only as "overloaded"
@@ -44,6 +45,17 @@ pub(super) fn error(status: StatusCode, message: &str) -> ApiError {
     };
     let body = ErrorBody { kind: "error", error: ErrorMember { kind: kind(status), message: &message } };
     ApiError { status, body: to_json(&body) }
+}
+
+/// The message for a request whose prompt and `max_tokens` exceed the context together, in the words on which clients ask for fewer tokens.
+/// `None` for other messages of the engine.
+fn total_too_long(message: &str) -> Option<String> {
+    if !message.contains("Requested token count exceeds") {
+        return None;
+    }
+    let numbers = message.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let [context, _, input, output] = numbers.collect::<Vec<_>>()[..] else { return None };
+    Some(format!("input length and `max_tokens` exceed the limit: {input} + {output} > {context}"))
 }
 
 /// The error for a prompt that leaves no room for a reply.

@@ -7,7 +7,7 @@ use crate::api::openai::Usage;
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
 use crate::generation::update::SequenceUpdate;
-use crate::json::{Cursor, Value};
+use crate::json::Cursor;
 use crate::parse::ToolCall;
 
 /// The properties of a request that the encoding of its reply depends on.
@@ -91,6 +91,8 @@ pub(super) fn usage(usage: &Usage) -> String {
 /// The input of a call, as JSON text. Clients expect an object, so the input of an invalid call is empty: its validation fails, and the
 /// model sees that.
 pub(super) fn input(call: &ToolCall) -> &str {
-    let is_object = || matches!(Value::parse(call.arguments.as_bytes()), Ok(Value::Object(_)));
+    // stricter than the parser of calls, which accepts NaN as Python does
+    let is_object =
+        || call.arguments.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
     if !call.error && is_object() { &call.arguments } else { "{}" }
 }

@@ -143,7 +143,7 @@ impl MessagesRequest {
     /// The fields with a target that `select` accepts: those of Anthropic's API, and those of SGLang's chat that researchers need.
     fn fields(&self, select: impl Fn(FieldTarget) -> Option<&'static str>) -> Vec<(&'static str, &[u8])> {
         /// Fields of chats that have another meaning in Messages, or none.
-        const OTHER_MEANING: [&str; 5] = ["n", "stop", "metadata", "user", "rid"];
+        const OTHER_MEANING: [&str; 7] = ["n", "stop", "stop_token_ids", "no_stop_trim", "metadata", "user", "rid"];
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let fields = FIELDS.iter().copied().filter(|(name, _)| !OTHER_MEANING.contains(name));
         let fields = fields.chain([("stop_sequences", FieldTarget::Sampling("stop"))]);

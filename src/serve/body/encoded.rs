@@ -135,7 +135,6 @@ impl EncodedBody {
                 }
                 Poll::Pending => return Poll::Ready(self.flush()),
                 Poll::Ready(Some(Ok(event))) => {
-                    self.keepalive.reset();
                     match &event.kind {
                         EventKind::Trailers(trailers) => Some(Ok((**trailers).clone())),
                         _ => {
@@ -144,11 +143,18 @@ impl EncodedBody {
                                 && let Some(bytes) = encoder.encoded(&event)
                             {
                                 self.first = bytes;
+                                self.keepalive.reset();
                                 continue;
                             }
                             self.out.extend_from_slice(&std::mem::take(&mut self.first));
+                            let length = self.out.len();
                             match encoder.encode(&event, &mut self.out) {
-                                Ok(()) => continue,
+                                // an event may have no encoding, such as a part of a tool call
+                                Ok(()) if self.out.len() == length => continue,
+                                Ok(()) => {
+                                    self.keepalive.reset();
+                                    continue;
+                                }
                                 Err(error) => Some(Err(error)),
                             }
                         }

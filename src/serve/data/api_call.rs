@@ -28,6 +28,7 @@ use crate::serve::data::api_call::passthrough::pass_through;
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
+use crate::serve::rejection::in_format_of;
 use crate::serve::reply::error_reply;
 use crate::session::Session;
 
@@ -75,13 +76,7 @@ pub(crate) async fn serve(
         }
         Err(error) => Err(error),
     };
-    answered.unwrap_or_else(|error| {
-        let api_error = api.error(error.status(), error.to_string());
-        let mut reply = error_reply(&error);
-        *reply.status_mut() = api_error.status;
-        *reply.body_mut() = Body::full(api_error.body);
-        reply
-    })
+    answered.unwrap_or_else(|error| in_format_of(&**api, error_reply(&error), error.to_string()))
 }
 
 /// A request whose body has been read.

@@ -1,10 +1,11 @@
 //! Errors have Anthropic's shape, and the words that clients look for.
 
 use serde_json::{Value, json};
+use tokentap::chat::model::Chats;
 use tokentap::demo::EngineOptions;
 
-use super::super::chat::Chat;
-use super::super::support::client::get;
+use super::super::chat::{Chat, TOKENIZER};
+use super::super::support::client::{get, request as send};
 use super::super::support::demo::Demo;
 use super::{PATH, events, request, start, user};
 
@@ -100,7 +101,7 @@ async fn control_tokens_in_any_text_are_text() {
 }
 
 #[tokio::test]
-async fn agents_find_the_server_up_and_send_their_key_in_either_header() {
+async fn agents_find_the_server_up() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for path in ["/", "/api/hello", "/sessions/s/", "/sessions/s/api/hello"] {
         assert_eq!(get(demo.proxy.data, path).await.status, 200, "{path}");
@@ -108,12 +109,34 @@ async fn agents_find_the_server_up_and_send_their_key_in_either_header() {
 }
 
 #[tokio::test]
-async fn stream_of_a_refused_request_is_an_error_reply() {
+async fn rejections_have_the_shape_of_the_api() {
+    let demo = Demo::start(EngineOptions::default(), &["--agent-token", "secret", "--tokenizer", TOKENIZER]).await;
+    let mut chats = demo.proxy.parts.chats.clone();
+    drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());
+    let body = request(&[user("Oslo?")]).to_string();
+    for (path, header, status, kind) in [
+        ("/v1/messages", ("x-other", "secret"), 401, "authentication_error"),
+        ("/v1/messages", ("x-api-key", "secret"), 200, ""),
+        ("/v1/messages", ("authorization", "Bearer secret"), 200, ""),
+        ("/sessions/bad%20name/v1/messages", ("x-api-key", "secret"), 400, "invalid_request_error"),
+    ] {
+        let answer = send(demo.proxy.data, "POST", path, &[header], body.as_bytes()).await;
+        assert_eq!(answer.status, status, "{path} {header:?}: {}", answer.text());
+        if status != 200 {
+            assert_eq!(answer.json()["error"]["type"], kind, "{path} {header:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn stream_that_the_engine_refuses_is_an_error_reply() {
     let chat = start().await;
     let mut body = request(&[user("Oslo?")]);
-    body["max_tokens"] = json!(null);
     body["stream"] = json!(true);
-    assert_eq!(chat.post(&body).await.status, 400);
+    body["top_p"] = json!(7);
+    let answer = chat.post(&body).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
     let body = request(&[user("Oslo?")]);
     let events = events(&chat, &body, "It rains.<|im_end|>").await;
     assert_eq!(events.first().unwrap()["type"], "message_start");

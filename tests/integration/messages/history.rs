@@ -73,8 +73,11 @@ async fn turn_key_recognises_arguments_that_clients_cannot_repeat() {
         (r#"{"city": Oslo}"#, json!({}), true),
         // JavaScript rounds it
         (r#"{"city": 9007199254740993}"#, json!({"city": 9_007_199_254_740_992_u64}), true),
+        (r#"{"city": 1e16, "b": -0.0}"#, json!({"city": 10_000_000_000_000_000_u64, "b": 0}), true),
         // changed by the client
         (r#"{"city": "Oslo"}"#, json!({"city": "Bergen"}), false),
+        (r#"{"city": Oslo}"#, json!({"city": "Bergen"}), false),
+        (r#"{"city": "a", "n": 9007199254740993}"#, json!({"city": "/etc", "n": 1}), false),
     ] {
         let chat = start().await;
         let mut body = request(&[user("Oslo?")]);
@@ -177,4 +180,85 @@ async fn changes_of_the_history_have_causes() {
     sub_agent["system"] = json!("You are a sub-agent.");
     chat.say(&sub_agent, "Yes.<|im_end|>").await;
     assert_eq!(chat.turns().await.last().unwrap()["cause"], "new_conversation");
+}
+
+/// The client drops thoughts.
+fn without_thinking(mut message: Value) -> Value {
+    message["content"].as_array_mut().unwrap().retain(|block| block["type"] != "thinking");
+    message
+}
+
+#[tokio::test]
+async fn reply_with_the_text_of_another_turn_is_not_confused_with_it() {
+    let chat = start().await;
+    let mut body = request(&[user("One?")]);
+    let list = |body: &mut Value, more: [Value; 2]| body["messages"].as_array_mut().unwrap().extend(more);
+    for thought in ["first", "second"] {
+        let reply = chat.say(&body, &format!("<think>\n{thought} thought\n</think>\n\nDone.<|im_end|>")).await;
+        list(&mut body, [without_thinking(assistant(&reply)), user("Go on.")]);
+    }
+    body["messages"][0] = user("Uno?");
+    chat.say(&body, "Yes.<|im_end|>").await;
+    let prompt = chat.decode(&chat.last().prompt);
+    assert!(!prompt.contains("thought"), "which reply has which thought is not known: {prompt}");
+    assert_eq!(chat.turns().await.last().unwrap()["context_retokenised"], true);
+}
+
+#[tokio::test]
+async fn tokens_of_a_turn_follow_the_generation_prompt_that_it_was_sampled_after() {
+    let chat = start().await;
+    let mut body = request(&[user("One?")]);
+    let reply = chat.say(&body, "Hm.\n</think>\n\nTwo.<|im_end|>").await;
+    body["messages"].as_array_mut().unwrap().extend([assistant(&reply), user("Three?")]);
+    body["messages"][0] = user("Uno?");
+    body["thinking"] = json!({"type": "disabled"});
+    chat.say(&body, "Four.<|im_end|>").await;
+    let prompt = chat.decode(&chat.last().prompt);
+    let closed = "<think>\n\n</think>\n\n";
+    assert_eq!(prompt.matches(closed).count(), 1, "{prompt}");
+    assert!(prompt.ends_with(closed), "{prompt}");
+}
+
+#[tokio::test]
+async fn repeated_message_takes_the_tokens_of_its_turn_once() {
+    let chat = start().await;
+    let thought = "rain ".repeat(400);
+    let body = request(&[user("One?")]);
+    let reply = chat.say(&body, &format!("<think>\n{thought}\n</think>\n\nOK.<|im_end|>")).await;
+    let repeated = [user("Uno?"), without_thinking(assistant(&reply))];
+    let mut list: Vec<Value> = std::iter::repeat_n(repeated, 50).flatten().collect();
+    list.push(user("Go on."));
+    chat.say(&request(&list), "Yes.<|im_end|>").await;
+    let prompt = chat.last().prompt.len();
+    assert!(prompt < 2 * chat.journal()[0].output().len() + 50 * 40, "{prompt} tokens");
+}
+
+#[tokio::test]
+async fn streamed_reply_with_two_thoughts_is_continued() {
+    let chat = start().await;
+    let mut body = request(&[user("One?")]);
+    let say = "<think>\nA.\n</think>\n\nI look.\n<think>\nB.\n</think>\n\nDone.<|im_end|>";
+    let streamed = super::streams::accumulate(&super::events(&chat, &body, say).await);
+    let kinds: Vec<&str> =
+        streamed["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["thinking", "text", "thinking", "text"], "{streamed}");
+    body["messages"].as_array_mut().unwrap().extend([assistant(&streamed), user("Two?")]);
+    chat.say(&body, "Yes.<|im_end|>").await;
+    assert_eq!(chat.turns().await[1]["cause"], "extends");
+}
+
+#[tokio::test]
+async fn only_the_line_of_the_attribution_is_left_out() {
+    let chat = start().await;
+    for system in [
+        json!("x-anthropic-billing-header: cc=1;\nNever delete files."),
+        json!([text("x-anthropic-billing-header: cc=2;\nNever delete files.")]),
+        json!([text("x-anthropic-billing-header: cc=3;"), text("Never delete files.")]),
+    ] {
+        let mut body = request(&[user("One?")]);
+        body["system"] = system;
+        chat.say(&body, "Yes.<|im_end|>").await;
+        let prompt = chat.decode(&chat.last().prompt);
+        assert!(prompt.starts_with("<|im_start|>system\nNever delete files.<|im_end|>\n"), "{prompt}");
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{call, events, request, start, tools, user};
 
 /// Builds the message from its events, as the SDKs do. Checks the order of the events.
-fn accumulate(events: &[Value]) -> Value {
+pub(super) fn accumulate(events: &[Value]) -> Value {
     let mut message = Value::Null;
     let mut open: Option<(usize, String)> = None;
     let mut stopped = false;

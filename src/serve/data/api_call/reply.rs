@@ -1,6 +1,7 @@
 //! Encodes the events of a generation for the clients of an API.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
@@ -103,16 +104,27 @@ async fn start(
     }
     let limit = state.config.limits.max_reply_bytes;
     let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
-    encoder.encoder.begin(&mut encoder.text);
-    let mut first = std::mem::take(&mut encoder.text).into_bytes();
-    // with keep-alive comments the head is sent at once; without them it waits for the first event, which may be an error
-    while first.is_empty() && state.config.chat.sse_keepalive.is_zero() {
-        let Some(event) = events.next().await else { break };
-        let event = event.map_err(|error| upstream(error.to_string()))?;
-        if let Some(error) = first_error(&**api, &event) {
+    let timeout = match encoder.encoder.first_event_timeout() {
+        None if !state.config.chat.sse_keepalive.is_zero() => Some(Duration::ZERO),
+        timeout => timeout,
+    };
+    let mut first = Vec::new();
+    let mut has_begun = false;
+    while !has_begun || first.is_empty() && timeout.is_none() {
+        let event = match timeout {
+            None => events.next().await,
+            Some(timeout) if timeout.is_zero() => None,
+            Some(timeout) => tokio::time::timeout(timeout, events.next()).await.unwrap_or_default(),
+        };
+        let event = event.transpose().map_err(|error| upstream(error.to_string()))?;
+        if let Some(error) = event.as_ref().and_then(|event| first_error(&**api, event)) {
             read_end(&**api, events).await;
             return Err(ReplyFailure::Engine(error));
         }
+        if !std::mem::replace(&mut has_begun, true) {
+            encoder.begin(&mut first);
+        }
+        let Some(event) = event else { break };
         encoder.encode(&event, &mut first).map_err(|error| upstream(error.to_string()))?;
     }
     Ok(ReplyStart::Stream { encoder, first })
@@ -226,6 +238,12 @@ impl EventEncoder for ApiEventEncoder {
 }
 
 impl ApiEventEncoder {
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        self.encoder.begin(&mut self.text);
+        out.extend_from_slice(self.text.as_bytes());
+        self.text.clear();
+    }
+
     fn output(&mut self, event: &GenerationEvent, output: &Output) -> Result<(), BoxError> {
         if let Some(error) = output.error(event) {
             self.encoder.fail(&self.api.event_error(error), &mut self.text);
