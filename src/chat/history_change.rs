@@ -43,6 +43,8 @@ pub(super) struct AssistantMessage {
     pub(super) turn: Option<u32>,
     /// The message has the key of the turn, or no turn with other tokens has the same text.
     pub(super) is_certain: bool,
+    /// The number of turns with these tokens that the message may repeat.
+    pub(super) turns: usize,
 }
 
 impl AssistantMessages {
@@ -54,7 +56,7 @@ impl AssistantMessages {
         let Some(session) = session.filter(|_| !messages.is_empty()) else {
             // parsing the replies of a session takes time that grows with the session
             return Self(
-                messages.iter().map(|(at, _)| AssistantMessage { at: *at, turn: None, is_certain: true }).collect(),
+                messages.iter().map(|(at, _)| AssistantMessage { at: *at, turn: None, is_certain: true, turns: 0 }).collect(),
             );
         };
         let digests = |message: &Message, mut keys: Box<dyn Iterator<Item = TurnKey> + '_>| ReplyDigests {
@@ -77,7 +79,8 @@ impl AssistantMessages {
                 reply.as_ref().is_some_and(|reply| message.repeats(reply, Digest::default(), digests.message))
             });
             let is_certain = by_key.is_some() || !found.is_ambiguous;
-            AssistantMessage { at, turn: by_key.or(found.by_message), is_certain }
+            let turns = if by_key.is_some() { 1 } else { found.count };
+            AssistantMessage { at, turn: by_key.or(found.by_message), is_certain, turns }
         });
         Self(found.collect())
     }

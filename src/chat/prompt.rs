@@ -4,7 +4,7 @@
 //! the messages after it are rendered and encoded. Otherwise the prompt begins a branch: the client has changed the conversation. Replies
 //! of the session that it repeats after the change keep their sampled tokens, and all other messages are rendered from their text.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Conversation;
@@ -195,7 +195,8 @@ impl<'a> PromptBuilder<'a> {
     }
 
     /// The turns of `replies` whose tokens replace their text in the prompt: the client repeats them, and they began after the generation
-    /// prompt that this prompt has before them. Each turn is used once, so that the prompt is not longer than the session and the request.
+    /// prompt that this prompt has before them. Tokens are used as often as they were sampled, so that the prompt is not longer than the session
+    /// and the request.
     fn recorded_turns(&self, request: &Conversation, replies: &AssistantMessages) -> Vec<RepeatedTurn> {
         let Some(session) = self.session.filter(|_| self.earlier_thinking == EarlierThinking::Keep) else {
             return Vec::new();
@@ -203,7 +204,7 @@ impl<'a> PromptBuilder<'a> {
         let extra = self.template_variables(request);
         let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
         let Some(generation_prompt) = self.renderer.generation_prompt_ids(setting) else { return Vec::new() };
-        let mut used = HashSet::new();
+        let mut used: HashMap<u32, usize> = HashMap::new();
         let recorded = |message: &AssistantMessage| {
             let turn = session.turn(message.turn.filter(|_| message.is_certain)?)?;
             let is_last = message.at + 1 == request.messages.len() && request.continues_last;
@@ -211,13 +212,16 @@ impl<'a> PromptBuilder<'a> {
                 && !is_last
                 && !turn.response.is_empty()
                 && turn.prompt.ends_with(&generation_prompt)
-                && used.insert(turn.id);
+                && used.get(&turn.id).copied().unwrap_or(0) < message.turns;
             if !fits {
                 return None;
             }
             let reply = reply_reader::recorded_message(self.renderer, &turn)?;
             let is_repeated = has_same_thoughts(&request.messages[message.at], &reply);
-            is_repeated.then_some(RepeatedTurn { at: message.at, turn })
+            is_repeated.then(|| {
+                *used.entry(turn.id).or_default() += 1;
+                RepeatedTurn { at: message.at, turn }
+            })
         };
         replies.iter().filter_map(recorded).collect()
     }

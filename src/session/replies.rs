@@ -22,6 +22,8 @@ pub struct ReplyTurns {
     pub by_message: Option<u32>,
     /// Several turns with other tokens have the digest of the message. For example, their thoughts differ.
     pub is_ambiguous: bool,
+    /// The number of turns whose reply has the digest of the message.
+    pub count: usize,
     /// The turn with the key. Its reply may be another message.
     pub by_key: Option<u32>,
 }
@@ -32,6 +34,8 @@ struct SampledReply {
     turn: u32,
     /// A hash of its tokens.
     tokens: u64,
+    /// The number of turns that sampled the message.
+    count: usize,
     /// An earlier turn sampled the message with other tokens.
     is_ambiguous: bool,
 }
@@ -55,7 +59,8 @@ impl Replies {
                 let tokens = self.hasher.hash_one(&turn.response);
                 let before = self.by_message.get(&message);
                 let is_ambiguous = before.is_some_and(|before| before.is_ambiguous || before.tokens != tokens);
-                self.by_message.insert(message, SampledReply { turn: turn.id, tokens, is_ambiguous });
+                let count = before.map_or(0, |before| before.count) + 1;
+                self.by_message.insert(message, SampledReply { turn: turn.id, tokens, count, is_ambiguous });
                 if let Some(key) = key {
                     self.by_key.insert(key, turn.id);
                 }
@@ -73,6 +78,7 @@ impl Replies {
         let sampled = self.by_message.get(&reply.message);
         ReplyTurns {
             by_message: sampled.map(|sampled| sampled.turn),
+            count: sampled.map_or(0, |sampled| sampled.count),
             is_ambiguous: sampled.is_some_and(|sampled| sampled.is_ambiguous),
             by_key: reply.key.and_then(|key| self.by_key.get(&key).copied()),
         }

@@ -13,7 +13,8 @@ use crate::support::upstream::{EngineProfile, FakeReply, Upstream, message};
 fn error_message(answer: &Answer) -> String {
     assert_eq!(answer.header("content-type"), Some("application/json"));
     let json = answer.json();
-    json["error"]["message"].as_str().unwrap_or_else(|| panic!("no message in {json}")).to_owned()
+    // the format of the native API, or that of OpenAI's APIs
+    json["error"]["message"].as_str().or_else(|| json["message"].as_str()).unwrap_or_else(|| panic!("no message in {json}")).to_owned()
 }
 
 const GENERATE: &[u8] = b"{\"text\":\"a\"}";
