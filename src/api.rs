@@ -11,6 +11,7 @@ pub(crate) mod native;
 pub(crate) mod openai;
 pub mod openai_chat;
 pub mod openai_completions;
+pub mod openai_responses;
 mod skipped;
 
 use std::fmt::Debug;
@@ -88,6 +89,11 @@ pub trait ApiRequest: Debug + Send + Sync {
 
     /// Answers the request without a generation. `None` if it needs one.
     fn reply(&self, _session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+        None
+    }
+
+    /// The events of a stream that ends with this error. `None` if the error is a reply of its own.
+    fn failed_stream(&self, _error: &RequestError) -> Option<String> {
         None
     }
 

@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::api::anthropic_messages::AnthropicMessages;
 use crate::api::openai_chat::OpenAiChat;
 use crate::api::openai_completions::OpenAiCompletions;
+use crate::api::openai_responses::OpenAiResponses;
 use crate::api::{Api, Apis};
 use crate::budget::Budget;
 use crate::chat::ChatService;
@@ -318,11 +319,17 @@ fn apis(parts: &Parts) -> Apis {
         counts_tokens,
     };
     let (messages, count_tokens) = (messages(false), messages(true));
+    let responses = OpenAiResponses {
+        chats: Arc::clone(&chats),
+        budget: parts.budget.clone(),
+        upstream: upstream.clone(),
+    };
     let chat = OpenAiChat { chats, budget: parts.budget.clone(), upstream: upstream.clone() };
     let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
     Apis::default()
         .with(routes::CHAT, Arc::new(chat))
         .with(routes::COMPLETIONS, Arc::new(completions))
+        .with(routes::RESPONSES, Arc::new(responses))
         .with(routes::MESSAGES, Arc::new(messages))
         .with(routes::COUNT_TOKENS, Arc::new(count_tokens))
 }

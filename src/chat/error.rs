@@ -14,6 +14,9 @@ pub enum RequestError {
         /// The message for the client: the count, the limit and its flag.
         message: String,
     },
+    /// The prompt leaves no room for a reply in the context of the model. The reply is a 400.
+    #[error("{0}")]
+    TooLong(String),
     /// Only the engine's own endpoint can serve it.
     #[error("{0}")]
     Unsupported(String),

@@ -83,6 +83,15 @@ impl ChatService {
         }
     }
 
+    /// Whether the template has the role `developer`.
+    #[must_use]
+    pub fn has_developer_role(&self) -> bool {
+        match &**self.chats.borrow() {
+            Chats::Rendered(model) => model.renderer.has_developer_role(),
+            Chats::Forwarded(_) => false,
+        }
+    }
+
     /// Whether [`Self::prompt`] takes too long for a runtime thread.
     #[must_use]
     pub fn is_long(&self, session: Option<&Session>) -> bool {

@@ -53,6 +53,19 @@ impl TurnKey {
         format!("{CALL_PREFIX}{}{at:04x}", self.digits())
     }
 
+    /// Reads the key in the id of an item, such as `msg_…`. `None` if the id has none.
+    #[must_use]
+    pub fn in_item_id(id: &str) -> Option<Self> {
+        let (_, digits) = id.split_once('_')?;
+        if digits.len() != 2 * LENGTH + CALL_DIGITS { None } else { Self::from_digits(digits.get(..2 * LENGTH)?) }
+    }
+
+    /// The id of the item at index `at` of the turn. `prefix` names the kind of the item.
+    #[must_use]
+    pub fn item_id(&self, prefix: &str, at: usize) -> String {
+        format!("{prefix}_{}{at:04x}", self.digits())
+    }
+
     /// The key as a digest, for indexes.
     #[must_use]
     pub fn digest(&self) -> Digest {
@@ -93,6 +106,8 @@ mod tests {
         assert_eq!(TurnKey::in_call_id(&key.call_id(0)), Some(key));
         assert_eq!(TurnKey::in_call_id(&key.call_id(65_535)), Some(key));
         assert_ne!(key.call_id(0), key.call_id(1));
+        assert_eq!(TurnKey::in_item_id(&key.item_id("msg", 3)), Some(key));
+        assert_eq!(TurnKey::in_item_id("msg_1"), None);
         for other in ["", "turn_", "turn_00", "call_0", "toolu_01", "turn_ééééééééééééééééééééé", &"turn_zz".repeat(4)]
         {
             assert_eq!((TurnKey::parse(other), TurnKey::in_call_id(other)), (None, None), "{other}");

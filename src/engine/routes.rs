@@ -64,6 +64,9 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// OpenAI's completions.
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 
+/// OpenAI's Responses.
+pub(crate) const RESPONSES: &str = "/v1/responses";
+
 /// Anthropic's Messages.
 pub(crate) const MESSAGES: &str = "/v1/messages";
 
@@ -73,7 +76,7 @@ pub(crate) const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 const GENERATING: [&str; 10] = [
     CHAT,
     COMPLETIONS,
-    "/v1/responses",
+    RESPONSES,
     MESSAGES,
     "/v1/systemone",
     "/api/chat",

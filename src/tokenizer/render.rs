@@ -69,6 +69,8 @@ pub struct Renderer {
     drops_thinking: bool,
     /// The template shows a system message between other messages, where it is.
     shows_system_messages: bool,
+    /// The template has the role `developer` and shows its messages where they are.
+    has_developer_role: bool,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
 }
@@ -109,12 +111,17 @@ impl Renderer {
             accepts_content_parts: false,
             drops_thinking: false,
             shows_system_messages: false,
+            has_developer_role: false,
             generation_prompts: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
         renderer.accepts_content_parts = renderer.detect_content_parts();
         renderer.drops_thinking = renderer.detect_dropped_thinking();
-        renderer.shows_system_messages = renderer.detect_system_messages();
+        renderer.shows_system_messages =
+            renderer.shows_in_place(&["user", "system", "assistant", "system", "user", "system"]);
+        // many templates accept any role; only those that name it were trained with it
+        renderer.has_developer_role = renderer.folder.template.mentions("developer")
+            && renderer.shows_in_place(&["system", "developer", "user", "developer", "assistant", "developer", "user"]);
         renderer
     }
 
@@ -165,6 +172,12 @@ impl Renderer {
     #[must_use]
     pub fn shows_system_messages(&self) -> bool {
         self.shows_system_messages
+    }
+
+    /// Whether the template has the role `developer` and shows its messages where they are.
+    #[must_use]
+    pub fn has_developer_role(&self) -> bool {
+        self.has_developer_role
     }
 
     /// Renders a whole conversation.
@@ -297,16 +310,14 @@ impl Renderer {
         })
     }
 
-    /// Whether the template shows a system message once and in its place: after the first user message, after an assistant turn, and at the
-    /// end.
-    fn detect_system_messages(&self) -> bool {
+    /// Whether the template shows each message of a conversation with these roles once and in its place.
+    fn shows_in_place(&self, roles: &[&str]) -> bool {
         let setting = Setting { tools: None, generation_prompt: true, extra: &[] };
-        let texts = ["user", "system", "assistant", "system", "user", "system"];
         let name = |at: usize| format!("\u{fdd1}{at}\u{fdd1}");
-        let messages: Vec<Value> = texts.iter().enumerate().map(|(at, role)| message(role, &name(at))).collect();
+        let messages: Vec<Value> = roles.iter().enumerate().map(|(at, role)| message(role, &name(at))).collect();
         let Ok(text) = self.render_text(&messages, setting) else { return false };
-        let places: Vec<usize> = (0..texts.len()).filter_map(|at| text.find(&name(at))).collect();
-        let shown_once = (0..texts.len()).all(|at| text.matches(&name(at)).count() == 1);
+        let places: Vec<usize> = (0..roles.len()).filter_map(|at| text.find(&name(at))).collect();
+        let shown_once = (0..roles.len()).all(|at| text.matches(&name(at)).count() == 1);
         shown_once && places.is_sorted()
     }
 

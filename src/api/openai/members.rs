@@ -39,6 +39,36 @@ impl RequestBody<'_> {
         }
     }
 
+    /// The variables of the template: `chat_template_kwargs`, and the variables that SGLang derives from the effort of reasoning.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`].
+    pub(crate) fn template_variables(&self, effort: Option<Value>) -> Result<Vec<(String, Value)>, RequestError> {
+        let mut extra = match self.value("chat_template_kwargs")? {
+            None => Vec::new(),
+            Some(Value::Object(members)) => members,
+            Some(_) => return Err(invalid("chat_template_kwargs must be an object")),
+        };
+        const RESERVED: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
+        let is_reserved = |name: &str| RESERVED.contains(&name) || name.ends_with("_token");
+        if let Some((name, _)) = extra.iter().find(|(name, _)| is_reserved(name)) {
+            return Err(invalid(format!("chat_template_kwargs.{name} is not allowed, because the name is reserved")));
+        }
+        let has = |extra: &[(String, Value)], name: &str| extra.iter().any(|(known, _)| known == name);
+        if let Some(effort) = effort {
+            let thinks = Value::Bool(effort.as_str() != Some("none"));
+            for name in ["thinking", "enable_thinking"] {
+                if !has(&extra, name) {
+                    extra.push((name.to_owned(), thinks.clone()));
+                }
+            }
+            if !has(&extra, "reasoning_effort") {
+                extra.push(("reasoning_effort".to_owned(), effort));
+            }
+        }
+        Ok(extra)
+    }
+
     /// Writes the top-level fields. An `adapter` from `model` takes precedence over `lora_path`.
     pub(crate) fn write_top_level(&self, members: &mut MemberWriter<'_>, adapter: Option<&str>) {
         if let Some(adapter) = adapter {

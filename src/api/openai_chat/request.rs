@@ -122,7 +122,7 @@ impl ChatRequest {
             conversation: Arc::new(Conversation {
                 tools,
                 tool_choice,
-                template_variables: template_variables(&body)?,
+                template_variables: body.template_variables(body.value("reasoning_effort")?)?,
                 continues_last: body.flag("continue_final_message", false)?,
                 prompt_ids: prompt_ids(&body)?,
                 separates_reasoning: body.flag("separate_reasoning", true)?,
@@ -163,31 +163,4 @@ fn prompt_ids(body: &RequestBody<'_>) -> Result<Option<Vec<u32>>, RequestError> 
     let Some(ids) = body.raw("input_ids").filter(|ids| is_present(ids)) else { return Ok(None) };
     let ids = serde_json::from_slice(ids);
     ids.map(Some).map_err(|error| invalid(format!("input_ids must be a list of ids: {error}")))
-}
-
-/// The variables of the template: `chat_template_kwargs`, and the variables that SGLang derives from `reasoning_effort`.
-fn template_variables(body: &RequestBody<'_>) -> Result<Vec<(String, Value)>, RequestError> {
-    let mut extra = match body.value("chat_template_kwargs")? {
-        None => Vec::new(),
-        Some(Value::Object(members)) => members,
-        Some(_) => return Err(invalid("chat_template_kwargs must be an object")),
-    };
-    const RESERVED: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
-    let is_reserved = |name: &str| RESERVED.contains(&name) || name.ends_with("_token");
-    if let Some((name, _)) = extra.iter().find(|(name, _)| is_reserved(name)) {
-        return Err(invalid(format!("chat_template_kwargs.{name} is not allowed, because the name is reserved")));
-    }
-    let has = |extra: &[(String, Value)], name: &str| extra.iter().any(|(known, _)| known == name);
-    if let Some(effort) = body.value("reasoning_effort")? {
-        let thinks = Value::Bool(effort.as_str() != Some("none"));
-        for name in ["thinking", "enable_thinking"] {
-            if !has(&extra, name) {
-                extra.push((name.to_owned(), thinks.clone()));
-            }
-        }
-        if !has(&extra, "reasoning_effort") {
-            extra.push(("reasoning_effort".to_owned(), effort));
-        }
-    }
-    Ok(extra)
 }

@@ -100,6 +100,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
     let (prepared, call) = prepare(state, call).await?;
     match prepared {
         Ok(PreparedCall::Reply(reply)) => Ok(reply::without_generation(reply)),
+        Ok(PreparedCall::Events(events)) => Ok(reply::stream_without_generation(events)),
         Ok(PreparedCall::Generation(ApiGeneration { request, chat, encoder }, digest)) => {
             let mut headers = call.request.into_parts().0.headers;
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -110,7 +111,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
             let generation = generate::run(state, head, decoded, record).await?;
             Ok(reply::reply(state, call.api, generation, encoder).await)
         }
-        Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
+        Err(RequestError::Invalid(message) | RequestError::TooLong(message)) => Err(Error::bad_request(message)),
         Err(RequestError::LimitReached { limit, message }) => {
             state.metrics.chat.refusals.with_label_values(&[limit]).inc();
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
@@ -128,6 +129,8 @@ enum PreparedCall {
     Generation(ApiGeneration, Option<Digest>),
     /// Nothing more: this is the reply.
     Reply(EncodedReply),
+    /// Nothing more: these are the events of the stream.
+    Events(String),
 }
 
 /// Decodes a call and builds its generation. Long calls are processed on a blocking thread.
@@ -163,7 +166,10 @@ async fn prepare(
             if let Some(reply) = decoded.reply(RequestSession { is_named, existing: session.as_ref() }) {
                 return reply.map(PreparedCall::Reply);
             }
-            let generation = generation(&mut call, &*decoded, session.as_ref())?;
+            let generation = match generation(&mut call, &*decoded, session.as_ref()) {
+                Ok(generation) => generation,
+                Err(error) => return decoded.failed_stream(&error).map(PreparedCall::Events).ok_or(error),
+            };
             let digest = generate::digest(&own, call.identity.as_ref(), &generation.request);
             Ok(PreparedCall::Generation(generation, digest))
         });

@@ -52,6 +52,13 @@ pub(super) fn without_generation(reply: EncodedReply) -> Response<Body> {
     reply
 }
 
+/// Builds a reply of events that needs no generation.
+pub(super) fn stream_without_generation(events: String) -> Response<Body> {
+    let mut reply = Response::new(Body::full(events));
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    reply
+}
+
 /// Replies an error. It keeps the engine's headers, such as `retry-after`.
 fn refused(mut head: response::Parts, error: ApiError, events: Events) -> Response<Body> {
     head.status = error.status;

@@ -1,0 +1,177 @@
+//! OpenAI's Responses API.
+
+mod encoder;
+mod error;
+mod input;
+mod items;
+mod request;
+mod response;
+mod tools;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use tokio::sync::watch;
+
+use super::body::is_present;
+use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
+use super::openai::seconds_since_1970;
+use super::skipped::Skipped;
+use super::{Api, ApiError, ApiGeneration, ApiRequest, ReplyEncoder};
+use crate::budget::Budget;
+use crate::chat::forwarded::ForwardedChat;
+use crate::chat::model::ChatModel;
+use crate::chat::reply_reader::{ReplyReader, Stops};
+use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
+use crate::engine::probe::Capabilities;
+use crate::engine::request::SessionNames;
+use crate::generation::rid;
+use crate::session::{ParseOptions, Session};
+use encoder::ResponseEncoder;
+use input::TemplateRoles;
+use request::ResponsesRequest;
+use response::ResponseContext;
+
+/// `POST /v1/responses`. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct OpenAiResponses {
+    /// Prepares the prompts.
+    pub chats: Arc<ChatService>,
+    /// Counts the bodies of the /generate requests against the memory budget.
+    pub budget: Budget,
+    /// The capabilities of the engine.
+    pub upstream: watch::Receiver<Arc<Capabilities>>,
+}
+
+/// A decoded request.
+#[derive(Debug)]
+struct DecodedResponses {
+    api: OpenAiResponses,
+    request: ResponsesRequest,
+}
+
+impl Api for OpenAiResponses {
+    fn is_served(&self) -> bool {
+        self.chats.is_served()
+    }
+
+    fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
+        let skipped = Skipped::new(self.chats.is_strict());
+        let roles = TemplateRoles {
+            shows_system_messages: self.chats.shows_system_messages(),
+            has_developer_role: self.chats.has_developer_role(),
+        };
+        let request = ResponsesRequest::parse(request.body().clone(), request.headers(), roles, skipped)?;
+        self.chats.report_skipped(request.skipped.kinds());
+        Ok(Box::new(DecodedResponses { api: self.clone(), request }))
+    }
+
+    fn error(&self, status: StatusCode, message: String) -> ApiError {
+        error::error(status, message)
+    }
+
+    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        error::from_engine(status, body)
+    }
+
+    fn event_error(&self, text: &str) -> ApiError {
+        error::from_event(text)
+    }
+}
+
+impl ApiRequest for DecodedResponses {
+    fn session_names(&self) -> SessionNames {
+        SessionNames::of(&self.request.bytes, &self.request.object)
+    }
+
+    fn is_long(&self, session: Option<&Session>) -> bool {
+        self.api.chats.is_long(session)
+    }
+
+    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+        let Self { api, request } = self;
+        let model = api.chats.model(&request.conversation)?;
+        request.check_fields()?;
+        let constraint = request.constraint()?;
+        let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
+        let upstream = Arc::clone(&api.upstream.borrow());
+        let wanted = request.max_tokens.unwrap_or(u64::MAX);
+        let room = upstream.context_length.map_or(u64::MAX, |context| context.saturating_sub(ids.len() as u64));
+        if let Some(context) = upstream.context_length.filter(|_| room == 0) {
+            return Err(RequestError::TooLong(error::prompt_too_long(ids.len(), context)));
+        }
+        let body = request.body();
+        let sampling = |sampling: &mut MemberWriter<'_>| {
+            match wanted.min(room) {
+                // without this member /generate would apply its own default, which is small
+                u64::MAX => sampling.put("max_new_tokens", b"null"),
+                tokens => sampling.put("max_new_tokens", tokens.to_string().as_bytes()),
+            }
+            if !chat.reading.skip_special {
+                sampling.put("skip_special_tokens", b"false");
+            }
+            if let Some(schema) = &constraint {
+                sampling.put("json_schema", schema.as_bytes());
+            }
+            body.write_sampling(sampling, &model.defaults);
+        };
+        let members = |members: &mut MemberWriter<'_>| {
+            // any model name is accepted, so only the served name may be followed by an adapter
+            let adapter = request.model.strip_prefix(&*upstream.model).and_then(|rest| rest.strip_prefix(':'));
+            body.write_top_level(members, adapter.filter(|adapter| !adapter.is_empty()));
+            if model.has_reasoning_parser && !request.conversation.disables_thinking() {
+                members.put_require_reasoning();
+            }
+            if request.stream {
+                members.put("stream", b"true");
+            }
+            if request.includes_logprobs {
+                members.put("return_logprob", b"true");
+                members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
+            } else if request.stream && upstream.loses_ids() {
+                members.put("return_logprob", b"true");
+            }
+        };
+        let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
+        let encoder = Box::new(self.encoder(&model, chat.reading.clone(), ids.len()));
+        Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
+    }
+
+    fn failed_stream(&self, error: &RequestError) -> Option<String> {
+        let RequestError::TooLong(message) = error else { return None };
+        if !self.request.stream {
+            return None;
+        }
+        let model = self.api.chats.model(&self.request.conversation).ok()?;
+        let mut encoder = self.encoder(&model, ParseOptions::default(), 0);
+        let mut events = String::new();
+        encoder.begin(&mut events);
+        encoder.fail(&error::error(StatusCode::BAD_REQUEST, message), &mut events);
+        Some(events)
+    }
+
+    fn forwarded_chat(&self, session: Option<&Session>) -> Option<ForwardedChat> {
+        self.api.chats.forwarded_chat(&self.request.conversation, session)
+    }
+}
+
+impl DecodedResponses {
+    /// The encoder of a reply to a prompt of this many tokens.
+    fn encoder(&self, model: &ChatModel, options: ParseOptions, prompt_tokens: usize) -> ResponseEncoder {
+        let request = &self.request;
+        let stops = Stops { strings: request.stops.strings.clone(), ids: request.stops.ids.clone() };
+        ResponseEncoder::new(ResponseContext {
+            reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops },
+            tools: Arc::clone(&request.tools),
+            id: rid::fresh(),
+            model: request.model.clone(),
+            created: seconds_since_1970(),
+            echo: request.echo(&sampling_defaults(&model.defaults)),
+            prompt_tokens: prompt_tokens as u64,
+            includes_encrypted_reasoning: request.includes_encrypted_reasoning,
+            includes_logprobs: request.includes_logprobs,
+            completes_at_length: request.is_codex,
+        })
+    }
+}

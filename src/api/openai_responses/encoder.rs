@@ -1,0 +1,262 @@
+//! Encodes a response, whole or as a stream of events.
+
+use std::time::Duration;
+
+use super::error;
+use super::items::{Item, ItemKind, Status};
+use super::response::{ResponseContext, ResponseState};
+use super::tools::custom_input;
+use crate::api::openai::Usage;
+use crate::api::{ApiError, EncodedReply, ReplyEncoder};
+use crate::chat::quoted;
+use crate::chat::reply_stream::ReplyStream;
+use crate::error::BoxError;
+use crate::generation::update::SequenceUpdate;
+use crate::parse::Event;
+
+/// The time without an event after which a stream sends `response.in_progress`. Clients give up on streams without events.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Encodes a response.
+#[derive(Debug)]
+pub(super) struct ResponseEncoder {
+    context: ResponseContext,
+    reply: ReplyStream,
+    /// The number of the next event.
+    sequence_number: u64,
+    /// The items that have ended, as JSON texts.
+    output: Vec<String>,
+    /// The item that has begun and has not ended.
+    open: Option<Item>,
+    /// The number of tool calls so far.
+    calls: usize,
+    /// The number of tokens so far.
+    tokens: usize,
+    /// The status and the usage, once the response has ended.
+    end: Option<(Status, Usage)>,
+    /// The last event has been written.
+    has_ended: bool,
+}
+
+impl ResponseEncoder {
+    /// An encoder at the beginning of a reply.
+    pub(super) fn new(context: ResponseContext) -> Self {
+        Self {
+            reply: ReplyStream::new(&context.reader),
+            context,
+            sequence_number: 0,
+            output: Vec::new(),
+            open: None,
+            calls: 0,
+            tokens: 0,
+            end: None,
+            has_ended: false,
+        }
+    }
+
+    /// Appends an event. `members` are its other members, as JSON text.
+    fn write_event(&mut self, kind: &str, members: &str, out: &mut String) {
+        let number = itoa::Buffer::new().format(self.sequence_number).to_owned();
+        out.extend(["event: ", kind, "\ndata: {\"type\":\"", kind, "\",\"sequence_number\":", &number, ",", members]);
+        out.push_str("}\n\n");
+        self.sequence_number += 1;
+    }
+
+    /// Appends an event with the response.
+    fn write_response(&mut self, kind: &str, state: ResponseState<'_>, out: &mut String) {
+        let members = format!("\"response\":{}", self.context.json(state));
+        self.write_event(kind, &members, out);
+    }
+
+    /// Appends an event of the open item. `members` are those after the ids, as JSON text.
+    fn write_item_event(&mut self, kind: &str, members: &str, out: &mut String) {
+        let Some(item) = &self.open else { return };
+        let members = format!("\"item_id\":{},\"output_index\":{},{members}", quoted(&item.id), self.output.len());
+        self.write_event(kind, &members, out);
+    }
+
+    /// Begins an item.
+    fn begin_item(&mut self, kind: ItemKind, update: &SequenceUpdate<'_>, out: &mut String) {
+        let at = self.output.len();
+        let item = self.context.item(kind, at, self.context.turn_key(update));
+        let added = format!("\"output_index\":{at},\"item\":{}", item.json(Status::InProgress));
+        self.write_event("response.output_item.added", &added, out);
+        let part = item.kind.part("");
+        self.open = Some(item);
+        if let Some(part) = part {
+            self.write_item_event("response.content_part.added", &format!("\"content_index\":0,\"part\":{part}"), out);
+        }
+    }
+
+    /// Appends text to the open item.
+    fn push_text(&mut self, text: &str, out: &mut String) {
+        let Some(item) = &mut self.open else { return };
+        item.text.push_str(text);
+        let text = quoted(text);
+        match item.kind {
+            ItemKind::Reasoning(_) => {
+                let members = format!("\"content_index\":0,\"delta\":{text}");
+                self.write_item_event("response.reasoning_text.delta", &members, out);
+            }
+            ItemKind::Message(_) => {
+                let members = format!("\"content_index\":0,\"delta\":{text},\"logprobs\":[]");
+                self.write_item_event("response.output_text.delta", &members, out);
+            }
+            ItemKind::Function(_) => {
+                self.write_item_event("response.function_call_arguments.delta", &format!("\"delta\":{text}"), out);
+            }
+            // the input is known once the arguments are complete
+            ItemKind::Custom(_) => {}
+        }
+    }
+
+    /// Ends the open item.
+    fn end_item(&mut self, status: Status, out: &mut String) {
+        let Some(Item { kind, text, .. }) = self.open.clone() else { return };
+        let part = kind.part(&text);
+        let text = quoted(&text);
+        match &kind {
+            ItemKind::Reasoning(_) => {
+                let members = format!("\"content_index\":0,\"text\":{text}");
+                self.write_item_event("response.reasoning_text.done", &members, out);
+            }
+            ItemKind::Message(_) => {
+                let members = format!("\"content_index\":0,\"text\":{text},\"logprobs\":[]");
+                self.write_item_event("response.output_text.done", &members, out);
+            }
+            ItemKind::Function(names) => {
+                let members = format!("\"name\":{},\"arguments\":{text}", quoted(&names.tool.name));
+                self.write_item_event("response.function_call_arguments.done", &members, out);
+            }
+            ItemKind::Custom(_) => {
+                let input = self.open.as_ref().map(|item| quoted(&custom_input(&item.text))).unwrap_or_default();
+                self.write_item_event("response.custom_tool_call_input.delta", &format!("\"delta\":{input}"), out);
+                self.write_item_event("response.custom_tool_call_input.done", &format!("\"input\":{input}"), out);
+            }
+        }
+        if let Some(part) = part {
+            self.write_item_event("response.content_part.done", &format!("\"content_index\":0,\"part\":{part}"), out);
+        }
+        let Some(item) = self.open.take().map(|item| item.json(status)) else { return };
+        let members = format!("\"output_index\":{},\"item\":{item}", self.output.len());
+        self.write_event("response.output_item.done", &members, out);
+        self.output.push(item);
+    }
+
+    /// Appends the text of a message or of reasoning. Begins an item unless one of this kind is open.
+    fn write_text(&mut self, kind: ItemKind, text: &str, update: &SequenceUpdate<'_>, out: &mut String) {
+        if self.open.as_ref().is_none_or(|item| item.kind.prefix() != kind.prefix()) {
+            self.end_item(Status::Completed, out);
+            self.begin_item(kind, update, out);
+        }
+        self.push_text(text, out);
+    }
+
+    fn write(&mut self, event: &Event, update: &SequenceUpdate<'_>, out: &mut String) {
+        match event {
+            Event::Reasoning(text) => {
+                let kind = self.context.reasoning(self.context.turn_key(update));
+                self.write_text(kind, text, update, out);
+            }
+            Event::Content(text) => self.write_text(ItemKind::Message("[]".to_owned()), text, update, out),
+            Event::Call(call) => {
+                self.end_item(Status::Completed, out);
+                let kind = self.context.call(call, self.calls, update);
+                self.calls += 1;
+                self.begin_item(kind, update, out);
+                self.push_text(&call.arguments, out);
+                self.end_item(Status::Completed, out);
+            }
+        }
+    }
+}
+
+impl ReplyEncoder for ResponseEncoder {
+    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+        let [update] = updates else { return Err("the engine's reply does not have one sequence".into()) };
+        let context = &self.context;
+        let message = context.reader.message(&update.ids, update.finish)?;
+        let status = match context.status(update) {
+            Ok(status) => status,
+            Err(error) => return Ok(Err(error)),
+        };
+        let key = context.turn_key(update);
+        let mut items = Vec::new();
+        items.extend(message.reasoning.map(|text| (context.reasoning(key), text)));
+        if !message.content.is_empty() {
+            items.push((ItemKind::Message("[]".to_owned()), message.content));
+        }
+        let calls = message.calls.into_iter().enumerate();
+        items.extend(calls.map(|(at, call)| (context.call(&call, at, update), call.arguments)));
+        let last = items.len().saturating_sub(1);
+        let items = items.into_iter().enumerate().map(|(at, (kind, text))| {
+            let item = Item { text, ..context.item(kind, at, key) };
+            item.json(if at == last { status } else { Status::Completed })
+        });
+        let output: Vec<String> = items.collect();
+        let mut usage = Usage::default();
+        usage.add(update, 1);
+        Ok(Ok(context.json(ResponseState { status, output: &output, error: None, usage: Some(usage) })))
+    }
+
+    fn begin(&mut self, out: &mut String) {
+        let state = ResponseState { status: Status::InProgress, output: &[], error: None, usage: None };
+        self.write_response("response.created", state, out);
+        self.write_response("response.in_progress", state, out);
+    }
+
+    fn keepalive_interval(&self) -> Option<Duration> {
+        Some(KEEPALIVE_INTERVAL)
+    }
+
+    fn keepalive(&mut self, out: &mut String) {
+        let state = ResponseState { status: Status::InProgress, output: &[], error: None, usage: None };
+        self.write_response("response.in_progress", state, out);
+    }
+
+    fn encoded_tokens(&self, _index: usize) -> usize {
+        self.tokens
+    }
+
+    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+        if update.index > 0 || self.end.is_some() || self.has_ended {
+            return Ok(());
+        }
+        self.tokens = update.tokens;
+        for event in self.reply.push(&self.context.reader, &update.ids, update.finish)? {
+            self.write(&event, update, out);
+        }
+        if update.finish.is_some() {
+            let mut usage = Usage::default();
+            usage.add(update, 1);
+            match self.context.status(update) {
+                Ok(status) => {
+                    self.end_item(status, out);
+                    self.end = Some((status, usage));
+                }
+                Err(error) => self.fail(&error, out),
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        self.end_item(Status::Incomplete, out);
+        let error = error::of_response(error);
+        let usage = Usage { prompt: self.context.prompt_tokens, completion: self.tokens as u64, ..Usage::default() };
+        let output = std::mem::take(&mut self.output);
+        let state = ResponseState { status: Status::Failed, output: &output, error: Some(&error), usage: Some(usage) };
+        self.write_response("response.failed", state, out);
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        let Some((status, usage)) = self.end.take().filter(|_| !self.has_ended) else { return };
+        self.has_ended = true;
+        let kind = if status == Status::Incomplete { "response.incomplete" } else { "response.completed" };
+        let output = std::mem::take(&mut self.output);
+        self.write_response(kind, ResponseState { status, output: &output, error: None, usage: Some(usage) }, out);
+    }
+}

@@ -1,0 +1,123 @@
+//! Errors in the format of OpenAI's SDKs, `{"error":{…}}`.
+//!
+//! Clients decide by the status and the code: agents compact the conversation at `context_length_exceeded`.
+
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::api::openai::error::OpenAiError;
+use crate::api::{ApiError, to_json};
+use crate::json::Value;
+
+/// The code of a prompt that is too long.
+const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
+
+/// The code of a failed generation.
+const SERVER_ERROR: &str = "server_error";
+
+/// Words in messages that mean a prompt that is too long.
+const OVERFLOWS: [&str; 3] = ["maximum context length", "context length", "maximum allowed length"];
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: ErrorMember<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorMember<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<&'static str>,
+    code: Option<&'static str>,
+}
+
+/// The error for a status and a message.
+pub(super) fn error(status: StatusCode, message: impl Into<String>) -> ApiError {
+    let OpenAiError { status, message } = OpenAiError::new(status, message);
+    let overflows = status.is_client_error() && OVERFLOWS.iter().any(|words| message.contains(words));
+    let (kind, code) = match status {
+        _ if overflows => ("invalid_request_error", Some(CONTEXT_LENGTH_EXCEEDED)),
+        StatusCode::UNAUTHORIZED => ("authentication_error", None),
+        StatusCode::FORBIDDEN => ("permission_error", None),
+        StatusCode::TOO_MANY_REQUESTS => ("rate_limit_error", Some("rate_limit_exceeded")),
+        status if status.is_client_error() => ("invalid_request_error", None),
+        _ => (SERVER_ERROR, Some(SERVER_ERROR)),
+    };
+    let param = overflows.then_some("input");
+    ApiError { status, body: to_json(&ErrorBody { error: ErrorMember { message: &message, kind, param, code } }) }
+}
+
+/// The message for a prompt that leaves no room for a reply.
+pub(super) fn prompt_too_long(tokens: usize, context: u64) -> String {
+    format!("the input has {tokens} tokens, and the model's maximum context length is {context} tokens")
+}
+
+/// The error for a generation that the engine aborted, for example for an update of its weights. Clients retry it.
+pub(super) fn aborted() -> ApiError {
+    error(StatusCode::SERVICE_UNAVAILABLE, "the engine aborted the generation; try again")
+}
+
+/// Converts an error reply of the engine to a /generate request.
+pub(super) fn from_engine(status: StatusCode, body: &[u8]) -> ApiError {
+    let OpenAiError { status, message } = OpenAiError::from_engine(status, body);
+    error(status, message)
+}
+
+/// Converts the `error` member of an event of a /generate stream.
+pub(super) fn from_event(text: &str) -> ApiError {
+    let OpenAiError { status, message } = OpenAiError::from_event(text);
+    error(status, message)
+}
+
+/// The member `error` of a failed response, as JSON text.
+pub(super) fn of_response(error: &ApiError) -> String {
+    let body = Value::parse(error.body.as_bytes()).unwrap_or_default();
+    let member = |name: &str| body.get("error").and_then(|error| error.get(name)).and_then(Value::as_str);
+    let code = member("code").unwrap_or(if error.status.is_client_error() { "invalid_prompt" } else { SERVER_ERROR });
+    let message = member("message").unwrap_or("the generation failed");
+    to_json(&serde_json::json!({ "code": code, "message": message }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_types_and_codes_that_clients_look_for() {
+        for (status, message, expected_status, expected, code) in [
+            (
+                400,
+                "no",
+                400,
+                r#"{"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}}"#,
+                "invalid_prompt",
+            ),
+            (
+                422,
+                "no",
+                400,
+                r#"{"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}}"#,
+                "invalid_prompt",
+            ),
+            (
+                502,
+                "gone",
+                502,
+                r#"{"error":{"message":"gone","type":"server_error","param":null,"code":"server_error"}}"#,
+                "server_error",
+            ),
+            (
+                400,
+                "longer than the maximum context length",
+                400,
+                r#"{"error":{"message":"longer than the maximum context length","type":"invalid_request_error","param":"input","code":"context_length_exceeded"}}"#,
+                "context_length_exceeded",
+            ),
+        ] {
+            let error = error(StatusCode::from_u16(status).unwrap(), message);
+            assert_eq!((error.status.as_u16(), &*error.body), (expected_status, expected));
+            assert!(of_response(&error).contains(code), "{}", of_response(&error));
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Converts input items to the messages of a conversation.
+//!
+//! Ids, statuses, phases, annotations and logprobs of items are not part of the conversation.
+
+use super::tools::{ToolName, Tools, custom_arguments};
+use crate::api::body::invalid;
+use crate::api::skipped::Skipped;
+use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::system_messages::fold_system_messages;
+use crate::chat::turn_key::TurnKey;
+use crate::chat::{RequestError, dumps};
+use crate::json::Value;
+
+/// The name under which calls of the hosted local shell are shown.
+const LOCAL_SHELL: &str = "local_shell";
+
+/// The roles that the template of the model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TemplateRoles {
+    /// It shows system messages between other messages.
+    pub(super) shows_system_messages: bool,
+    /// It has the role `developer`.
+    pub(super) has_developer_role: bool,
+}
+
+/// Adds the tools of the items `additional_tools` of an input.
+///
+/// # Errors
+/// [`RequestError::Invalid`].
+pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut Skipped) -> Result<(), RequestError> {
+    for (at, item) in input.as_array().unwrap_or_default().iter().enumerate() {
+        if kind(item) == "additional_tools" {
+            tools.add(item.get("tools"), &format!("input[{at}].tools"), skipped)?;
+        }
+    }
+    Ok(())
+}
+
+/// Converts `instructions` and `input`.
+///
+/// # Errors
+/// [`RequestError`].
+pub(super) fn messages(
+    instructions: Option<String>,
+    input: Value,
+    roles: TemplateRoles,
+    (tools, skipped): (&Tools, &mut Skipped),
+) -> Result<Vec<Message>, RequestError> {
+    let mut reader = InputReader { roles, tools, skipped, messages: Vec::new(), reply: None, shells: Vec::new() };
+    let instructions = instructions.filter(|text| !text.is_empty());
+    reader.messages.extend(instructions.map(|text| Message::of("system", text)));
+    match input {
+        Value::String(text) => reader.messages.push(Message::of("user", text)),
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                reader.item(item, &format!("input[{at}]"))?;
+            }
+        }
+        _ => return Err(invalid("input must be a string or a list of items")),
+    }
+    reader.end_reply();
+    let messages = join_leading_system_messages(reader.messages);
+    Ok(if roles.shows_system_messages { messages } else { fold_system_messages(messages) })
+}
+
+/// Joins the system messages before the first other message, because many templates accept one only.
+fn join_leading_system_messages(mut messages: Vec<Message>) -> Vec<Message> {
+    let leading = messages.iter().take_while(|message| message.role == "system").count();
+    if leading > 1 {
+        let texts: Vec<String> = messages.drain(..leading).map(|message| message.text().into_owned()).collect();
+        messages.insert(0, Message::of("system", texts.join("\n\n")));
+    }
+    messages
+}
+
+/// Reads the items of an input.
+struct InputReader<'a> {
+    roles: TemplateRoles,
+    tools: &'a Tools,
+    skipped: &'a mut Skipped,
+    messages: Vec<Message>,
+    /// The assistant message of the items before the current one.
+    reply: Option<Reply>,
+    /// The item ids of calls of the local shell, with their call ids. Outputs name either.
+    shells: Vec<(String, String)>,
+}
+
+/// An assistant message whose items are being read.
+struct Reply {
+    message: Message,
+    /// The key of the turn that sampled it, if an item carries it.
+    key: Option<TurnKey>,
+}
+
+impl InputReader<'_> {
+    fn item(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
+        if !matches!(item, Value::Object(_)) {
+            return Err(invalid(format!("{place} must be an object")));
+        }
+        match kind(item) {
+            "message" => self.message(item, place)?,
+            "" if item.get("role").is_some() => self.message(item, place)?,
+            "reasoning" => self.reasoning(item),
+            "function_call" => {
+                let arguments = text_of(item, "arguments").unwrap_or("{}").to_owned();
+                self.call(item, place, arguments)?;
+            }
+            "custom_tool_call" => {
+                self.call(item, place, custom_arguments(text_of(item, "input").unwrap_or_default()))?;
+            }
+            "local_shell_call" => self.local_shell_call(item),
+            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
+                self.output(item, place)?;
+            }
+            // read by `add_tools`
+            "additional_tools" => {}
+            "compaction" | "context_compaction" => {
+                let text = text_of(item, "encrypted_content").or_else(|| text_of(item, "summary"));
+                self.tagged("compaction", "", text.unwrap_or_default());
+            }
+            "agent_message" => {
+                let texts = self.texts(item.get("content"), &format!("{place}.content"))?;
+                let attributes = ["author", "recipient"].into_iter().filter_map(|name| {
+                    let value = text_of(item, name)?;
+                    Some(format!(" {name}=\"{}\"", value.replace(['"', '<', '>', '\n'], " ")))
+                });
+                self.tagged("agent_message", &attributes.collect::<String>(), &texts.join("\n"));
+            }
+            "item_reference" => {
+                return Err(invalid(format!("{place}: item_reference needs stored items, and tokentap stores none; send the item")));
+            }
+            "" => return Err(invalid(format!("{place}.type must be a string"))),
+            other => self.skipped.add(other)?,
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
+        let content = item.get("content");
+        let texts = self.texts(content, &format!("{place}.content"))?;
+        let role = match text_of(item, "role") {
+            Some("assistant") => {
+                let is_list = matches!(content, Some(Value::Array(_)));
+                let texts = texts.into_iter().filter(|text| !is_list || !text.is_empty());
+                self.reply(item, false).texts.extend(texts);
+                return Ok(());
+            }
+            Some("developer") if self.roles.has_developer_role => "developer",
+            Some("system" | "developer") => "system",
+            Some("user") => "user",
+            _ => return Err(invalid(format!("{place}.role must be user, assistant, system or developer"))),
+        };
+        self.end_reply();
+        if role == "user" {
+            self.messages.push(Message::of_parts(role, texts));
+        } else if texts.iter().any(|text| !text.is_empty()) {
+            self.messages.push(Message::of(role, texts.join("\n")));
+        }
+        Ok(())
+    }
+
+    /// The texts of a string or of a list of parts.
+    fn texts(&mut self, content: Option<&Value>, place: &str) -> Result<Vec<String>, RequestError> {
+        match content {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::String(text)) => Ok(vec![text.clone()]),
+            Some(Value::Array(parts)) => {
+                let mut texts = Vec::with_capacity(parts.len());
+                for part in parts {
+                    let text = text_of(part, "text").or_else(|| text_of(part, "refusal"));
+                    match (kind(part), text) {
+                        ("input_text" | "output_text" | "text" | "refusal" | "summary_text", Some(text)) => {
+                            texts.push(text.to_owned());
+                        }
+                        (kind @ ("input_image" | "input_file" | "input_audio" | "computer_screenshot"), _) => {
+                            return Err(RequestError::Unsupported(format!("a part of type {kind:?}")));
+                        }
+                        (kind, _) => self.skipped.add(kind)?,
+                    }
+                }
+                Ok(texts)
+            }
+            Some(_) => Err(invalid(format!("{place} must be a string or a list of parts"))),
+        }
+    }
+
+    fn reasoning(&mut self, item: &Value) {
+        let texts = |name: &str| -> Vec<&str> {
+            let parts = item.get(name).and_then(Value::as_array).unwrap_or_default();
+            parts.iter().filter_map(|part| text_of(part, "text")).filter(|text| !text.is_empty()).collect()
+        };
+        let content = texts("content");
+        let text = if content.is_empty() { texts("summary") } else { content }.join("\n");
+        let message = self.reply(item, true);
+        if !text.is_empty() {
+            message.reasoning.get_or_insert_default().push_str(&text);
+        }
+    }
+
+    fn call(&mut self, item: &Value, place: &str, arguments: String) -> Result<(), RequestError> {
+        let name = ToolName::of(item).ok_or_else(|| invalid(format!("{place}.name must be a string")))?;
+        let name = self.tools.shown_name(&name);
+        let id = text_of(item, "call_id").map(str::to_owned);
+        self.reply(item, false).calls.push(MessageToolCall { id, name, arguments });
+        Ok(())
+    }
+
+    fn local_shell_call(&mut self, item: &Value) {
+        let arguments = item.get("action").map_or_else(|| "{}".to_owned(), dumps);
+        let id = text_of(item, "call_id").or_else(|| text_of(item, "id")).map(str::to_owned);
+        self.shells.extend(text_of(item, "id").map(str::to_owned).zip(id.clone()));
+        self.reply(item, false).calls.push(MessageToolCall { id, name: LOCAL_SHELL.to_owned(), arguments });
+    }
+
+    fn output(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
+        self.end_reply();
+        let mut texts = match item.get("output") {
+            Some(output @ Value::Object(_)) => vec![dumps(output)],
+            output => self.texts(output, &format!("{place}.output"))?,
+        };
+        if texts.is_empty() {
+            texts.push(String::new());
+        }
+        let id = text_of(item, "call_id").or_else(|| {
+            let id = text_of(item, "id")?;
+            Some(self.shells.iter().find(|(item, _)| item == id).map_or(id, |(_, call)| call))
+        });
+        let id = id.unwrap_or_default().to_owned();
+        self.messages.push(Message { tool_call_id: Some(id), ..Message::of_parts("tool", texts) });
+        Ok(())
+    }
+
+    /// Appends a user message for an item that chat templates do not know.
+    fn tagged(&mut self, tag: &str, attributes: &str, text: &str) {
+        self.end_reply();
+        self.messages.push(Message::of("user", format!("<{tag}{attributes}>\n{text}\n</{tag}>")));
+    }
+
+    /// The assistant message of an item. It is a new one if the item is of another reply than the items before it: their keys differ, or the
+    /// item is reasoning, with which a reply begins.
+    fn reply(&mut self, item: &Value, is_reasoning: bool) -> &mut Message {
+        let key = key(item);
+        let continues = self.reply.as_ref().is_some_and(|reply| match (key, reply.key) {
+            (Some(key), Some(other)) => key == other,
+            _ => !is_reasoning,
+        });
+        if !continues {
+            self.end_reply();
+        }
+        let reply = self.reply.get_or_insert_with(|| Reply { message: Message::of_parts("assistant", Vec::new()), key });
+        reply.key = reply.key.or(key);
+        &mut reply.message
+    }
+
+    /// Appends the assistant message whose items have been read.
+    fn end_reply(&mut self) {
+        let Some(Reply { mut message, key }) = self.reply.take() else { return };
+        message.in_parts = message.texts.len() > 1;
+        message.turn_keys.extend(key);
+        self.messages.push(message);
+    }
+}
+
+/// The key of the turn that sampled an item.
+fn key(item: &Value) -> Option<TurnKey> {
+    let in_content = text_of(item, "encrypted_content").and_then(TurnKey::parse);
+    let in_call = || text_of(item, "call_id").and_then(TurnKey::in_call_id);
+    in_content.or_else(in_call).or_else(|| text_of(item, "id").and_then(TurnKey::in_item_id))
+}
+
+/// `type` of an item or part; empty if it has none.
+fn kind(item: &Value) -> &str {
+    text_of(item, "type").unwrap_or_default()
+}
+
+fn text_of<'a>(item: &'a Value, name: &str) -> Option<&'a str> {
+    item.get(name).and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(items: &str) -> Vec<Message> {
+        let (tools, mut skipped) = (Tools::default(), Skipped::new(false));
+        let roles = TemplateRoles { shows_system_messages: true, has_developer_role: false };
+        messages(None, Value::parse(items.as_bytes()).unwrap(), roles, (&tools, &mut skipped)).unwrap()
+    }
+
+    fn roles(items: &str) -> String {
+        read(items).iter().map(|message| format!("{}{} ", &message.role[..1], message.calls.len())).collect()
+    }
+
+    #[test]
+    fn items_of_one_reply_become_one_message() {
+        let call = |key: &TurnKey| format!(r#"{{"type":"function_call","call_id":"{}","name":"f"}}"#, key.call_id(0));
+        let (one, two) = (TurnKey::of("one", 0), TurnKey::of("two", 0));
+        let said = |id: String| format!(r#"{{"type":"message","role":"assistant","id":"{id}","content":"x"}}"#);
+        for (items, expected) in [
+            (r#"[{"role":"user","content":"x"}]"#.to_owned(), "u0 "),
+            (r#"[{"type":"reasoning"},{"role":"assistant","content":"x"},{"type":"function_call","name":"f"}]"#.to_owned(), "a1 "),
+            (r#"[{"role":"assistant","content":"x"},{"type":"reasoning"},{"role":"assistant","content":"x"}]"#.to_owned(), "a0 a0 "),
+            (format!("[{},{}]", call(&one), call(&two)), "a1 a1 "),
+            (format!("[{},{}]", call(&one), call(&one)), "a2 "),
+            (format!("[{},{}]", said(one.item_id("msg", 0)), call(&one)), "a1 "),
+            (format!("[{},{}]", said(one.item_id("msg", 0)), said(two.item_id("msg", 0))), "a0 a0 "),
+            // an item of another server may join
+            (format!("[{},{}]", said("msg_1".to_owned()), call(&one)), "a1 "),
+        ] {
+            assert_eq!(roles(&items), expected, "{items}");
+        }
+    }
+
+    #[test]
+    fn leading_system_messages_are_joined() {
+        let messages = read(
+            r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"input_text","text":"b"}]},{"role":"user","content":"u"},{"role":"developer","content":"c"}]"#,
+        );
+        let shown: Vec<(&str, String)> =
+            messages.iter().map(|message| (&*message.role, message.text().into_owned())).collect();
+        assert_eq!(shown, [("system", "a\n\nb".to_owned()), ("user", "u".to_owned()), ("system", "c".to_owned())]);
+    }
+
+    #[test]
+    fn members_that_are_not_part_of_the_conversation_do_not_change_the_digest() {
+        let plain = r#"[{"role":"user","content":"u"},{"type":"message","role":"assistant","content":"x"},
+            {"type":"function_call","call_id":"c","name":"f","arguments":"{\"a\": 1}"},
+            {"type":"function_call_output","call_id":"c","output":"o"}]"#;
+        let full = r#"[{"type":"message","role":"user","id":"u1","status":"completed","content":[{"type":"input_text","text":"u"}]},
+            {"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"hm"}],"encrypted_content":"blob","status":null},
+            {"type":"message","role":"assistant","id":"msg_1","phase":"final","status":"completed","content":[{"type":"output_text","text":"x","annotations":[{"a":1}],"logprobs":[1]}]},
+            {"type":"function_call","id":"fc_1","call_id":"d","name":"f","arguments":"{\"a\":1}","status":"completed"},
+            {"type":"function_call_output","id":"o1","call_id":"d","output":[{"type":"input_text","text":"o"}],"status":"completed"}]"#;
+        let digest = |items: &str| {
+            let mut calls = std::collections::HashMap::new();
+            let messages = read(items);
+            messages.iter().fold(crate::session::Digest::default(), |digest, message| {
+                let digest = message.digest(digest, &calls);
+                if message.is_assistant() {
+                    calls = message.call_indexes();
+                }
+                digest
+            })
+        };
+        assert_eq!(digest(plain), digest(full));
+    }
+}

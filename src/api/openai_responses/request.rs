@@ -1,0 +1,233 @@
+//! Decodes the body of a Responses request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+
+use super::input::{self, TemplateRoles};
+use super::tools::{Choice, Tools};
+use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
+use crate::api::openai::UNSUPPORTED;
+use crate::api::skipped::Skipped;
+use crate::chat::reply_reader::Stops;
+use crate::chat::{Conversation, RequestError, dumps, quoted};
+use crate::json::{Cursor, Object, Value};
+
+/// Members of the request that the reply repeats, with their defaults as JSON text. `temperature` and `top_p` have the model's defaults.
+const ECHOED: &[(&str, &str)] = &[
+    ("background", "false"),
+    ("instructions", "null"),
+    ("max_output_tokens", "null"),
+    ("max_tool_calls", "null"),
+    ("metadata", "{}"),
+    ("parallel_tool_calls", "true"),
+    ("previous_response_id", "null"),
+    ("prompt_cache_key", "null"),
+    ("reasoning", r#"{"effort":null,"summary":null}"#),
+    ("safety_identifier", "null"),
+    ("service_tier", "null"),
+    ("text", r#"{"format":{"type":"text"}}"#),
+    ("tool_choice", r#""auto""#),
+    ("tools", "[]"),
+    ("top_logprobs", "0"),
+    ("truncation", r#""disabled""#),
+    ("user", "null"),
+];
+
+/// The body of a Responses request, and the fields that tokentap decodes.
+#[derive(Debug)]
+pub(super) struct ResponsesRequest {
+    /// The body, unchanged.
+    pub(super) bytes: Bytes,
+    /// The spans of its members.
+    pub(super) object: Object,
+    /// `model`. The reply repeats it.
+    pub(super) model: String,
+    /// The messages, the tools, and the switches of the template.
+    pub(super) conversation: Arc<Conversation>,
+    /// The tools, with the names that the client knows.
+    pub(super) tools: Arc<Tools>,
+    /// The JSON schema of a forced call.
+    forced_call: Option<Value>,
+    /// The JSON schema of the text, as JSON text.
+    text_schema: Option<String>,
+    /// `max_output_tokens`.
+    pub(super) max_tokens: Option<u64>,
+    /// `stream`.
+    pub(super) stream: bool,
+    /// `stop` and `stop_token_ids`, which are not in OpenAI's API.
+    pub(super) stops: Stops,
+    /// `include` has `reasoning.encrypted_content`.
+    pub(super) includes_encrypted_reasoning: bool,
+    /// `include` has `message.output_text.logprobs`.
+    pub(super) includes_logprobs: bool,
+    /// The client is Codex.
+    pub(super) is_codex: bool,
+    /// The items and tools that were skipped.
+    pub(super) skipped: Skipped,
+}
+
+impl ResponsesRequest {
+    /// Decodes a body.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub(super) fn parse(
+        bytes: Bytes,
+        headers: &HeaderMap,
+        roles: TemplateRoles,
+        mut skipped: Skipped,
+    ) -> Result<Self, RequestError> {
+        let mut input = None;
+        let mut cursor = Cursor::new(&bytes);
+        let object = Object::read(&mut cursor, |key, cursor| {
+            // the longest member is parsed in the same pass
+            if key.is("input") {
+                input = Some(Value::read(cursor)?);
+                return Ok(());
+            }
+            cursor.skip().map(drop)
+        });
+        let object = object.and_then(|object| cursor.end().map(|()| object));
+        let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
+        let body = RequestBody { bytes: &bytes, object: &object };
+        check_members(&body)?;
+        let text = |name: &str| -> Result<Option<String>, RequestError> {
+            Ok(body.value(name)?.and_then(|value| value.as_str().map(str::to_owned)))
+        };
+        let Some(input) = input else { return Err(invalid("input is required")) };
+        let mut tools = Tools::default();
+        tools.add(body.value("tools")?.as_ref(), "tools", &mut skipped)?;
+        input::add_tools(&input, &mut tools, &mut skipped)?;
+        let choice = Choice::of(body.value("tool_choice")?.as_ref(), &tools)?;
+        let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped))?;
+        if messages.is_empty() {
+            return Err(invalid("input: no item has content that can be rendered"));
+        }
+        let effort = body.value("reasoning")?.and_then(|reasoning| reasoning.get("effort").cloned());
+        let effort = effort.filter(|effort| *effort != Value::Null);
+        let include = body.value("include")?.unwrap_or_default();
+        let includes = |name: &str| include.as_array().unwrap_or_default().iter().any(|item| item.as_str() == Some(name));
+        let parallel_calls = body.flag("parallel_tool_calls", true)?;
+        Ok(Self {
+            model: text("model")?.filter(|model| !model.is_empty()).unwrap_or_else(|| "default".to_owned()),
+            conversation: Arc::new(Conversation {
+                tools: tools.definitions(),
+                tool_choice: choice.tool_choice.clone(),
+                template_variables: body.template_variables(effort)?,
+                continues_last: false,
+                prompt_ids: None,
+                separates_reasoning: true,
+                has_reasoning_items: true,
+                skips_special_tokens: true,
+                keeps_stop: body.flag("no_stop_trim", false)?,
+                messages,
+            }),
+            forced_call: choice.schema(&tools, parallel_calls),
+            text_schema: text_schema(body.value("text")?.as_ref())?,
+            tools: Arc::new(tools),
+            max_tokens: max_tokens(&body)?,
+            stream: body.flag("stream", false)?,
+            stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
+            includes_encrypted_reasoning: includes("reasoning.encrypted_content"),
+            includes_logprobs: includes("message.output_text.logprobs"),
+            is_codex: is_codex(headers),
+            skipped,
+            object,
+            bytes,
+        })
+    }
+
+    /// The body and the spans of its members.
+    pub(super) fn body(&self) -> RequestBody<'_> {
+        RequestBody { bytes: &self.bytes, object: &self.object }
+    }
+
+    /// Checks that tokentap can serve all fields of the request.
+    ///
+    /// # Errors
+    /// [`RequestError::Unsupported`] with a field that only the engine's own endpoint supports.
+    pub(super) fn check_fields(&self) -> Result<(), RequestError> {
+        let body = self.body();
+        let unsupported = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
+        unsupported.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
+    }
+
+    /// The JSON schema that constrains the reply, as a JSON string.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] if a forced tool call and a schema exclude each other.
+    pub(super) fn constraint(&self) -> Result<Option<String>, RequestError> {
+        match (&self.text_schema, &self.forced_call) {
+            (Some(_), Some(_)) => Err(invalid(
+                "tool_choice forces a tool call and text.format constrains the text: a request cannot have both",
+            )),
+            (schema, forced) => Ok(schema.clone().or_else(|| forced.as_ref().map(dumps)).map(|text| quoted(&text))),
+        }
+    }
+
+    /// The members that the reply repeats, as JSON text with a leading comma. `defaults` are the sampling parameters that apply if the
+    /// request has none.
+    pub(super) fn echo(&self, defaults: &[(&'static str, String)]) -> String {
+        let body = self.body();
+        let sampling = defaults.iter().filter(|(name, _)| matches!(*name, "temperature" | "top_p"));
+        let members = ECHOED.iter().copied().chain(sampling.map(|(name, value)| (*name, value.as_str())));
+        let mut echo = String::new();
+        for (name, default) in members {
+            let value = body.raw(name).filter(|value| is_present(value));
+            let value = value.and_then(|value| std::str::from_utf8(value).ok()).unwrap_or(default);
+            echo.extend([",\"", name, "\":", value]);
+        }
+        // nothing is stored
+        echo.push_str(",\"store\":false");
+        echo
+    }
+}
+
+/// Refuses members that change the meaning of the request and are not supported.
+fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
+    for (name, hint) in [
+        ("previous_response_id", "tokentap stores no responses; send the whole conversation in input"),
+        ("conversation", "tokentap stores no conversations; send the whole conversation in input"),
+        ("background", "send the request without it"),
+        ("prompt", "tokentap stores no prompt templates; send instructions and input"),
+    ] {
+        if body.raw(name).is_some_and(is_non_default) {
+            return Err(invalid(format!("{name} is not supported: {hint}")));
+        }
+    }
+    if body.count("n")? > 1 {
+        return Err(invalid("n is not supported: a response has one reply"));
+    }
+    Ok(())
+}
+
+/// The JSON schema of `text.format`, as JSON text. `None` if the format is free text.
+fn text_schema(text: Option<&Value>) -> Result<Option<String>, RequestError> {
+    let format = text.and_then(|text| text.get("format")).filter(|format| **format != Value::Null);
+    let Some(format) = format else { return Ok(None) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(r#"{"type": "object"}"#.to_owned())),
+        Some("json_schema") => match format.get("schema") {
+            Some(schema @ Value::Object(_)) => Ok(Some(dumps(schema))),
+            _ => Err(invalid("text.format.schema must be an object")),
+        },
+        _ => Err(invalid("text.format.type must be text, json_object or json_schema")),
+    }
+}
+
+fn max_tokens(body: &RequestBody<'_>) -> Result<Option<u64>, RequestError> {
+    let Some(raw) = body.raw("max_output_tokens").filter(|raw| is_present(raw)) else { return Ok(None) };
+    let tokens = std::str::from_utf8(raw).ok().and_then(|text| text.parse().ok()).filter(|tokens| *tokens > 0);
+    tokens.map(Some).ok_or_else(|| invalid("max_output_tokens must be a whole number of at least 1"))
+}
+
+/// Whether the client is Codex. Its headers begin with names such as `codex_exec` and `codex_cli_rs`.
+fn is_codex(headers: &HeaderMap) -> bool {
+    let begins = |value: &http::HeaderValue| {
+        value.as_bytes().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"codex"))
+    };
+    headers.get("originator").is_some_and(begins) || headers.get(header::USER_AGENT).is_some_and(begins)
+}

@@ -1,0 +1,129 @@
+//! The response object, and what whole and streamed replies share.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::error;
+use super::items::{CallNames, Item, ItemKind, Status};
+use super::tools::{ToolName, Tools};
+use crate::api::ApiError;
+use crate::api::openai::{Usage, seconds_since_1970};
+use crate::chat::quoted;
+use crate::chat::reply_reader::ReplyReader;
+use crate::chat::turn_key::TurnKey;
+use crate::generation::update::SequenceUpdate;
+use crate::parse::ToolCall;
+
+/// The properties of a request that the encoding of its reply depends on.
+#[derive(Debug)]
+pub(super) struct ResponseContext {
+    /// Parses the sampled tokens.
+    pub(super) reader: ReplyReader,
+    /// The tools of the request.
+    pub(super) tools: Arc<Tools>,
+    /// The random part of the id of the response.
+    pub(super) id: Arc<str>,
+    /// `model` of the request.
+    pub(super) model: String,
+    /// The time of the request in seconds since 1970.
+    pub(super) created: u64,
+    /// The members of the request that the response repeats, as JSON text with a leading comma.
+    pub(super) echo: String,
+    /// Tokens of the prompt.
+    pub(super) prompt_tokens: u64,
+    /// Reasoning items have `encrypted_content`: the key of the turn.
+    pub(super) includes_encrypted_reasoning: bool,
+    /// Messages of whole replies have logprobs.
+    pub(super) includes_logprobs: bool,
+    /// A reply that ended by length is `completed`. Codex retries an incomplete response and then gives up.
+    pub(super) completes_at_length: bool,
+}
+
+/// The members of a response that change during its generation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ResponseState<'a> {
+    pub(super) status: Status,
+    /// The items, as JSON texts.
+    pub(super) output: &'a [String],
+    /// `error`, as JSON text.
+    pub(super) error: Option<&'a str>,
+    /// Set at the end.
+    pub(super) usage: Option<Usage>,
+}
+
+impl ResponseContext {
+    /// The response, as JSON text.
+    pub(super) fn json(&self, state: ResponseState<'_>) -> String {
+        let Self { id, created, model, echo, .. } = self;
+        let ResponseState { status, output, error, usage } = state;
+        let completed_at = (status == Status::Completed).then(|| seconds_since_1970().to_string());
+        format!(
+            "{{\"id\":\"resp_{id}\",\"object\":\"response\",\"created_at\":{created},\"completed_at\":{},\"status\":\"{}\",\"error\":{},\"incomplete_details\":{},\"model\":{}{echo},\"output\":[{}],\"usage\":{}}}",
+            completed_at.as_deref().unwrap_or("null"),
+            status.name(),
+            error.unwrap_or("null"),
+            if status == Status::Incomplete { r#"{"reason":"max_output_tokens"}"# } else { "null" },
+            quoted(model),
+            output.join(","),
+            usage.as_ref().map_or_else(|| "null".to_owned(), self::usage),
+        )
+    }
+
+    /// How a sequence ended.
+    ///
+    /// # Errors
+    /// The error that replaces the reply, if the engine failed or aborted it.
+    pub(super) fn status(&self, update: &SequenceUpdate<'_>) -> Result<Status, ApiError> {
+        if update.failed {
+            return Err(error::error(StatusCode::INTERNAL_SERVER_ERROR, "the engine failed"));
+        }
+        match update.finish {
+            Some("abort") => Err(error::aborted()),
+            Some("length") if !self.completes_at_length => Ok(Status::Incomplete),
+            _ => Ok(Status::Completed),
+        }
+    }
+
+    /// The key of the turn of a sequence. The ids of its items contain it, so that clients return it.
+    pub(super) fn turn_key(&self, update: &SequenceUpdate<'_>) -> TurnKey {
+        // a reply of an engine without request ids needs ids of its own
+        let (rid, index) = update.rid().map_or((&*self.id, 0), |rid| (rid, update.index));
+        TurnKey::of(rid, index)
+    }
+
+    /// An item without text. `at` is its index in the output.
+    pub(super) fn item(&self, kind: ItemKind, at: usize, key: TurnKey) -> Item {
+        Item { id: key.item_id(kind.prefix(), at), kind, text: String::new() }
+    }
+
+    /// The kind of reasoning items.
+    pub(super) fn reasoning(&self, key: TurnKey) -> ItemKind {
+        ItemKind::Reasoning(self.includes_encrypted_reasoning.then(|| key.to_string()))
+    }
+
+    /// The kind of the item of a call, which is the `at`th call of the reply.
+    pub(super) fn call(&self, call: &ToolCall, at: usize, update: &SequenceUpdate<'_>) -> ItemKind {
+        let call_id = self.reader.call_id(call, at, update.name());
+        match self.tools.named(&call.name) {
+            Some(tool) if tool.is_custom => ItemKind::Custom(CallNames { call_id, tool: tool.name.clone() }),
+            Some(tool) => ItemKind::Function(CallNames { call_id, tool: tool.name.clone() }),
+            None => {
+                let tool = ToolName { namespace: None, name: call.name.clone() };
+                ItemKind::Function(CallNames { call_id, tool })
+            }
+        }
+    }
+}
+
+/// `usage`, as JSON text.
+fn usage(usage: &Usage) -> String {
+    let cached = usage.cached.unwrap_or(0).min(usage.prompt);
+    format!(
+        "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{cached},\"cache_write_tokens\":0}},\"output_tokens\":{},\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}",
+        usage.prompt,
+        usage.completion,
+        usage.reasoning,
+        usage.prompt.saturating_add(usage.completion)
+    )
+}
