@@ -319,17 +319,20 @@ fn apis(parts: &Parts) -> Apis {
         counts_tokens,
     };
     let (messages, count_tokens) = (messages(false), messages(true));
-    let responses = OpenAiResponses {
+    let responses = |counts_tokens| OpenAiResponses {
         chats: Arc::clone(&chats),
         budget: parts.budget.clone(),
         upstream: upstream.clone(),
+        counts_tokens,
     };
+    let (responses, input_tokens) = (responses(false), responses(true));
     let chat = OpenAiChat { chats, budget: parts.budget.clone(), upstream: upstream.clone() };
     let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
     Apis::default()
         .with(routes::CHAT, Arc::new(chat))
         .with(routes::COMPLETIONS, Arc::new(completions))
         .with(routes::RESPONSES, Arc::new(responses))
+        .with(routes::INPUT_TOKENS, Arc::new(input_tokens))
         .with(routes::MESSAGES, Arc::new(messages))
         .with(routes::COUNT_TOKENS, Arc::new(count_tokens))
 }

@@ -2,12 +2,14 @@
 
 pub(crate) mod error;
 mod fields;
+mod logprobs;
 mod members;
 mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use fields::{FIELDS, FieldTarget, UNSUPPORTED};
+pub(crate) use logprobs::logprob_list;
 pub(crate) use members::{lora_adapter, output_constraint};
 pub(crate) use usage::{Usage, id_list, metadata};
 

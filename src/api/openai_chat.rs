@@ -1,7 +1,6 @@
 //! OpenAI's Chat Completions API.
 
 mod generate_request;
-mod logprobs;
 mod members;
 mod message;
 pub mod passthrough;

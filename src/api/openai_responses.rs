@@ -18,7 +18,7 @@ use super::body::is_present;
 use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
 use super::openai::seconds_since_1970;
 use super::skipped::Skipped;
-use super::{Api, ApiError, ApiGeneration, ApiRequest, ReplyEncoder};
+use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder};
 use crate::budget::Budget;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::model::ChatModel;
@@ -33,7 +33,7 @@ use input::TemplateRoles;
 use request::ResponsesRequest;
 use response::ResponseContext;
 
-/// `POST /v1/responses`. Cheap to clone.
+/// `POST /v1/responses` and `POST /v1/responses/input_tokens`. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct OpenAiResponses {
     /// Prepares the prompts.
@@ -42,6 +42,8 @@ pub struct OpenAiResponses {
     pub budget: Budget,
     /// The capabilities of the engine.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
+    /// Requests are answered with the number of tokens of their prompt.
+    pub counts_tokens: bool,
 }
 
 /// A decoded request.
@@ -54,6 +56,10 @@ struct DecodedResponses {
 impl Api for OpenAiResponses {
     fn is_served(&self) -> bool {
         self.chats.is_served()
+    }
+
+    fn generates(&self) -> bool {
+        !self.counts_tokens
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
@@ -87,6 +93,15 @@ impl ApiRequest for DecodedResponses {
 
     fn is_long(&self, session: Option<&Session>) -> bool {
         self.api.chats.is_long(session)
+    }
+
+    fn reply(&self, session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+        self.api.counts_tokens.then(|| {
+            let Self { api, request } = self;
+            let model = api.chats.model(&request.conversation)?;
+            let tokens = api.chats.count_tokens(&model, &request.conversation, session)?;
+            Ok(Ok(format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}")))
+        })
     }
 
     fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {

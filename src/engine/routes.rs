@@ -67,6 +67,9 @@ pub(crate) const COMPLETIONS: &str = "/v1/completions";
 /// OpenAI's Responses.
 pub(crate) const RESPONSES: &str = "/v1/responses";
 
+/// Counts the tokens of a Responses request. It generates nothing.
+pub(crate) const INPUT_TOKENS: &str = "/v1/responses/input_tokens";
+
 /// Anthropic's Messages.
 pub(crate) const MESSAGES: &str = "/v1/messages";
 

@@ -127,9 +127,8 @@ impl MisdirectedRequest {
             );
         }
         match route.endpoint {
-            "/v1/responses" => Some(format!(
-                "this engine does not serve the Responses API; use Chat Completions, {} (in openai-agents: \
-                 set_default_openai_api(\"chat_completions\"))",
+            routes::RESPONSES | routes::INPUT_TOKENS => Some(format!(
+                "this engine does not serve the Responses API, and tokentap serves it only where it can read the model's tokenizer (see --tokenizer); use Chat Completions, {} (in openai-agents: set_default_openai_api(\"chat_completions\"))",
                 self.url(routes::CHAT)
             )),
             routes::MESSAGES | routes::COUNT_TOKENS => Some(format!(

@@ -49,6 +49,7 @@ mod oversize;
 mod page;
 mod recordings;
 mod replaced;
+mod responses;
 mod restart;
 mod retries;
 mod reuse;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::logprobs;
 use super::members::{MessageMember, ToolCallMember};
 use super::request::ReplyExtras;
 use super::sglext::{self, SglextOptions};
-use crate::api::openai::{Usage, id_list, metadata};
+use crate::api::openai::{Usage, id_list, logprob_list, metadata};
 use crate::api::to_json;
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
@@ -92,7 +91,10 @@ impl ReplyContext {
         let finish = if ends_with_calls { "tool_calls" } else { finish.unwrap_or("stop") };
         let matched = update.matched.filter(|_| !ends_with_calls).unwrap_or("null");
         let logprobs = match self.logprobs {
-            true => logprobs::content(self.reader.renderer.tokenizer(), &update.token_logprobs()),
+            true => {
+                let list = logprob_list(self.reader.renderer.tokenizer(), &update.token_logprobs());
+                format!("{{\"content\":{list}}}")
+            }
             false => "null".to_owned(),
         };
         out.push_str(&format!(

@@ -2,12 +2,11 @@
 
 mod choice;
 
-use super::logprobs;
 use super::members::{Delta, ToolCallMember};
 use super::reply::ReplyContext;
 use super::request::StreamOptions;
 use crate::api::openai::error::{write_done, write_event};
-use crate::api::openai::{Usage, metadata};
+use crate::api::openai::{Usage, logprob_list, metadata};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder, to_json};
 use crate::chat::quoted;
 use crate::error::BoxError;
@@ -52,7 +51,8 @@ impl ChatEncoder {
         let ReplyContext { reader, logprobs: has_logprobs, .. } = &self.context;
         let mut extras = ChunkExtras::default();
         if *has_logprobs && !update.ids.is_empty() {
-            extras.logprobs = Some(logprobs::content(reader.renderer.tokenizer(), &update.token_logprobs()));
+            let list = logprob_list(reader.renderer.tokenizer(), &update.token_logprobs());
+            extras.logprobs = Some(format!("{{\"content\":{list}}}"));
         }
         if !update.ids.is_empty() {
             extras.choice = self.context.choice_ids(update);

@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::error;
 use super::items::{Item, ItemKind, Status};
 use super::response::{ResponseContext, ResponseState};
-use super::tools::custom_input;
-use crate::api::openai::Usage;
+use crate::api::openai::{Usage, logprob_list};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
 use crate::chat::reply_stream::ReplyStream;
@@ -105,8 +104,9 @@ impl ResponseEncoder {
             ItemKind::Function(_) => {
                 self.write_item_event("response.function_call_arguments.delta", &format!("\"delta\":{text}"), out);
             }
-            // the input is known once the arguments are complete
-            ItemKind::Custom(_) => {}
+            ItemKind::Custom(_) | ItemKind::RawCustom(_) => {
+                self.write_item_event("response.custom_tool_call_input.delta", &format!("\"delta\":{text}"), out);
+            }
         }
     }
 
@@ -128,10 +128,8 @@ impl ResponseEncoder {
                 let members = format!("\"name\":{},\"arguments\":{text}", quoted(&names.tool.name));
                 self.write_item_event("response.function_call_arguments.done", &members, out);
             }
-            ItemKind::Custom(_) => {
-                let input = self.open.as_ref().map(|item| quoted(&custom_input(&item.text))).unwrap_or_default();
-                self.write_item_event("response.custom_tool_call_input.delta", &format!("\"delta\":{input}"), out);
-                self.write_item_event("response.custom_tool_call_input.done", &format!("\"input\":{input}"), out);
+            ItemKind::Custom(_) | ItemKind::RawCustom(_) => {
+                self.write_item_event("response.custom_tool_call_input.done", &format!("\"input\":{text}"), out);
             }
         }
         if let Some(part) = part {
@@ -161,10 +159,10 @@ impl ResponseEncoder {
             Event::Content(text) => self.write_text(ItemKind::Message("[]".to_owned()), text, update, out),
             Event::Call(call) => {
                 self.end_item(Status::Completed, out);
-                let kind = self.context.call(call, self.calls, update);
+                let (kind, text) = self.context.call(call, self.calls, update);
                 self.calls += 1;
                 self.begin_item(kind, update, out);
-                self.push_text(&call.arguments, out);
+                self.push_text(&text, out);
                 self.end_item(Status::Completed, out);
             }
         }
@@ -184,10 +182,14 @@ impl ReplyEncoder for ResponseEncoder {
         let mut items = Vec::new();
         items.extend(message.reasoning.map(|text| (context.reasoning(key), text)));
         if !message.content.is_empty() {
-            items.push((ItemKind::Message("[]".to_owned()), message.content));
+            let logprobs = match context.includes_logprobs {
+                true => logprob_list(context.reader.renderer.tokenizer(), &update.token_logprobs()),
+                false => "[]".to_owned(),
+            };
+            items.push((ItemKind::Message(logprobs), message.content));
         }
         let calls = message.calls.into_iter().enumerate();
-        items.extend(calls.map(|(at, call)| (context.call(&call, at, update), call.arguments)));
+        items.extend(calls.map(|(at, call)| context.call(&call, at, update)));
         let last = items.len().saturating_sub(1);
         let items = items.into_iter().enumerate().map(|(at, (kind, text))| {
             let item = Item { text, ..context.item(kind, at, key) };
@@ -258,5 +260,132 @@ impl ReplyEncoder for ResponseEncoder {
         let kind = if status == Status::Incomplete { "response.incomplete" } else { "response.completed" };
         let output = std::mem::take(&mut self.output);
         self.write_response(kind, ResponseState { status, output: &output, error: None, usage: Some(usage) }, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use http::StatusCode;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::tools::Tools;
+    use super::*;
+    use crate::api::skipped::Skipped;
+    use crate::chat::reply_reader::{ReplyReader, Stops};
+    use crate::generation::event::{EventAccess, EventKind, GenerationEvent};
+    use crate::session::ParseOptions;
+    use crate::tokenizer::Renderer;
+
+    fn encoder(renderer: &Arc<Renderer>) -> ResponseEncoder {
+        let list = r#"[{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]"#;
+        let mut tools = Tools::default();
+        let list = crate::json::Value::parse(list.as_bytes()).unwrap();
+        tools.add(Some(&list), "tools", &mut Skipped::new(false)).unwrap();
+        let options = ParseOptions { format: Some("hermes".into()), separate: true, ..ParseOptions::default() };
+        ResponseEncoder::new(ResponseContext {
+            reader: ReplyReader { renderer: Arc::clone(renderer), options, stops: Stops::default() },
+            tools: Arc::new(tools),
+            id: "r".into(),
+            model: "m".to_owned(),
+            created: 0,
+            echo: String::new(),
+            prompt_tokens: 1,
+            includes_encrypted_reasoning: true,
+            includes_logprobs: false,
+            completes_at_length: false,
+        })
+    }
+
+    fn renderer() -> Arc<Renderer> {
+        let demo = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets"));
+        Arc::new(Renderer::open(demo).unwrap())
+    }
+
+    /// The events of a stream in which each piece of tokens has the length of the next number.
+    fn stream(renderer: &Arc<Renderer>, text: &str, lengths: &[usize], keepalive: bool) -> Vec<Value> {
+        let ids = renderer.tokenizer().encode_rendered(text).unwrap();
+        let mut encoder = encoder(renderer);
+        let mut out = String::new();
+        encoder.begin(&mut out);
+        let (mut sent, mut lengths) = (0, lengths.iter().cycle());
+        while sent < ids.len() {
+            let next = (sent + lengths.next().copied().unwrap_or(1)).min(ids.len());
+            let finish = if next == ids.len() { json!({"type": "stop", "matched": 1}) } else { Value::Null };
+            let event = json!({"output_ids": ids[sent..next], "meta_info": {"id": "rid", "completion_tokens": next, "prompt_tokens": 1, "finish_reason": finish}});
+            let event = GenerationEvent::outline(Bytes::from(event.to_string()), EventAccess::Fields).unwrap();
+            let EventKind::Outputs(outputs) = &event.kind else { panic!("an object") };
+            let update = SequenceUpdate::of(&event, &outputs[0], encoder.encoded_tokens(0)).unwrap();
+            encoder.event(&update, &mut out).unwrap();
+            if keepalive {
+                encoder.keepalive(&mut out);
+            }
+            sent = next;
+        }
+        encoder.finish(&mut out);
+        let data = out.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.map(|data| serde_json::from_str(data).unwrap()).collect()
+    }
+
+    /// The items of a response. Checks that the events build them.
+    fn items(events: &[Value]) -> Vec<Value> {
+        let mut built: Vec<Value> = Vec::new();
+        let mut text = String::new();
+        for (at, event) in events.iter().enumerate() {
+            assert_eq!(event["sequence_number"], at);
+            let kind = event["type"].as_str().unwrap();
+            if kind.ends_with("item.added") {
+                text.clear();
+            } else if kind.ends_with(".delta") {
+                text.push_str(event["delta"].as_str().unwrap());
+            } else if kind.ends_with("item.done") {
+                let item = &event["item"];
+                let shown = [&item["content"][0]["text"], &item["arguments"], &item["input"]];
+                assert_eq!(shown.iter().find_map(|shown| shown.as_str()), Some(&*text), "{item}");
+                built.push(item.clone());
+            }
+        }
+        let last = &events[events.len() - 1];
+        assert_eq!((&last["type"], &last["response"]["output"]), (&json!("response.completed"), &json!(built)));
+        built
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn items_do_not_depend_on_the_pieces_of_the_stream(
+            parts in prop::collection::vec(prop_oneof![
+                Just("<think>"), Just("</think>"), Just("<tool_call>"), Just("</tool_call>"), Just("\n"), Just("It rains."),
+                Just(r#"{"name": "f", "arguments": {"a": 1}}"#), Just(r#"{"name": "c", "arguments": {"input": "é"}}"#),
+                Just(r#"<tool_call>{"name": "c", "arguments": {"x": 1}}</tool_call>"#), Just(r#"{"name": "#), Just("\u{1f327}"),
+            ], 1..9),
+            lengths in prop::collection::vec(1_usize..7, 1..5),
+            keepalive in any::<bool>(),
+        ) {
+            let renderer = renderer();
+            let text = parts.concat() + "<|im_end|>";
+            let pieces = stream(&renderer, &text, &lengths, keepalive);
+            let at_once = stream(&renderer, &text, &[usize::MAX / 2], false);
+            assert_eq!(items(&pieces), items(&at_once), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn failed_stream_ends_with_its_items_and_an_error() {
+        let renderer = renderer();
+        let mut encoder = encoder(&renderer);
+        let mut out = String::new();
+        encoder.begin(&mut out);
+        for status in [StatusCode::BAD_GATEWAY, StatusCode::BAD_REQUEST] {
+            encoder.fail(&error::error(status, "gone"), &mut out);
+            encoder.finish(&mut out);
+        }
+        assert_eq!(out.matches("event: response.failed\n").count(), 1, "{out}");
+        assert!(out.contains(r#""error":{"code":"server_error","message":"gone"}"#), "{out}");
+        assert!(!out.contains("response.completed"), "{out}");
     }
 }

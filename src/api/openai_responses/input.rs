@@ -2,6 +2,7 @@
 //!
 //! Ids, statuses, phases, annotations and logprobs of items are not part of the conversation.
 
+use super::items::RAW_CUSTOM;
 use super::tools::{ToolName, Tools, custom_arguments};
 use crate::api::body::invalid;
 use crate::api::skipped::Skipped;
@@ -106,7 +107,10 @@ impl InputReader<'_> {
                 self.call(item, place, arguments)?;
             }
             "custom_tool_call" => {
-                self.call(item, place, custom_arguments(text_of(item, "input").unwrap_or_default()))?;
+                let input = text_of(item, "input").unwrap_or_default();
+                let prefix = text_of(item, "id").and_then(|id| id.split_once('_')).map(|(prefix, _)| prefix);
+                let is_raw = prefix == Some(RAW_CUSTOM) && key(item).is_some();
+                self.call(item, place, if is_raw { input.to_owned() } else { custom_arguments(input) })?;
             }
             "local_shell_call" => self.local_shell_call(item),
             "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {

@@ -22,9 +22,14 @@ pub(super) enum ItemKind {
     Message(String),
     /// A call of a function.
     Function(CallNames),
-    /// A call of a custom tool. Its text is the arguments that the model wrote, and the client gets the input in them.
+    /// A call of a custom tool, whose text is the input.
     Custom(CallNames),
+    /// A call of a custom tool, whose text is the arguments that the model wrote, because they hold no input.
+    RawCustom(CallNames),
 }
+
+/// The prefix of the ids of [`ItemKind::RawCustom`]. By it the arguments are restored when the client returns the call.
+pub(super) const RAW_CUSTOM: &str = "ctcr";
 
 /// The id of a call, and the name of its tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +59,17 @@ impl Status {
 }
 
 impl ItemKind {
+    /// The item of a call with these arguments, and its text.
+    pub(super) fn of_call(names: CallNames, is_custom: bool, arguments: String) -> (Self, String) {
+        if !is_custom {
+            return (Self::Function(names), arguments);
+        }
+        match custom_input(&arguments) {
+            Some(input) => (Self::Custom(names), input),
+            None => (Self::RawCustom(names), arguments),
+        }
+    }
+
     /// The prefix of the ids of such items.
     pub(super) fn prefix(&self) -> &'static str {
         match self {
@@ -61,6 +77,7 @@ impl ItemKind {
             Self::Message(_) => "msg",
             Self::Function(_) => "fc",
             Self::Custom(_) => "ctc",
+            Self::RawCustom(_) => RAW_CUSTOM,
         }
     }
 
@@ -72,7 +89,7 @@ impl ItemKind {
                 "{{\"type\":\"output_text\",\"text\":{},\"annotations\":[],\"logprobs\":{logprobs}}}",
                 quoted(text)
             )),
-            Self::Function(_) | Self::Custom(_) => None,
+            Self::Function(_) | Self::Custom(_) | Self::RawCustom(_) => None,
         }
     }
 }
@@ -101,7 +118,7 @@ impl Item {
             }
             ItemKind::Message(_) => ("message", format!("\"role\":\"assistant\",\"content\":[{}]", content())),
             ItemKind::Function(names) => ("function_call", call(names, "arguments", text)),
-            ItemKind::Custom(names) => ("custom_tool_call", call(names, "input", &custom_input(text))),
+            ItemKind::Custom(names) | ItemKind::RawCustom(names) => ("custom_tool_call", call(names, "input", text)),
         };
         format!("{{\"type\":\"{kind}\",\"id\":{id},\"status\":\"{state}\",{members}}}")
     }

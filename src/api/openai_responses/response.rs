@@ -102,17 +102,15 @@ impl ResponseContext {
         ItemKind::Reasoning(self.includes_encrypted_reasoning.then(|| key.to_string()))
     }
 
-    /// The kind of the item of a call, which is the `at`th call of the reply.
-    pub(super) fn call(&self, call: &ToolCall, at: usize, update: &SequenceUpdate<'_>) -> ItemKind {
+    /// The kind and the text of the item of a call, which is the `at`th call of the reply.
+    pub(super) fn call(&self, call: &ToolCall, at: usize, update: &SequenceUpdate<'_>) -> (ItemKind, String) {
         let call_id = self.reader.call_id(call, at, update.name());
-        match self.tools.named(&call.name) {
-            Some(tool) if tool.is_custom => ItemKind::Custom(CallNames { call_id, tool: tool.name.clone() }),
-            Some(tool) => ItemKind::Function(CallNames { call_id, tool: tool.name.clone() }),
-            None => {
-                let tool = ToolName { namespace: None, name: call.name.clone() };
-                ItemKind::Function(CallNames { call_id, tool })
-            }
-        }
+        let tool = self.tools.named(&call.name);
+        let is_custom = tool.is_some_and(|tool| tool.is_custom);
+        // the model may call a tool that does not exist
+        let unknown = || ToolName { namespace: None, name: call.name.clone() };
+        let names = CallNames { call_id, tool: tool.map_or_else(unknown, |tool| tool.name.clone()) };
+        ItemKind::of_call(names, is_custom, call.arguments.clone())
     }
 }
 

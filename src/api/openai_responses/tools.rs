@@ -249,18 +249,19 @@ fn definition(name: &str, description: &str, parameters: Value, is_strict: bool)
     object([("type", "function".into()), ("function", object(members))])
 }
 
-/// The input of a call of a custom tool. The model writes it as the member `input` of an object; other arguments are the input themselves.
-pub(super) fn custom_input(arguments: &str) -> String {
+/// The input in the arguments of a call of a custom tool, which the model writes as the member `input` of an object. `None` if the arguments
+/// are anything else; then they are the input themselves.
+pub(super) fn custom_input(arguments: &str) -> Option<String> {
     match Value::parse(arguments.as_bytes()) {
-        Ok(Value::Object(members)) => match &members[..] {
-            [(name, Value::String(text))] if name == INPUT => text.clone(),
-            _ => arguments.to_owned(),
+        Ok(Value::Object(members)) => match <[(String, Value); 1]>::try_from(members) {
+            Ok([(name, Value::String(text))]) if name == INPUT => Some(text),
+            _ => None,
         },
-        _ => arguments.to_owned(),
+        _ => None,
     }
 }
 
-/// The arguments of a call of a custom tool with this input: the reverse of [`custom_input`].
+/// The arguments with this input: the reverse of [`custom_input`].
 pub(super) fn custom_arguments(input: &str) -> String {
     dumps(&object([(INPUT, input.into())]))
 }
@@ -309,10 +310,10 @@ mod tests {
     #[test]
     fn input_of_a_custom_tool_survives_the_round_trip() {
         for input in ["", "*** Begin Patch\n\"é\\\n", "{}", r#"{"input":"x"}"#] {
-            assert_eq!(custom_input(&custom_arguments(input)), input);
+            assert_eq!(custom_input(&custom_arguments(input)).as_deref(), Some(input));
         }
         for arguments in ["no JSON", "[1]", r#"{"input":1}"#, r#"{"patch":"x"}"#, r#"{"input":"x","more":1}"#] {
-            assert_eq!(custom_input(arguments), arguments);
+            assert_eq!(custom_input(arguments), None, "{arguments}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Encodes `choices[].logprobs` in OpenAI's format: the text and the bytes of each token id.
+//! Encodes logprobs in OpenAI's format: the text and the bytes of each token id.
 
 use crate::chat::quoted;
 use crate::generation::update::TokenLogprob;
 use crate::tokenizer::Tokenizer;
 
-/// The member `logprobs`: `{"content":[…]}` with an entry for each token.
+/// A JSON list with an entry for each token.
 #[must_use]
-pub(super) fn content(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> String {
-    let mut out = String::from("{\"content\":[");
+pub(crate) fn logprob_list(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> String {
+    let mut out = String::from("[");
     for (at, token) in tokens.iter().enumerate() {
         out.push_str(if at > 0 { "," } else { "" });
         write_entry_start(&mut out, tokenizer, token.id, &token.logprob);
@@ -19,7 +19,7 @@ pub(super) fn content(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> String 
         }
         out.push_str("]}");
     }
-    out.push_str("]}");
+    out.push(']');
     out
 }
 
