@@ -98,7 +98,7 @@ class Responses:
             items += calls
             items += [{"type": "function_call_output", "call_id": call["call_id"], "output": text(rng)} for call in calls]
         items.append(self.message("user", "input_text"))
-        body: dict[str, Any] = {"model": "tiny", "max_output_tokens": 1, "input": items, "store": False}
+        body: dict[str, Any] = {"model": "tiny", "max_output_tokens": 16, "input": items, "store": False}
         if rng.random() < 0.5:
             body["instructions"] = text(rng)
         if rng.random() < 0.5:

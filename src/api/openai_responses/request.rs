@@ -108,7 +108,8 @@ impl ResponsesRequest {
         let effort = body.value("reasoning")?.and_then(|reasoning| reasoning.get("effort").cloned());
         let effort = effort.filter(|effort| *effort != Value::Null);
         let include = body.value("include")?.unwrap_or_default();
-        let includes = |name: &str| include.as_array().unwrap_or_default().iter().any(|item| item.as_str() == Some(name));
+        let includes =
+            |name: &str| include.as_array().unwrap_or_default().iter().any(|item| item.as_str() == Some(name));
         let parallel_calls = body.flag("parallel_tool_calls", true)?;
         Ok(Self {
             model: text("model")?.filter(|model| !model.is_empty()).unwrap_or_else(|| "default".to_owned()),
@@ -226,8 +227,7 @@ fn max_tokens(body: &RequestBody<'_>) -> Result<Option<u64>, RequestError> {
 
 /// Whether the client is Codex. Its headers begin with names such as `codex_exec` and `codex_cli_rs`.
 fn is_codex(headers: &HeaderMap) -> bool {
-    let begins = |value: &http::HeaderValue| {
-        value.as_bytes().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"codex"))
-    };
+    let begins =
+        |value: &http::HeaderValue| value.as_bytes().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"codex"));
     headers.get("originator").is_some_and(begins) || headers.get(header::USER_AGENT).is_some_and(begins)
 }

@@ -81,7 +81,12 @@ impl Tools {
     ///
     /// # Errors
     /// [`RequestError::Invalid`].
-    pub(super) fn add(&mut self, tools: Option<&Value>, place: &str, skipped: &mut Skipped) -> Result<(), RequestError> {
+    pub(super) fn add(
+        &mut self,
+        tools: Option<&Value>,
+        place: &str,
+        skipped: &mut Skipped,
+    ) -> Result<(), RequestError> {
         let Some(tools) = tools else { return Ok(()) };
         let Some(tools) = tools.as_array() else { return Err(invalid(format!("{place} must be a list"))) };
         for (at, tool) in tools.iter().enumerate() {
@@ -215,9 +220,9 @@ impl Choice {
 fn function(tool: &Value, shown: &str) -> Value {
     let parameters = tool.get("parameters").filter(|parameters| **parameters != Value::Null).cloned();
     let empty = || object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
-    let is_strict = tool.get("strict") == Some(&Value::Bool(true));
     let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
-    definition(shown, description, parameters.unwrap_or_else(empty), is_strict)
+    let strict = tool.get("strict").filter(|strict| **strict != Value::Null).cloned();
+    definition(shown, description, parameters.unwrap_or_else(empty), strict)
 }
 
 /// A custom tool as a function with one string.
@@ -236,17 +241,13 @@ fn custom(tool: &Value, shown: &str) -> Value {
         ("properties", object([(INPUT, input)])),
         ("required", vec![INPUT.into()].into()),
     ]);
-    definition(shown, &description, parameters, false)
+    definition(shown, &description, parameters, None)
 }
 
-fn definition(name: &str, description: &str, parameters: Value, is_strict: bool) -> Value {
-    let members = [
-        ("name", name.into()),
-        ("description", description.into()),
-        ("parameters", parameters),
-        ("strict", Value::Bool(is_strict)),
-    ];
-    object([("type", "function".into()), ("function", object(members))])
+fn definition(name: &str, description: &str, parameters: Value, strict: Option<Value>) -> Value {
+    let members = [("name", name.into()), ("description", description.into()), ("parameters", parameters)];
+    let function = object(members.into_iter().chain(strict.map(|strict| ("strict", strict))));
+    object([("type", "function".into()), ("function", function)])
 }
 
 /// The input in the arguments of a call of a custom tool, which the model writes as the member `input` of an object. `None` if the arguments
@@ -293,11 +294,9 @@ mod tests {
                 {{"type":"function","name":"a__f"}},{{"type":"web_search"}},{{"type":"function","name":"a__f"}}]"#
         );
         let tools = tools(&list);
-        for (shown, expected) in [
-            ("a__f", name(Some("a"), "f")),
-            ("mcp__b__f", name(Some("mcp__b__"), "f")),
-            ("a__f_", name(None, "a__f")),
-        ] {
+        for (shown, expected) in
+            [("a__f", name(Some("a"), "f")), ("mcp__b__f", name(Some("mcp__b__"), "f")), ("a__f_", name(None, "a__f"))]
+        {
             assert_eq!(tools.named(shown).map(|tool| &tool.name), Some(&expected), "{shown}");
             assert_eq!(tools.shown_name(&expected), shown);
         }

@@ -61,9 +61,18 @@ async fn every_item_of_a_text_agent_is_part_of_the_prompt() {
     ]));
     body["tools"] = json!([function("weather"), {"type": "custom", "name": "apply_patch"}, {"type": "web_search"}]);
     let prompt = prompt(&body).await;
-    for shown in
-        ["u1", "a1", "a2", "o1", "o2", "a3", "o3", "<agent_message author=\"/root/b\" recipient=\"/root\">\nm1", "m2", "u2"]
-    {
+    for shown in [
+        "u1",
+        "a1",
+        "a2",
+        "o1",
+        "o2",
+        "a3",
+        "o3",
+        "<agent_message author=\"/root/b\" recipient=\"/root\">\nm1",
+        "m2",
+        "u2",
+    ] {
         assert!(prompt.contains(shown), "{shown} in {prompt}");
     }
     assert!(!prompt.contains("left out") && !prompt.contains("hologram") && !prompt.contains("web_search"), "{prompt}");
@@ -81,7 +90,10 @@ async fn sampling_fields_and_formats_reach_the_engine() {
         ("top_p", json!(0.5)),
         ("max_output_tokens", json!(77)),
         ("reasoning", json!({"effort": "none", "summary": "auto"})),
-        ("text", json!({"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"})),
+        (
+            "text",
+            json!({"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"}),
+        ),
         ("metadata", json!({"run": "1"})),
         ("store", json!(true)),
     ] {
@@ -91,9 +103,15 @@ async fn sampling_fields_and_formats_reach_the_engine() {
     for name in ["temperature", "top_p", "max_output_tokens", "reasoning", "text", "metadata"] {
         assert_eq!(reply[name], body[name], "{reply}");
     }
-    assert_eq!((&reply["model"], &reply["object"], &reply["status"]), (&json!("gpt-6"), &json!("response"), &json!("completed")));
+    assert_eq!(
+        (&reply["model"], &reply["object"], &reply["status"]),
+        (&json!("gpt-6"), &json!("response"), &json!("completed"))
+    );
     let params = sampling(&chat);
-    assert_eq!((&params["temperature"], &params["top_p"], &params["max_new_tokens"]), (&json!(0.25), &json!(0.5), &json!(77)));
+    assert_eq!(
+        (&params["temperature"], &params["top_p"], &params["max_new_tokens"]),
+        (&json!(0.25), &json!(0.5), &json!(77))
+    );
     assert_eq!(params["json_schema"], r#"{"type": "object"}"#);
     let thinks = chat.decode(&chat.last().prompt);
     assert!(thinks.ends_with("<think>\n\n</think>\n\n"), "effort none switches thinking off: {thinks}");

@@ -46,7 +46,10 @@ async fn invalid_requests_name_the_field() {
             let answer = chat.post(&body).await;
             assert_eq!(answer.status, 400, "{body}: {}", answer.text());
             let error = answer.json()["error"].clone();
-            assert_eq!((&error["type"], &error["code"], &error["param"]), (&json!("invalid_request_error"), &Value::Null, &Value::Null));
+            assert_eq!(
+                (&error["type"], &error["code"], &error["param"]),
+                (&json!("invalid_request_error"), &Value::Null, &Value::Null)
+            );
             assert!(error["message"].as_str().unwrap().contains(words), "{words}: {error}");
         }
     }
@@ -66,14 +69,18 @@ async fn prompt_that_does_not_fit_is_context_length_exceeded() {
     let events = events(&chat, &body, "x").await;
     assert_eq!(types(&events), ["created", "in_progress", "failed"]);
     let response = &events[2]["response"];
-    assert_eq!((&response["status"], &response["error"]["code"]), (&json!("failed"), &json!("context_length_exceeded")));
+    assert_eq!(
+        (&response["status"], &response["error"]["code"]),
+        (&json!("failed"), &json!("context_length_exceeded"))
+    );
     assert_eq!(response["id"], events[0]["response"]["id"]);
 }
 
 #[tokio::test]
 async fn part_that_is_not_supported_is_skipped_and_counted_or_refused() {
     let chat = start().await;
-    let mut body = request(json!([message("user", "Oslo?"), {"type": "hologram"}, {"type": "web_search_call", "id": "w"}]));
+    let mut body =
+        request(json!([message("user", "Oslo?"), {"type": "hologram"}, {"type": "web_search_call", "id": "w"}]));
     body["tools"] = json!([{"type": "web_search"}, function("weather")]);
     chat.say(&body, "Sun.<|im_end|>").await;
     assert_eq!(chat.demo.proxy.metric("tokentap_chat_skipped_parts_total").await, 3.0);

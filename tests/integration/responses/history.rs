@@ -62,7 +62,8 @@ async fn loop_of_an_agent_is_one_path() {
     assert_eq!(inputs[0], "*** Begin Patch\n+\"é\"\n");
     assert_eq!(inputs[1], r#"{"patch": "x"}"#);
     assert!(inputs[2].as_str().unwrap().contains(r#"{"input": x}"#), "{inputs:?}");
-    let ids: std::collections::HashSet<String> = replies.iter().flat_map(items).map(|item| item["id"].to_string()).collect();
+    let ids: std::collections::HashSet<String> =
+        replies.iter().flat_map(items).map(|item| item["id"].to_string()).collect();
     assert_eq!(ids.len(), replies.iter().map(|reply| items(reply).len()).sum::<usize>(), "ids are unique");
 }
 

@@ -30,7 +30,10 @@ fn accumulate(events: &[Value]) -> Value {
             ("in_progress", _) => assert_eq!(event["response"]["id"], first["response"]["id"]),
             ("output_item", "added") => {
                 assert!(open.is_none(), "two items are open: {event}");
-                assert_eq!((&event["output_index"], &event["item"]["status"]), (&json!(output.len()), &json!("in_progress")));
+                assert_eq!(
+                    (&event["output_index"], &event["item"]["status"]),
+                    (&json!(output.len()), &json!("in_progress"))
+                );
                 open = Some((event["item"].clone(), String::new()));
             }
             ("content_part", "added") => assert_eq!(event["part"]["text"], ""),
@@ -94,21 +97,32 @@ async fn events_of_a_response_are_in_order() {
             "output_item.done".to_owned(),
         ]
     };
-    let call = ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"];
+    let call =
+        ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"];
     let call = call.map(str::to_owned).to_vec();
     let begin = vec!["created".to_owned(), "in_progress".to_owned()];
     let end = vec!["completed".to_owned()];
     assert_eq!(types(&events), [begin, text("reasoning_text"), text("output_text"), call, end].concat());
     let response = accumulate(&events);
     let usage = &response["usage"];
-    assert_eq!(usage["total_tokens"].as_u64(), Some(usage["input_tokens"].as_u64().unwrap() + usage["output_tokens"].as_u64().unwrap()));
-    assert!(usage["input_tokens_details"]["cached_tokens"].is_u64() && usage["output_tokens_details"]["reasoning_tokens"].is_u64());
+    assert_eq!(
+        usage["total_tokens"].as_u64(),
+        Some(usage["input_tokens"].as_u64().unwrap() + usage["output_tokens"].as_u64().unwrap())
+    );
+    assert!(
+        usage["input_tokens_details"]["cached_tokens"].is_u64()
+            && usage["output_tokens_details"]["reasoning_tokens"].is_u64()
+    );
 }
 
 #[tokio::test]
 async fn streamed_response_equals_the_whole_one() {
     let chat = start().await;
-    let calls = format!("{}\n{}", call("weather", r#"{"city": "Os\"lo", "days": [1, 2.5, null]}"#), call("patch", r#"{"input": "x"}"#));
+    let calls = format!(
+        "{}\n{}",
+        call("weather", r#"{"city": "Os\"lo", "days": [1, 2.5, null]}"#),
+        call("patch", r#"{"input": "x"}"#)
+    );
     for say in [
         "It rains.<|im_end|>".to_owned(),
         "<think>\nHm.\n</think>\n\nIt rains.<|im_end|>".to_owned(),
@@ -133,8 +147,14 @@ async fn length_is_incomplete_and_for_codex_completed() {
     let whole = chat.say(&body, &long).await;
     let streamed = accumulate(&events(&chat, &body, &long).await);
     for response in [&whole, &streamed] {
-        assert_eq!((&response["status"], &response["incomplete_details"]["reason"]), (&json!("incomplete"), &json!("max_output_tokens")));
-        assert_eq!((&response["output"][0]["status"], &response["usage"]["output_tokens"]), (&json!("incomplete"), &json!(5)));
+        assert_eq!(
+            (&response["status"], &response["incomplete_details"]["reason"]),
+            (&json!("incomplete"), &json!("max_output_tokens"))
+        );
+        assert_eq!(
+            (&response["output"][0]["status"], &response["usage"]["output_tokens"]),
+            (&json!("incomplete"), &json!(5))
+        );
     }
     let mut body = with_say(&body, &long);
     body["stream"] = json!(true);

@@ -9,11 +9,13 @@ async fn namespaced_call_comes_back_with_its_namespace() {
     let chat = start().await;
     let mut body = request(json!([message("user", "Oslo?")]));
     body["tools"] = json!([{"type": "namespace", "name": "crm", "description": "x", "tools": [function("find"), {"type": "custom", "name": "note"}]}]);
-    let say = format!("{}\n{}<|im_end|>", call("crm__find", r#"{"city": "Oslo"}"#), call("crm__note", r#"{"input": "x"}"#));
+    let say =
+        format!("{}\n{}<|im_end|>", call("crm__find", r#"{"city": "Oslo"}"#), call("crm__note", r#"{"input": "x"}"#));
     let reply = chat.say(&body, &say).await;
     let prompt = chat.decode(&chat.last().prompt);
     assert!(prompt.contains("\"crm__find\"") && prompt.contains("\"crm__note\""), "{prompt}");
-    let names: Vec<Value> = items(&reply).iter().map(|item| json!([item["type"], item["namespace"], item["name"]])).collect();
+    let names: Vec<Value> =
+        items(&reply).iter().map(|item| json!([item["type"], item["namespace"], item["name"]])).collect();
     assert_eq!(json!(names), json!([["function_call", "crm", "find"], ["custom_tool_call", "crm", "note"]]));
     append(&mut body, items(&reply));
     append(&mut body, items(&reply).iter().map(|call| output(call, "rain")).collect::<Vec<_>>());
