@@ -116,6 +116,8 @@ class Responses:
 DIFFERENCES = {
     "SGLang adds members to tools that the client did not send":
         lambda prompt: prompt.replace(', "strict": false', "").replace(', "defer_loading": null', ""),
+    "SGLang writes a heading before the text of a developer":
+        lambda prompt: prompt.replace("Developer instructions:\n", ""),
     "SGLang leaves a space between a thought and the text after it":
         lambda prompt: re.sub(r"(<\|im_start\|>assistant\n(?:<think>\n.*?\n</think>\n\n)?)\s+", r"\1", prompt, flags=re.S),
 }

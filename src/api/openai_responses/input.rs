@@ -157,9 +157,7 @@ impl InputReader<'_> {
             _ => return Err(invalid(format!("{place}.role must be user, assistant, system or developer"))),
         };
         self.end_reply();
-        if role == "user" {
-            self.messages.push(Message::of_parts(role, texts));
-        } else if texts.iter().any(|text| !text.is_empty()) {
+        if role == "user" || texts.iter().any(|text| !text.is_empty()) {
             self.messages.push(Message::of_parts(role, texts));
         }
         Ok(())

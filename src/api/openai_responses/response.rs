@@ -87,7 +87,7 @@ impl ResponseContext {
 
     /// The key of the turn of a sequence. The ids of its items contain it, so that clients return it.
     pub(super) fn turn_key(&self, update: &SequenceUpdate<'_>) -> TurnKey {
-        // a reply of an engine without request ids needs ids of its own
+        // an engine without request ids: the id of the response makes the ids of the items unique
         let (rid, index) = update.rid().map_or((&*self.id, 0), |rid| (rid, update.index));
         TurnKey::of(rid, index)
     }
