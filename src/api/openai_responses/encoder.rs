@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error;
-use super::items::{Item, ItemKind, Status};
+use super::items::{CallNames, Item, ItemKind, Status};
 use super::response::{ResponseContext, ResponseState};
 use crate::api::openai::{Usage, logprob_list};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
@@ -27,6 +27,8 @@ pub(super) struct ResponseEncoder {
     output: Vec<String>,
     /// The item that has begun and has not ended.
     open: Option<Item>,
+    /// A call of a custom tool, and its arguments so far. Its item begins when the arguments are complete, because its input is a text in them.
+    custom: Option<(CallNames, String)>,
     /// The number of tool calls so far.
     calls: usize,
     /// The number of tokens so far.
@@ -46,6 +48,7 @@ impl ResponseEncoder {
             sequence_number: 0,
             output: Vec::new(),
             open: None,
+            custom: None,
             calls: 0,
             tokens: 0,
             end: None,
@@ -157,12 +160,26 @@ impl ResponseEncoder {
                 self.write_text(kind, text, update, out);
             }
             Event::Content(text) => self.write_text(ItemKind::Message("[]".to_owned()), text, update, out),
-            Event::Call(call) => {
+            Event::CallStart { name, id } => {
                 self.end_item(Status::Completed, out);
-                let (kind, text) = self.context.call(call, self.calls, update);
+                let (names, is_custom) = self.context.call(name, id.as_deref(), self.calls, update);
                 self.calls += 1;
-                self.begin_item(kind, update, out);
-                self.push_text(&text, out);
+                if is_custom {
+                    self.custom = Some((names, String::new()));
+                } else {
+                    self.begin_item(ItemKind::Function(names), update, out);
+                }
+            }
+            Event::Arguments(text) => match &mut self.custom {
+                Some((_, arguments)) => arguments.push_str(text),
+                None => self.push_text(text, out),
+            },
+            Event::CallEnd { .. } => {
+                if let Some((names, arguments)) = self.custom.take() {
+                    let (kind, text) = ItemKind::of_custom(names, arguments);
+                    self.begin_item(kind, update, out);
+                    self.push_text(&text, out);
+                }
                 self.end_item(Status::Completed, out);
             }
         }
@@ -189,7 +206,10 @@ impl ReplyEncoder for ResponseEncoder {
             items.push((ItemKind::Message(logprobs), message.content));
         }
         let calls = message.calls.into_iter().enumerate();
-        items.extend(calls.map(|(at, call)| context.call(&call, at, update)));
+        items.extend(calls.map(|(at, call)| match context.call(&call.name, call.id.as_deref(), at, update) {
+            (names, true) => ItemKind::of_custom(names, call.arguments),
+            (names, false) => (ItemKind::Function(names), call.arguments),
+        }));
         let last = items.len().saturating_sub(1);
         let items = items.into_iter().enumerate().map(|(at, (kind, text))| {
             let item = Item { text, ..context.item(kind, at, key) };

@@ -59,11 +59,8 @@ impl Status {
 }
 
 impl ItemKind {
-    /// The item of a call with these arguments, and its text.
-    pub(super) fn of_call(names: CallNames, is_custom: bool, arguments: String) -> (Self, String) {
-        if !is_custom {
-            return (Self::Function(names), arguments);
-        }
+    /// The item of a call of a custom tool with these arguments, and its text.
+    pub(super) fn of_custom(names: CallNames, arguments: String) -> (Self, String) {
         match custom_input(&arguments) {
             Some(input) => (Self::Custom(names), input),
             None => (Self::RawCustom(names), arguments),

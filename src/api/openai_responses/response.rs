@@ -13,7 +13,6 @@ use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
 use crate::chat::turn_key::TurnKey;
 use crate::generation::update::SequenceUpdate;
-use crate::parse::ToolCall;
 
 /// The properties of a request that the encoding of its reply depends on.
 #[derive(Debug)]
@@ -102,15 +101,21 @@ impl ResponseContext {
         ItemKind::Reasoning(self.includes_encrypted_reasoning.then(|| key.to_string()))
     }
 
-    /// The kind and the text of the item of a call, which is the `at`th call of the reply.
-    pub(super) fn call(&self, call: &ToolCall, at: usize, update: &SequenceUpdate<'_>) -> (ItemKind, String) {
-        let call_id = self.reader.call_id(call, at, update.name());
-        let tool = self.tools.named(&call.name);
-        let is_custom = tool.is_some_and(|tool| tool.is_custom);
+    /// The names of a call that the model wrote with this `name` and `id`, and whether its tool is a custom tool. `at` is its index among the
+    /// calls of the reply.
+    pub(super) fn call(
+        &self,
+        name: &str,
+        id: Option<&str>,
+        at: usize,
+        update: &SequenceUpdate<'_>,
+    ) -> (CallNames, bool) {
+        let call_id = self.reader.call_id(id, at, update.name());
+        let tool = self.tools.named(name);
         // the model may call a tool that does not exist
-        let unknown = || ToolName { namespace: None, name: call.name.clone() };
-        let names = CallNames { call_id, tool: tool.map_or_else(unknown, |tool| tool.name.clone()) };
-        ItemKind::of_call(names, is_custom, call.arguments.clone())
+        let unknown = || ToolName { namespace: None, name: name.to_owned() };
+        let is_custom = tool.is_some_and(|tool| tool.is_custom);
+        (CallNames { call_id, tool: tool.map_or_else(unknown, |tool| tool.name.clone()) }, is_custom)
     }
 }
 
