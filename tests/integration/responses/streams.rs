@@ -128,6 +128,11 @@ async fn streamed_response_equals_the_whole_one() {
         "<think>\nHm.\n</think>\n\nIt rains.<|im_end|>".to_owned(),
         format!("<think>\nHm.\n</think>\n\nI look.\n{calls}<|im_end|>"),
         format!("{calls}<|im_end|>"),
+        // invalid calls, and one that is cut off
+        format!("{}<|im_end|>", call("weather", r#"{"city": Oslo}"#)),
+        format!("{}<|im_end|>", call("patch", r#"{"input": x}"#)),
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Os<|im_end|>".to_owned(),
+        "<tool_call>\n{\"name\": \"patch\", \"arguments\": {\"input\": \"Os<|im_end|>".to_owned(),
         "<|im_end|>".to_owned(),
     ] {
         let mut body = request("Oslo?");
