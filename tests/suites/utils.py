@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-__all__ = ["ServerPreset", "ServerProcess"]
+__all__ = ["ServerPreset", "ServerProcess", "match_regex"]
 
 
 @dataclass

@@ -60,11 +60,14 @@ pub(super) fn messages(
         _ => return Err(invalid("input must be a string or a list of items")),
     }
     reader.end_reply();
-    let messages = join_leading_system_messages(reader.messages);
-    Ok(if roles.shows_system_messages { messages } else { fold_system_messages(messages) })
+    if roles.shows_system_messages {
+        return Ok(reader.messages);
+    }
+    Ok(fold_system_messages(join_leading_system_messages(reader.messages)))
 }
 
-/// Joins the system messages before the first other message, because many templates accept one only.
+/// Joins the system messages before the first other message, because templates that do not show system messages in
+/// their places accept one only.
 fn join_leading_system_messages(mut messages: Vec<Message>) -> Vec<Message> {
     let leading = messages.iter().take_while(|message| message.role == "system").count();
     if leading > 1 {
@@ -287,8 +290,12 @@ mod tests {
     use super::*;
 
     fn read(items: &str) -> Vec<Message> {
+        read_for(items, true)
+    }
+
+    fn read_for(items: &str, shows_system_messages: bool) -> Vec<Message> {
         let (tools, mut skipped) = (Tools::default(), Skipped::new(false));
-        let roles = TemplateRoles { shows_system_messages: true, has_developer_role: false };
+        let roles = TemplateRoles { shows_system_messages, has_developer_role: false };
         messages(None, Value::parse(items.as_bytes()).unwrap(), roles, (&tools, &mut skipped)).unwrap()
     }
 
@@ -325,13 +332,15 @@ mod tests {
     }
 
     #[test]
-    fn leading_system_messages_are_joined() {
-        let messages = read(
-            r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"input_text","text":"b"}]},{"role":"user","content":"u"},{"role":"developer","content":"c"}]"#,
-        );
-        let shown: Vec<(&str, String)> =
-            messages.iter().map(|message| (&*message.role, message.text().into_owned())).collect();
-        assert_eq!(shown, [("system", "a\n\nb".to_owned()), ("user", "u".to_owned()), ("system", "c".to_owned())]);
+    fn system_messages_stay_or_are_joined_as_the_template_shows_them() {
+        let items = r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"input_text","text":"b"}]},{"role":"user","content":"u"},{"role":"developer","content":"c"}]"#;
+        let shown = |shows_system_messages: bool| -> Vec<String> {
+            let messages = read_for(items, shows_system_messages);
+            messages.iter().map(|message| format!("{}: {}", message.role, message.text().replace('\n', "|"))).collect()
+        };
+        assert_eq!(shown(true), ["system: a", "system: b", "user: u", "system: c"]);
+        let reminder = "user: u|<system-reminder>|c|</system-reminder>|";
+        assert_eq!(shown(false), ["system: a||b", reminder]);
     }
 
     #[test]
