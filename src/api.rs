@@ -6,6 +6,7 @@
 
 pub mod anthropic_messages;
 mod body;
+pub(crate) mod client_headers;
 mod generate_request;
 pub(crate) mod native;
 pub(crate) mod openai;
@@ -30,7 +31,7 @@ use crate::error::BoxError;
 use crate::generation::event::GenerationEvent;
 use crate::generation::update::SequenceUpdate;
 use crate::json::Object;
-use crate::session::{Chat, Session};
+use crate::session::{Chat, Dialect, Labels, Session};
 use openai_chat::passthrough::PassthroughRequest;
 
 /// An API.
@@ -38,6 +39,11 @@ pub trait Api: Debug + Send + Sync {
     /// Whether requests are decoded here now. Otherwise the engine's own endpoint serves them.
     fn is_served(&self) -> bool {
         true
+    }
+
+    /// The API in the labels of its turns. `None` adds no label.
+    fn dialect(&self) -> Option<Dialect> {
+        None
     }
 
     /// Whether tokentap records requests that the engine's own endpoint serves: the engine can report the token ids of its reply.
@@ -75,6 +81,9 @@ pub trait Api: Debug + Send + Sync {
 pub trait ApiRequest: Debug + Send + Sync {
     /// The members of the body that may name its session.
     fn session_names(&self) -> SessionNames;
+
+    /// Adds the labels that the body gives. Those of the headers are set already; [`fill`](crate::session::fill) keeps them.
+    fn add_labels(&self, _labels: &mut Labels) {}
 
     /// Whether [`Self::generation`] takes too long for a runtime thread. `session` is the named session, if it exists.
     fn is_long(&self, _session: Option<&Session>) -> bool {

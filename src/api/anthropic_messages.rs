@@ -14,6 +14,7 @@ use http::{Request, StatusCode};
 use tokio::sync::watch;
 
 use super::body::invalid;
+use super::client_headers::{add_attribution, session_in_user_id};
 use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
 use super::skipped::Skipped;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply};
@@ -22,9 +23,9 @@ use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::probe::Capabilities;
-use crate::engine::request::SessionNames;
+use crate::engine::request::{SessionName, SessionNames};
 use crate::generation::rid;
-use crate::session::Session;
+use crate::session::{Dialect, Labels, Session, fill};
 use encoder::MessageEncoder;
 use reply::ReplyContext;
 use request::MessagesRequest;
@@ -50,6 +51,10 @@ struct DecodedMessages {
 }
 
 impl Api for AnthropicMessages {
+    fn dialect(&self) -> Option<Dialect> {
+        Some(Dialect::Messages)
+    }
+
     fn is_served(&self) -> bool {
         self.chats.is_served()
     }
@@ -83,6 +88,20 @@ impl Api for AnthropicMessages {
 impl ApiRequest for DecodedMessages {
     fn session_names(&self) -> SessionNames {
         SessionNames::of(&self.request.bytes, &self.request.object)
+    }
+
+    fn add_labels(&self, labels: &mut Labels) {
+        if let Some(attribution) = &self.request.attribution {
+            add_attribution(labels, attribution);
+        }
+        if let Some(effort) = &self.request.effort {
+            fill(&mut labels.effort, effort);
+        }
+        if let Some(SessionName::Text(user_id)) = self.session_names().user_id
+            && let Some(session) = session_in_user_id(&user_id)
+        {
+            fill(&mut labels.thread, &session);
+        }
     }
 
     fn is_long(&self, session: Option<&Session>) -> bool {

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::watch;
 
+use super::body::RequestBody;
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest};
@@ -25,8 +26,8 @@ use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::SessionNames;
-use crate::json::Object;
-use crate::session::Session;
+use crate::json::{Object, Value};
+use crate::session::{Dialect, Labels, Session, fill};
 pub use generate_request::GenerateInputs;
 use passthrough::PassthroughRequest;
 use reply::ReplyContext;
@@ -55,6 +56,10 @@ struct DecodedChat {
 }
 
 impl Api for OpenAiChat {
+    fn dialect(&self) -> Option<Dialect> {
+        Some(Dialect::Chat)
+    }
+
     fn is_served(&self) -> bool {
         self.chats.is_served()
     }
@@ -90,6 +95,13 @@ impl Api for OpenAiChat {
 impl ApiRequest for DecodedChat {
     fn session_names(&self) -> SessionNames {
         SessionNames::of(&self.chat.bytes, &self.chat.object)
+    }
+
+    fn add_labels(&self, labels: &mut Labels) {
+        let body = RequestBody { bytes: &self.chat.bytes, object: &self.chat.object };
+        if let Some(effort) = body.value("reasoning_effort").ok().flatten().as_ref().and_then(Value::as_str) {
+            fill(&mut labels.effort, effort);
+        }
     }
 
     fn is_long(&self, session: Option<&Session>) -> bool {

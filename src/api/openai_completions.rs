@@ -17,6 +17,7 @@ use crate::chat::RequestError;
 use crate::config::{ChatMode, Config};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::SessionNames;
+use crate::session::Dialect;
 use reply::CompletionEncoder;
 pub use request::CompletionRequest;
 
@@ -39,6 +40,10 @@ struct DecodedCompletion {
 }
 
 impl Api for OpenAiCompletions {
+    fn dialect(&self) -> Option<Dialect> {
+        Some(Dialect::Completions)
+    }
+
     fn is_served(&self) -> bool {
         self.config.chat.chat != ChatMode::Passthrough
     }

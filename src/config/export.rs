@@ -44,6 +44,9 @@ pub struct ExportArgs {
     /// jsonl, arrow and parquet: fill the text columns with the tokenizer of the running tokentap
     #[arg(long, env = "TOKENTAP_TEXT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub text: bool,
+    /// Classes of turns to train: main, subagent, compaction, auxiliary, unlabelled, all; without it main, subagent and unlabelled
+    #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
+    pub classes: Vec<String>,
     /// Token id that pads tensors
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,

@@ -18,6 +18,14 @@ pub enum SessionSource {
     User,
     /// The header `X-SMG-Routing-Key`.
     RoutingKey,
+    /// Claude Code: the header `X-Claude-Code-Session-Id`, else the session in `metadata.user_id` of the body.
+    ClaudeCode,
+    /// Codex: the headers `session-id` and `thread-id`.
+    Codex,
+    /// The header `X-Session-Affinity` of `OpenCode`.
+    SessionAffinity,
+    /// The member `prompt_cache_key` of the body.
+    PromptCacheKey,
 }
 
 /// When the log is synced to the disk.
@@ -46,7 +54,7 @@ pub struct SessionConfig {
     /// Record every generation as a turn of its session
     #[arg(long, env = "TOKENTAP_RECORD", value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub record: bool,
-    /// Further sources of a session's name, besides path, headers, query and body: key, user, routing-key
+    /// Further sources of a session's name, besides path, headers, query and body: key, user, routing-key, claude-code, codex, session-affinity, prompt-cache-key
     #[arg(long, env = "TOKENTAP_SESSION_FROM", value_name = "LIST", value_delimiter = ',')]
     pub session_from: Vec<SessionSource>,
     /// Bytes of all sessions in memory; the least recently used are evicted

@@ -174,12 +174,14 @@ mod tests {
                     (format!("list of {}{null}", scalar(kind)), None)
                 }
             },
+            DataType::Struct(members) => ("object".to_owned(), Some(members)),
             kind => (scalar(kind), None),
         };
         let null = if field.is_nullable() { "yes" } else { "no" };
         rows.push([format!("`{name}`"), kind, null.to_owned()]);
         for member in members.into_iter().flatten() {
-            documented(member, &format!("{name}[]."), rows);
+            let inner = if matches!(field.data_type(), DataType::Struct(_)) { "." } else { "[]." };
+            documented(member, &format!("{name}{inner}"), rows);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::column::{Column, numbers};
 use super::text::Text;
 use super::{Annotate, facts};
-use crate::session::{EntropyMethod, Fault, Path, Segment, Step, TurnMetadata};
+use crate::session::{EntropyMethod, Fault, Labels, Path, Segment, Step, TurnMetadata};
 
 /// Appends the entry of this path to `out`: one object on one line.
 ///
@@ -115,9 +115,23 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     text.key("first_ms").maybe(about.first_ms);
     text.key("elapsed_ms").integer(about.elapsed_ms);
     text.key("cached_tokens").maybe(about.cached_tokens);
+    match &about.labels {
+        Some(labels) => text.key("labels").object(|text| write_labels(labels, text)),
+        None => text.key("labels").literal("null"),
+    }
     if extras {
         write_extras(about, text.key("extras"));
     }
+}
+
+/// Writes the labels that the turn has.
+fn write_labels(labels: &Labels, text: &mut Text) {
+    for (name, value) in labels.texts() {
+        if let Some(value) = value {
+            text.key(name).string(value);
+        }
+    }
+    text.key("after_compaction").literal(if labels.after_compaction { "true" } else { "false" });
 }
 
 /// Writes the members that a client requested as one JSON object.
@@ -141,11 +155,13 @@ fn measured(how: &EntropyMethod, text: &mut Text) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
     use crate::export::fixture::{rows_of, settled, turns};
-    use crate::session::{Cause, Turn};
+    use crate::session::{Cause, RequestClass, Turn};
 
     fn entries(turns: [Turn; 3]) -> Vec<Value> {
         let read = |path: &Path| {
@@ -172,11 +188,17 @@ mod tests {
         about.extras = [("routed_experts".into(), r#""AAA=""#.into()), ("odd".into(), "[NaN]".into())].into();
         (about.started_ms, about.first_ms, about.elapsed_ms) = (5, Some(6), 7);
         about.supersedes = vec![0];
+        about.labels = Some(Arc::new(Labels {
+            client: Some("c/1".into()),
+            request_class: Some(RequestClass::Main),
+            after_compaction: true,
+            ..Labels::default()
+        }));
         let entries = entries(turns);
         let blank = json!({
             "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
             "trained": true, "supersedes": [], "measured": null, "sampling": null, "model": "m", "started_ms": 0,
-            "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": {},
+            "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": {},
         });
         assert_eq!(
             entries[0],
@@ -203,7 +225,9 @@ mod tests {
                     "fault": null, "trained": true, "supersedes": [0],
                     "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "reason": null},
                     "sampling": {"temperature": 0.7, "stop": "\n"}, "model": "m", "started_ms": 5, "first_ms": 6,
-                    "elapsed_ms": 7, "cached_tokens": null, "extras": {"odd": "[NaN]", "routed_experts": "AAA="},
+                    "elapsed_ms": 7, "cached_tokens": null,
+                    "labels": {"client": "c/1", "request_class": "main", "after_compaction": true},
+                    "extras": {"odd": "[NaN]", "routed_experts": "AAA="},
                 }],
             })
         );

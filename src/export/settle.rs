@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::validate::verdicts;
 use super::{ExcludedLeaf, Needs, RowCounts};
-use crate::session::{Path, Row, Turn};
+use crate::session::{Classes, Path, Row, Turn};
 
 /// The rows to export.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
 fn keep(rows: &[Row], needs: Needs) -> (Vec<Row>, Vec<ExcludedLeaf>) {
     let (mut kept, mut refused) = (Vec::with_capacity(rows.len()), Vec::new());
     for session in rows.chunk_by(Row::shares_turns) {
-        let mut claims = TurnClaims::new(session[0].turns(), needs);
+        let mut claims = TurnClaims::new(&session[0], needs);
         for row in session {
             match claims.claim(row) {
                 Ok(first) => kept.push(row.trained_from(first)),
@@ -69,13 +69,16 @@ enum Claim {
 struct TurnClaims {
     verdicts: Vec<Result<(), &'static str>>,
     claims: Vec<Claim>,
+    classes: Classes,
     kept: Option<usize>,
 }
 
 impl TurnClaims {
-    fn new(turns: &[Arc<Turn>], needs: Needs) -> Self {
+    /// The turns of the session of `row`.
+    fn new(row: &Row, needs: Needs) -> Self {
+        let (turns, classes) = (row.turns(), row.classes());
         let claims = vec![Claim::Free; turns.len()];
-        Self { verdicts: verdicts(turns, needs), claims, kept: needs.kept }
+        Self { verdicts: verdicts(turns, needs, classes), claims, classes, kept: needs.kept }
     }
 
     /// Claims the turns of a row that no earlier row holds, and returns the first one that the row trains. A row that holds a turn also
@@ -95,7 +98,7 @@ impl TurnClaims {
                     break;
                 }
             }
-            if turn.is_trainable() {
+            if self.classes.trains(turn) {
                 first = Some((turn.id, end - turn.response.len()));
             }
             end -= turn.prompt.len() + turn.response.len();

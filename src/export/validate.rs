@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::session::Turn;
+use crate::session::{Classes, Turn};
 
 /// The values that a format needs for each trained token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Needs {
 
 /// For each turn whether the path that ends in it can be exported, or the name of the problem. A problem of a turn is a problem of every
 /// path that holds it: the row that would train it is refused, and no other row trains it.
-pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs) -> Vec<Result<(), &'static str>> {
+pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs, classes: Classes) -> Vec<Result<(), &'static str>> {
     let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());
     for turn in turns {
         let before = match turn.parent {
@@ -27,17 +27,17 @@ pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs) -> Vec<Result<(), &'st
             None if turn.prompt.is_empty() => Err("no_prompt"),
             None => Ok(()),
         };
-        known.push(before.and_then(|()| whole(turn, needs)));
+        known.push(before.and_then(|()| whole(turn, needs, classes)));
     }
     known
 }
 
-fn whole(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
+fn whole(turn: &Turn, needs: Needs, classes: Classes) -> Result<(), &'static str> {
     lengths(turn)?;
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
-    if !turn.is_trainable() {
+    if !classes.trains(turn) {
         return Ok(());
     }
     if needs.logprobs && !is_full(&turn.logprobs, turn) {
@@ -82,7 +82,7 @@ mod tests {
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
         let mut turns = turns();
         change(&mut turns[at]);
-        verdicts(&turns.map(Arc::new), needs)[1]
+        verdicts(&turns.map(Arc::new), needs, Classes::default())[1]
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::generation::forcing::ItemPlan;
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
-use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, Policy, ReportedVersions, TurnMetadata, now_ms};
+use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, Labels, Policy, ReportedVersions, TurnMetadata, now_ms};
 use turn_builder::TurnBuilder;
 
 /// What a recorder knows about the request before the reply begins.
@@ -33,6 +33,8 @@ pub struct RecordContext {
     pub epoch: u64,
     /// The conversation that its turns continue, for a chat request.
     pub chat: Option<Box<Chat>>,
+    /// The labels of its turns; `None` without a signal.
+    pub labels: Option<Arc<Labels>>,
     /// The engine's `output_ids` are the sampled tokens. Those of sglang-jax are not.
     pub ids_are_sampled: bool,
 }
@@ -110,6 +112,7 @@ impl RecordContext {
             epoch: policy.epoch(),
             policy,
             chat: None,
+            labels: None,
             engine: None,
             ids_are_sampled,
         }
@@ -285,6 +288,7 @@ impl Recorder {
             first_ms: turn.first_ms,
             elapsed_ms: self.elapsed_ms(),
             chat: self.context.chat.clone(),
+            labels: self.context.labels.clone(),
             extras: turn.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
             ..about
         };

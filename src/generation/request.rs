@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use super::event::EventAccess;
 use crate::engine::client::UpstreamCall;
 use crate::engine::request::GenerateRequest;
-use crate::session::Chat;
+use crate::session::{Chat, Labels};
 
 /// A request's id, set once it is known.
 pub(crate) type RequestId = Arc<OnceLock<Arc<str>>>;
@@ -27,6 +27,8 @@ pub struct GenerationRequest {
     pub session: Arc<str>,
     /// The conversation that its turns continue, for a chat request.
     pub chat: Option<Box<Chat>>,
+    /// The labels of its turns; `None` without a signal.
+    pub labels: Option<Arc<Labels>>,
     /// The client marks this call as the last of its session.
     pub is_last: bool,
     /// The client's API key.

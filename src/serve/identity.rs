@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, header};
 
+use crate::api::client_headers::{CLAUDE_CODE_SESSION, CODEX_SESSIONS, SESSION_AFFINITY, session_in_user_id};
 use crate::config::{Config, SessionSource};
 use crate::engine::request::{SessionName, SessionNames};
 use crate::engine::routes;
@@ -167,12 +168,38 @@ fn candidates<'a>(
         ]
     });
     let in_body = in_body.filter_map(move |(name, source)| Some(Candidate { value: value(name)?, source }));
-    let configured = config.sessions.session_from.iter().filter_map(move |source| {
-        Some(match source {
-            SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: NameSource::Shared("key") },
-            SessionSource::User => Candidate { value: value(&body?.user)?, source: NameSource::Shared("user") },
-            SessionSource::RoutingKey => dedicated(header(headers, ROUTING_KEY)?, "the header x-smg-routing-key"),
-        })
+    let configured = config.sessions.session_from.iter().flat_map(move |source| {
+        let mut values = [None, None, None, None];
+        let mut label = "";
+        match source {
+            SessionSource::Key => (label, values[0]) = ("key", key(config, headers).map(Cow::Borrowed)),
+            SessionSource::User => (label, values[0]) = ("user", body.and_then(|body| value(&body.user))),
+            SessionSource::RoutingKey => values[0] = header(headers, ROUTING_KEY),
+            SessionSource::ClaudeCode => {
+                label = "claude-code";
+                values[0] = header(headers, CLAUDE_CODE_SESSION);
+                // a user id without a session is of another client
+                values[1] = body.and_then(|body| match body.user_id.as_ref()? {
+                    SessionName::Text(user_id) => session_in_user_id(user_id),
+                    SessionName::NoString => None,
+                });
+            }
+            SessionSource::Codex => {
+                label = "codex";
+                values = CODEX_SESSIONS.map(|name| header(headers, name));
+            }
+            SessionSource::SessionAffinity => {
+                (label, values[0]) = ("session-affinity", header(headers, SESSION_AFFINITY));
+            }
+            SessionSource::PromptCacheKey => {
+                (label, values[0]) = ("prompt-cache-key", body.and_then(|body| value(&body.prompt_cache_key)));
+            }
+        }
+        let source = match source {
+            SessionSource::RoutingKey => NameSource::Dedicated("the header x-smg-routing-key"),
+            _ => NameSource::Shared(label),
+        };
+        values.into_iter().flatten().map(move |value| Candidate { value, source })
     });
     in_headers.chain(in_query).chain(in_body).chain(configured)
 }
@@ -236,6 +263,34 @@ mod tests {
         assert_eq!(of(&[("authorization", "Bearer ours")], r#"{"user":"u"}"#).as_deref(), Some("u"));
         assert_eq!(of(&[("x-smg-routing-key", "r")], "{}").as_deref(), Some("r"));
         assert_eq!(session(&[], "/generate", &[("authorization", "Bearer agent-7")], "{}"), None);
+    }
+
+    #[test]
+    fn agents_name_their_sessions_if_their_source_is_enabled() {
+        let flags = ["--session-from", "claude-code,codex,session-affinity,prompt-cache-key"];
+        let of = |headers: &[(&str, &str)], body: &str| session(&flags, "/v1/messages", headers, body);
+        assert_eq!(of(&[("x-claude-code-session-id", "c")], r#"{"prompt_cache_key":"p"}"#).as_deref(), Some("c"));
+        let json = r#"{"metadata":{"user_id":"{\"device_id\":\"d\",\"session_id\":\"c-2\"}"}}"#;
+        assert_eq!(of(&[], json).as_deref(), Some("c-2"));
+        assert_eq!(of(&[], r#"{"metadata":{"user_id":"user_a_account__session_c-3"}}"#).as_deref(), Some("c-3"));
+        assert_eq!(of(&[], r#"{"metadata":{"user_id":"alice"}}"#), None, "another client's user id");
+        assert_eq!(of(&[("session-id", "x"), ("thread-id", "t")], "{}").as_deref(), Some("x"));
+        assert_eq!(of(&[("thread-id", "t")], "{}").as_deref(), Some("t"));
+        assert_eq!(of(&[("session_id", "old")], "{}").as_deref(), Some("old"));
+        assert_eq!(of(&[("x-session-affinity", "ses_1")], "{}").as_deref(), Some("ses_1"));
+        assert_eq!(of(&[], r#"{"prompt_cache_key":"p"}"#).as_deref(), Some("p"));
+        assert_eq!(of(&[("x-session-affinity", "ses_1"), ("x-session-id", "h")], "{}").as_deref(), Some("h"));
+        let none = [("x-claude-code-session-id", "c"), ("session-id", "x"), ("x-session-affinity", "s")];
+        assert_eq!(session(&[], "/v1/messages", &none, r#"{"prompt_cache_key":"p"}"#), None, "no source is enabled");
+    }
+
+    #[test]
+    fn invalid_name_of_an_agent_is_ignored_and_the_next_source_counts() {
+        let flags = ["--session-from", "claude-code,codex,prompt-cache-key"];
+        let of = |headers: &[(&str, &str)], body: &str| session(&flags, "/v1/messages", headers, body);
+        assert_eq!(of(&[("x-claude-code-session-id", "a b"), ("thread-id", "t")], "{}").as_deref(), Some("t"));
+        assert_eq!(of(&[("session-id", "a:b"), ("thread-id", "t")], "{}").as_deref(), Some("t"));
+        assert_eq!(of(&[], r#"{"prompt_cache_key":7}"#), None);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Store {
         self.order().mark_published(session);
         let Some(count) = session.live_turns().filter(|turns| publication.advance(*turns)) else { return };
         let turns = session.turns(count);
-        let leaves = View::new(&turns).leaves().exported;
+        let leaves = View::new(&turns).published_leaves();
         for leaves in leaves.chunks(PER_LOCK) {
             let claim = |leaf: &u32| Some((*leaf, publication.claim(&turns, *leaf)?));
             let claimed: Vec<_> = leaves.iter().filter_map(claim).collect();

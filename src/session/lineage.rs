@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Turn;
+use super::{Classes, Turn};
 
 /// Sums over the path from a root to one turn.
 #[derive(Debug, Clone, Copy)]
@@ -13,21 +13,21 @@ pub(super) struct Lineage {
     pub(super) root: u32,
     /// Tokens of the path.
     pub(super) tokens: u64,
-    /// Sampled tokens of the trainable turns of the path.
-    pub(super) trainable: u64,
+    /// Sampled tokens of the trained turns of the path.
+    pub(super) trained: u64,
 }
 
-/// The lineage of each turn, by its number. A parent's number is below its children's.
-pub(super) fn lineages(turns: &[Arc<Turn>]) -> Box<[Lineage]> {
+/// The lineage of each turn, by its number, in an export of `classes`. A parent's number is below its children's.
+pub(super) fn lineages(turns: &[Arc<Turn>], classes: Classes) -> Box<[Lineage]> {
     let mut known: Vec<Lineage> = Vec::with_capacity(turns.len());
     for turn in turns {
         let parent = turn.parent.map(|parent| known[parent as usize]);
-        let Lineage { root, tokens, trainable } = parent.unwrap_or(Lineage { root: turn.id, tokens: 0, trainable: 0 });
+        let Lineage { root, tokens, trained } = parent.unwrap_or(Lineage { root: turn.id, tokens: 0, trained: 0 });
         let sampled = turn.response.len() as u64;
         known.push(Lineage {
             root,
             tokens: tokens + turn.prompt.len() as u64 + sampled,
-            trainable: trainable + if turn.is_trainable() { sampled } else { 0 },
+            trained: trained + if classes.trains(turn) { sampled } else { 0 },
         });
     }
     known.into()

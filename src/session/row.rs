@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::lineage::upwards;
-use super::{Path, Segment, Snapshot, Step, Turn};
+use super::{Classes, Path, Segment, Snapshot, Step, Turn};
 
 /// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
 pub struct Row {
     snapshot: Arc<Snapshot>,
     leaf: u32,
-    /// Turns from this number on are trained, if they are trainable.
+    /// Turns from this number on are trained, if they are trainable and of the classes of the snapshot.
     trained_from: u32,
 }
 
@@ -55,6 +55,17 @@ impl Row {
     #[must_use]
     pub fn turns(&self) -> &[Arc<Turn>] {
         self.snapshot.turns()
+    }
+
+    /// The classes of turns that are trained.
+    #[must_use]
+    pub fn classes(&self) -> Classes {
+        self.snapshot.classes()
+    }
+
+    /// Whether a turn of the path is trained.
+    fn trains(&self, turn: &Turn) -> bool {
+        turn.id >= self.trained_from && self.classes().trains(turn)
     }
 
     /// Whether both rows share their turns.
@@ -102,14 +113,14 @@ impl Row {
     /// The turns that are trained, the last first.
     pub fn trained(&self) -> impl Iterator<Item = &Arc<Turn>> {
         let own = self.upwards().take_while(|turn| turn.id >= self.trained_from);
-        own.filter(|turn| turn.is_trainable())
+        own.filter(|turn| self.trains(turn))
     }
 
     /// The tokens in order, like [`Path::segments`].
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
         let mut turns: Vec<&Arc<Turn>> = self.upwards().collect();
         turns.reverse();
-        let segments = |turn| Segment::of(turn, Turn::is_trainable(turn) && turn.id >= self.trained_from);
+        let segments = |turn| Segment::of(turn, self.trains(turn));
         turns.into_iter().flat_map(move |turn| segments(turn)).filter(|segment| !segment.ids.is_empty())
     }
 
@@ -123,7 +134,7 @@ impl Row {
     pub fn path(&self) -> Path {
         let step = |turn: &Arc<Turn>| Step {
             turn: Arc::clone(turn),
-            trained: turn.is_trainable() && turn.id >= self.trained_from,
+            trained: self.trains(turn),
         };
         let mut steps: Vec<Step> = self.upwards().map(step).collect();
         steps.reverse();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::lineage::{Claims, Lineage, lineages};
 use super::row::ExcludedLeaf;
 use super::state::{PER_LOCK, Session, SessionError};
-use super::{Path, Row, Turn, View};
+use super::{Classes, Path, Row, Turn, View};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub is_frozen: bool,
     /// A generation was not recorded.
     pub incomplete: bool,
+    /// The classes of turns that its rows train.
+    classes: Classes,
     turns: Vec<Arc<Turn>>,
     /// The last reward of each leaf, and of the session.
     rewards: HashMap<Option<u32>, Arc<Value>>,
@@ -53,11 +55,20 @@ pub struct Summary {
 }
 
 impl Session {
-    /// A snapshot of `version`. The default is the last frozen version, or the open one if none is frozen.
+    /// A snapshot of `version` for an export of the default classes. The default is the last frozen version, or the open one if none is
+    /// frozen.
     ///
     /// # Errors
     /// [`SessionError::NoVersion`].
     pub fn snapshot(&self, version: Option<u32>) -> Result<Arc<Snapshot>, SessionError> {
+        self.snapshot_of(version, Classes::default())
+    }
+
+    /// The same for an export of `classes`.
+    ///
+    /// # Errors
+    /// [`SessionError::NoVersion`].
+    pub fn snapshot_of(&self, version: Option<u32>, classes: Classes) -> Result<Arc<Snapshot>, SessionError> {
         let (mut snapshot, count) = {
             let state = self.state();
             let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
@@ -72,6 +83,7 @@ impl Session {
                 version,
                 is_frozen: version <= frozen,
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
+                classes,
                 turns: Vec::new(),
                 rewards: HashMap::new(),
                 lineages: OnceLock::new(),
@@ -111,6 +123,7 @@ impl Session {
     }
 
     /// Whether an exported path currently ends in this turn: it is trainable, its reply reached the client, and no turn after it is trained.
+    /// After a turn of the default classes, turns of other classes are not trained.
     /// The lock is released between the parts of the search, which takes long if many turns after it are not trained.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
@@ -158,7 +171,13 @@ impl Snapshot {
     }
 
     pub(super) fn lineage(&self, turn: u32) -> Lineage {
-        self.lineages.get_or_init(|| lineages(&self.turns))[turn as usize]
+        self.lineages.get_or_init(|| lineages(&self.turns, self.classes))[turn as usize]
+    }
+
+    /// The classes of turns that its rows train.
+    #[must_use]
+    pub fn classes(&self) -> Classes {
+        self.classes
     }
 
     /// The reward of a leaf, else of the session.
@@ -166,10 +185,10 @@ impl Snapshot {
         self.rewards.get(&Some(leaf)).or_else(|| self.rewards.get(&None))
     }
 
-    /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trainable tokens is exported.
+    /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trained tokens is exported.
     #[must_use]
     pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<ExcludedLeaf>) {
-        let leaves = View::new(&self.turns).leaves();
+        let leaves = View::new(&self.turns).leaves(self.classes);
         let chosen = if branches { leaves.exported } else { self.longest(&leaves.exported).into_iter().collect() };
         let mut claims = Claims::default();
         let row = |leaf| Row::new(Arc::clone(self), leaf, claims.claim(&self.turns, leaf));
@@ -182,9 +201,9 @@ impl Snapshot {
         (rows, refused.collect())
     }
 
-    /// The leaf with the most trainable tokens on its path; the earliest of several.
+    /// The leaf with the most trained tokens on its path; the earliest of several.
     fn longest(&self, leaves: &[u32]) -> Option<u32> {
-        let tokens = |leaf: u32| self.lineage(leaf).trainable;
+        let tokens = |leaf: u32| self.lineage(leaf).trained;
         leaves.iter().copied().max_by_key(|leaf| (tokens(*leaf), std::cmp::Reverse(*leaf)))
     }
 
@@ -223,6 +242,7 @@ impl Snapshot {
             version: path.version,
             is_frozen: false,
             incomplete: path.incomplete,
+            classes: Classes::default(),
             turns,
             rewards,
             lineages: OnceLock::new(),

@@ -11,7 +11,10 @@ use super::lineage::{Claims, upwards};
 use super::replies::{Replies, ReplyDigests, ReplyTurns};
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Digest, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid};
+use super::classes::exclusion;
+use super::{
+    Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid,
+};
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
@@ -365,9 +368,13 @@ impl Session {
         out
     }
 
-    /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them.
+    /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them or their class is
+    /// not among `classes`. `None` if no path has this number.
+    ///
+    /// # Errors
+    /// [`ExcludedLeaf`] if the path trains tokens of other classes only.
     #[must_use]
-    pub fn finished(&self, number: u64) -> Option<Path> {
+    pub fn finished(&self, number: u64, classes: Classes) -> Option<Result<Path, ExcludedLeaf>> {
         let (finished, mut path) = {
             let state = self.state();
             let at = state.finished.binary_search_by_key(&number, |finished| finished.number).ok()?;
@@ -383,9 +390,19 @@ impl Session {
             };
             (finished, path)
         };
-        let step = |turn: Arc<Turn>| Step { trained: turn.is_trainable() && turn.id >= finished.trained_from, turn };
+        let mut is_excluded = false;
+        let step = |turn: Arc<Turn>| {
+            let is_own = turn.is_trainable() && turn.id >= finished.trained_from;
+            let trained = is_own && classes.contains(turn.request_class());
+            is_excluded |= is_own && !trained;
+            Step { turn, trained }
+        };
         path.steps = self.path(finished.leaf).into_iter().map(step).collect();
-        Some(path)
+        if is_excluded && !path.steps.iter().any(|step| step.trained) {
+            let (session, leaf) = (Arc::clone(&self.id), finished.leaf);
+            return Some(Err(ExcludedLeaf { session, leaf, reason: exclusion(path.leaf().request_class()) }));
+        }
+        Some(Ok(path))
     }
 }
 

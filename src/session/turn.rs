@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Fault, Span, Uid};
+use super::{Chat, Fault, Labels, RequestClass, Span, Uid};
 
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
@@ -78,6 +78,9 @@ pub struct TurnMetadata {
     /// The chat data, if it answers a chat request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Box<Chat>>,
+    /// The client and the purpose of the request; `None` without a signal. The samples of a request share them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Arc<Labels>>,
     /// Requested members of `meta_info` by name, as JSON text: routed experts, top-k rows, prompt logprobs.
     pub extras: BTreeMap<Box<str>, Box<str>>,
 }
@@ -218,6 +221,12 @@ impl Turn {
         self.about.fault.is_none() && !self.response.is_empty()
     }
 
+    /// What its request was for, if the client said so.
+    #[must_use]
+    pub fn request_class(&self) -> Option<RequestClass> {
+        self.about.labels.as_ref()?.request_class
+    }
+
     /// The bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -229,7 +238,8 @@ impl Turn {
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
         let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
-        let texts = chat + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
+        let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
+        let texts = chat + labels + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
         (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::Turn;
+use super::classes::exclusion;
 use super::lineage::upwards;
+use super::{Classes, Turn};
 
 /// The turns of one version of a session.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +16,7 @@ pub struct View<'a> {
 /// The turns that end a path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Leaves {
-    /// Trainable turns without a trained turn after them.
+    /// Trained turns without a trained turn after them.
     pub exported: Vec<u32>,
     /// Turns that end a path and are not trained, each with the reason.
     pub refused: Vec<(u32, &'static str)>,
@@ -28,11 +29,14 @@ impl<'a> View<'a> {
         Self { turns }
     }
 
-    /// The leaves. Every trainable turn is on the path of an exported leaf, unless another turn replaces it.
+    /// The leaves of an export of `classes`. Every trainable turn of these classes is on the path of an exported leaf, unless another turn
+    /// replaces it.
     #[must_use]
-    pub fn leaves(&self) -> Leaves {
+    pub fn leaves(&self, classes: Classes) -> Leaves {
         let count = self.turns.len();
         let (mut continued, mut trained_after) = (vec![false; count], vec![false; count]);
+        // also by turns of other classes
+        let mut trainable_after = vec![false; count];
         for turn in self.turns {
             if let Some(parent) = turn.parent {
                 continued[parent as usize] = true;
@@ -47,21 +51,41 @@ impl<'a> View<'a> {
             .collect();
         for turn in self.turns.iter().rev() {
             let at = turn.id as usize;
-            let trained = turn.is_trainable() && !superseded.contains(&turn.id);
-            if let (Some(parent), true) = (turn.parent, trained || trained_after[at]) {
-                trained_after[parent as usize] = true;
-            }
+            let Some(parent) = turn.parent.map(|parent| parent as usize) else { continue };
+            let counts = !superseded.contains(&turn.id);
+            trained_after[parent] |= trained_after[at] || (counts && classes.trains(turn));
+            trainable_after[parent] |= trainable_after[at] || (counts && turn.is_trainable());
         }
         let mut leaves = Leaves::default();
         for turn in self.turns {
             let at = turn.id as usize;
             if superseded.contains(&turn.id) {
                 leaves.refused.push((turn.id, "superseded"));
-            } else if turn.is_trainable() && !trained_after[at] {
-                leaves.exported.push(turn.id);
-            } else if !continued[at] && !turn.is_trainable() {
+            } else if classes.trains(turn) {
+                if !trained_after[at] {
+                    leaves.exported.push(turn.id);
+                }
+            } else if turn.is_trainable() {
+                if !trainable_after[at] {
+                    leaves.refused.push((turn.id, exclusion(turn.request_class())));
+                }
+            } else if !continued[at] {
                 leaves.refused.push((turn.id, turn.about.fault.map_or("empty", super::Fault::name)));
             }
+        }
+        leaves
+    }
+
+    /// The leaves of the paths that a finished session publishes: those of an export of the default classes, then the turns of other classes
+    /// that end a path. A path trains the turns that no earlier path holds, so the rows of the default classes train all their turns.
+    #[must_use]
+    pub(super) fn published_leaves(&self) -> Vec<u32> {
+        let classes = Classes::default();
+        let is_other = |turn: &Turn| turn.is_trainable() && !classes.trains(turn);
+        let mut leaves = self.leaves(classes).exported;
+        if self.turns.iter().any(|turn| is_other(turn)) {
+            let all = self.leaves(Classes::ALL).exported;
+            leaves.extend(all.into_iter().filter(|leaf| is_other(&self.turns[*leaf as usize])));
         }
         leaves
     }
@@ -103,10 +127,10 @@ mod tests {
         add(&mut forest, &[1], &[2], "stop");
         add(&mut forest, &[1, 2, 3], &[4], "abort");
         assert_eq!(trained(&forest), [(0, vec![true])]);
-        assert_eq!(View::new(forest.turns()).leaves().refused, [(1, "aborted")]);
+        assert_eq!(View::new(forest.turns()).leaves(Classes::default()).refused, [(1, "aborted")]);
         add(&mut forest, &[1, 2, 3, 4], &[5], "stop");
         assert_eq!(trained(&forest), [(2, vec![true, false, true])]);
-        assert_eq!(View::new(forest.turns()).leaves().refused, []);
+        assert_eq!(View::new(forest.turns()).leaves(Classes::default()).refused, []);
     }
 
     #[test]
@@ -117,10 +141,10 @@ mod tests {
         let mut last = (*forest.turns()[1]).clone();
         last.about.supersedes = vec![0];
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last.clone())];
-        assert_eq!(View::new(&turns).leaves(), Leaves { exported: vec![1], refused: vec![(0, "superseded")] });
+        assert_eq!(View::new(&turns).leaves(Classes::default()), Leaves { exported: vec![1], refused: vec![(0, "superseded")] });
         let mut child = last.clone();
         (child.id, child.parent, child.about.supersedes) = (2, Some(0), Vec::new());
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last), Arc::new(child)];
-        assert_eq!(View::new(&turns).leaves(), Leaves { exported: vec![1, 2], refused: vec![] });
+        assert_eq!(View::new(&turns).leaves(Classes::default()), Leaves { exported: vec![1, 2], refused: vec![] });
     }
 }

@@ -11,13 +11,14 @@ use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
 use crate::session::ledger::Record;
 use crate::session::ledger::log;
-use crate::session::{Session, Store, StoreLimits};
+use crate::session::{Classes, Session, Store, StoreLimits};
 
 /// No limit: all sessions of the log are exported.
 const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
 
 /// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
+    let classes = Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
     let store = Store::new(LIMITS);
     let mut names = SessionNames::default();
     let found = log::read(dir, |record| names.rename(record).into_iter().for_each(|record| store.restore(record)))
@@ -48,7 +49,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         ..Batch::default()
     };
     for session in &sessions {
-        let snapshot = session.snapshot(args.version).map_err(|error| format!("session {:?}: {error}", session.id))?;
+        let snapshot = session.snapshot_of(args.version, classes).map_err(|error| format!("session {:?}: {error}", session.id))?;
         let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);

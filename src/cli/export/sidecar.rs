@@ -147,6 +147,9 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Val
     if args.text {
         body["text"] = true.into();
     }
+    if !args.classes.is_empty() {
+        body["classes"] = json!(args.classes);
+    }
     body
 }
 

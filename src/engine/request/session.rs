@@ -22,6 +22,10 @@ pub struct SessionNames {
     pub proxy_session_id: Option<SessionName>,
     /// `user`.
     pub user: Option<SessionName>,
+    /// `metadata.user_id`.
+    pub user_id: Option<SessionName>,
+    /// `prompt_cache_key`.
+    pub prompt_cache_key: Option<SessionName>,
 }
 
 impl SessionNames {
@@ -29,9 +33,12 @@ impl SessionNames {
     #[must_use]
     pub fn of(bytes: &[u8], object: &Object) -> Self {
         let metadata = object.get(bytes, "metadata").and_then(|value| Some((value, Object::parse(value).ok()?)));
+        let in_metadata = |member| metadata.as_ref().and_then(|(value, metadata)| name(value, metadata, member));
         Self {
             session_id: name(bytes, object, "session_id"),
-            metadata: metadata.and_then(|(value, metadata)| name(value, &metadata, "session_id")),
+            metadata: in_metadata("session_id"),
+            user_id: in_metadata("user_id"),
+            prompt_cache_key: name(bytes, object, "prompt_cache_key"),
             proxy_session_id: name(bytes, object, "_proxy_session_id"),
             user: name(bytes, object, "user"),
         }

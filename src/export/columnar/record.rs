@@ -11,7 +11,7 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray,
     RecordBatch, StringArray, StructArray, builder::Float32Builder,
 };
-use arrow_buffer::OffsetBuffer;
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::Field;
 
 use super::{Computed, SCHEMA_VERSION};
@@ -19,7 +19,7 @@ use crate::export::column::{self, Column, numbers};
 use crate::export::row_key::row_key;
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, entry, facts};
-use crate::session::{Fault, Path, Segment, Span, Step, TurnMetadata};
+use crate::session::{Fault, Labels, Path, Segment, Span, Step, TurnMetadata};
 
 /// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
 /// largest extras that trainers use, take 2 KB per sampled token and per prompt token.
@@ -270,9 +270,24 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         optional("first_ms", maybe_counts(about().map(|about| about.first_ms))),
         required("elapsed_ms", counts(about().map(|about| about.elapsed_ms))),
         optional("cached_tokens", maybe_counts(about().map(|about| about.cached_tokens))),
+        optional("labels", labels(about().map(|about| about.labels.as_deref()))),
         texts("extras", chosen.iter().flat_map(|chosen| &chosen.extras).map(Option::as_deref)),
     ]);
     list(rows.iter().map(|row| row.steps.len()), items, false)
+}
+
+/// The labels of turns; null for a turn without labels.
+fn labels<'a>(turns: impl Iterator<Item = Option<&'a Labels>>) -> StructArray {
+    let turns: Vec<Option<&Labels>> = turns.collect();
+    let absent = Labels::default();
+    let names = absent.texts().into_iter().enumerate();
+    let text = |at: usize| turns.iter().map(move |labels| labels.and_then(|labels| labels.texts()[at].1));
+    let mut columns: Vec<Named> = names.map(|(at, (name, _))| texts(name, text(at))).collect();
+    let after = turns.iter().map(|labels| labels.map(|labels| labels.after_compaction)).collect::<BooleanArray>();
+    columns.push(optional("after_compaction", after));
+    let (fields, arrays): (Vec<Field>, Vec<ArrayRef>) = columns.into_iter().unzip();
+    let present: NullBuffer = turns.iter().map(Option::is_some).collect();
+    StructArray::new(fields.into(), arrays, Some(present))
 }
 
 fn required(name: &str, array: impl Array + 'static) -> Named {

@@ -11,6 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::api::client_headers;
 use crate::api::{Api, ApiGeneration, ApiRequest, EncodedReply, RequestSession};
 use crate::chat::RequestError;
 use crate::chat::forwarded::ForwardedChat;
@@ -30,7 +31,7 @@ use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::rejection::in_format_of;
 use crate::serve::reply::error_reply;
-use crate::session::Session;
+use crate::session::{Labels, Session, fill};
 
 /// The memory that parsed values take, as a multiple of the body's length.
 const PARSED_SIZE_FACTOR: usize = 2;
@@ -71,7 +72,7 @@ pub(crate) async fn serve(
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
             let request = Request::from_parts(head, body);
-            let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, forwarded_chat: None };
+            let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, labels: None, forwarded_chat: None };
             answer(state, call, record).await
         }
         Err(error) => Err(error),
@@ -88,6 +89,8 @@ pub(super) struct ApiCall {
     session: Option<Arc<str>>,
     /// The session of the call, set once the body is decoded.
     pub(super) identity: Option<Identity>,
+    /// The labels of its turns, set once the body is decoded.
+    labels: Option<Arc<Labels>>,
     /// The chat to record with the turn if the engine's own endpoint serves it.
     pub(super) forwarded_chat: Option<ForwardedChat>,
 }
@@ -107,7 +110,8 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
             let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.into(), headers };
             let identity =
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
-            let decoded = DecodedGeneration { request, identity, digest, chat, reads: EventAccess::Fields };
+            let labels = call.labels;
+            let decoded = DecodedGeneration { request, identity, digest, chat, labels, reads: EventAccess::Fields };
             let generation = generate::run(state, head, decoded, record).await?;
             Ok(reply::reply(state, call.api, generation, encoder).await)
         }
@@ -150,6 +154,7 @@ async fn prepare(
             let decoded = call.api.decode(&call.request)?;
             let identity = call.identify(state, Some(&decoded.session_names()));
             call.identity = Some(identity.map_err(|invalid| RequestError::invalid(invalid.to_string()))?);
+            call.labels = call.labels(state, Some(&*decoded));
             Ok(decoded)
         })
     });
@@ -209,6 +214,26 @@ impl ApiCall {
     pub(super) fn identify(&self, state: &ProxyState, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
         let head = &self.request;
         Identity::of(&state.config, self.session.as_ref(), head.uri().query(), head.headers(), names)
+    }
+
+    /// The labels of the turns of the call: from its headers, and from its body if it is decoded here.
+    pub(super) fn labels(&self, state: &ProxyState, decoded: Option<&dyn ApiRequest>) -> Option<Arc<Labels>> {
+        if !state.config.sessions.record || !self.api.generates() {
+            return None;
+        }
+        if self.labels.is_some() {
+            return self.labels.clone();
+        }
+        let headers = self.request.headers();
+        let mut labels = client_headers::labels(headers).unwrap_or_default();
+        labels.dialect = self.api.dialect();
+        if let Some(client) = client_headers::client(headers) {
+            fill(&mut labels.client, &client);
+        }
+        if let Some(decoded) = decoded {
+            decoded.add_labels(&mut labels);
+        }
+        (labels != Labels::default()).then(|| Arc::new(labels))
     }
 
     /// The name of the session that the client gave; `None` before the body is decoded.

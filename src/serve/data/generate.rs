@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
 
+use crate::api::client_headers;
 use crate::api::native::{self, NativeEncoder};
 use crate::engine::request::GenerateRequest;
 use crate::engine::upstream::send;
@@ -20,7 +21,7 @@ use crate::serve::body::{Body, EncodedBody, Upload};
 use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers};
 use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
-use crate::session::Chat;
+use crate::session::{Chat, Dialect, Labels};
 
 /// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine reads the request id from this header, so the body must not have one.
 const OVERRIDE_RID: HeaderName = HeaderName::from_static("x-override-rid");
@@ -42,6 +43,8 @@ pub(crate) struct DecodedGeneration {
     pub digest: Option<Digest>,
     /// The chat to record with the turn, if it is a turn of a chat.
     pub chat: Option<Box<Chat>>,
+    /// The labels of its turns; `None` without a signal.
+    pub labels: Option<Arc<Labels>>,
     /// The parts of its events that are read.
     pub reads: EventAccess,
 }
@@ -107,7 +110,8 @@ pub(crate) async fn answer(
     let (request, identity, digest) = on_body(BodyLength::Request(body.len()), read).await?;
     if let Some(request) = request {
         drop(body);
-        let decoded = DecodedGeneration { request, identity, digest, chat: None, reads: EventAccess::Bytes };
+        let labels = labels(state, &head.headers);
+        let decoded = DecodedGeneration { request, identity, digest, chat: None, labels, reads: EventAccess::Bytes };
         return run(state, head, decoded, record).await;
     }
     identity.report_ignored(state);
@@ -120,6 +124,12 @@ pub(crate) async fn answer(
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
+}
+
+/// The labels of the turns of a call of `/generate`. `None` unless its headers are an agent's, so that other calls store nothing.
+fn labels(state: &ProxyState, headers: &HeaderMap) -> Option<Arc<Labels>> {
+    let labels = state.config.sessions.record.then(|| client_headers::labels(headers)).flatten()?;
+    Some(Arc::new(Labels { dialect: Some(Dialect::Generate), ..labels }))
 }
 
 /// The digest of a request that may be retried. Only requests of a named session may be retried.
@@ -139,7 +149,7 @@ pub(crate) async fn run(
     decoded: DecodedGeneration,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
-    let DecodedGeneration { request, identity, digest, chat, reads } = decoded;
+    let DecodedGeneration { request, identity, digest, chat, labels, reads } = decoded;
     identity.report_ignored(state);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
@@ -153,7 +163,18 @@ pub(crate) async fn run(
     }
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
-    let request = GenerationRequest { head, request, session, chat, is_last, authorization, header_rid, reads, retry };
+    let request = GenerationRequest {
+        head,
+        request,
+        session,
+        chat,
+        labels,
+        is_last,
+        authorization,
+        header_rid,
+        reads,
+        retry,
+    };
     state.generator.run(request, record.rid()).await
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pb;
-use crate::session::{EntropyMethod, EvictedSession, Fault, Session, Snapshot, Span, Turn, TurnMetadata};
+use crate::session::{EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, Session, Snapshot, Span, Turn, TurnMetadata};
 
 /// Converts to the integer type of the messages.
 pub(super) fn wide(number: usize) -> u64 {
@@ -76,7 +76,33 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         foreign_assistant_text: about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
         context_retokenised: about.chat.as_ref().is_some_and(|chat| chat.retokenised),
         inserted_end_of_turn: about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
+        labels: about.labels.as_deref().map(labels),
         extras: about.extras.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+    }
+}
+
+fn labels(labels: &Labels) -> pb::Labels {
+    let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+    pb::Labels {
+        dialect: labels.dialect.map(|dialect| dialect.name().to_owned()),
+        client: text(&labels.client),
+        agent: text(&labels.agent),
+        agent_type: text(&labels.agent_type),
+        parent_agent: text(&labels.parent_agent),
+        thread: text(&labels.thread),
+        request_class: labels.request_class.map(|class| class.name().to_owned()),
+        after_compaction: labels.after_compaction,
+        effort: text(&labels.effort),
+        attribution: text(&labels.attribution),
+    }
+}
+
+/// Converts a leaf that is not exported.
+pub(super) fn refused(excluded: &ExcludedLeaf) -> pb::Refused {
+    pb::Refused {
+        session: excluded.session.to_string(),
+        leaf: excluded.leaf,
+        reason: excluded.reason.to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, async_trait};
 use super::pb::trajectories_server::Trajectories;
 use super::pb::{export_reply, samples_reply, watch_request};
 use super::sample::sample;
-use super::session::{counts, evicted, session, summary, wide};
+use super::session::{counts, evicted, refused, session, summary, wide};
 use super::{ReplyStream, pb, status, watch};
 use crate::export::{Export, Needs, settle};
 use crate::serve::control::trainer_state::TrainerState;
@@ -64,7 +64,7 @@ impl Trajectories for TrajectoriesService {
         let what =
             request.into_inner().what.unwrap_or(watch_request::What::Finished(watch_request::Finished::default()));
         let replies = match what {
-            watch_request::What::Finished(from) => watch::finished(&self.0, &from.since)?,
+            watch_request::What::Finished(from) => watch::finished(&self.0, &from)?,
             watch_request::What::Turns(of) => watch::turns(&self.0, of.session),
             watch_request::What::Entropies(of) => watch::entropies(&self.0, &of)?,
         };
@@ -85,6 +85,7 @@ impl Trajectories for TrajectoriesService {
             include_branches: !message.no_branches,
             entropies: message.entropies,
             text: message.text,
+            classes: message.classes,
         };
         let state = Arc::clone(&self.0);
         let export = offload_export(move || v1::samples::export(&state, &request)).await;
@@ -108,24 +109,19 @@ impl Trajectories for TrajectoriesService {
     type SamplesStream = ReplyStream<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
-        let pb::SamplesRequest { sessions, version, no_branches } = request.into_inner();
+        let pb::SamplesRequest { sessions, version, no_branches, classes } = request.into_inner();
         let state = Arc::clone(&self.0);
         let settled = offload_export(move || {
-            let batch = v1::samples::batch(&state, &sessions, version, !no_branches)?;
+            let classes = v1::samples::classes(&classes)?;
+            let batch = v1::samples::batch(&state, &sessions, version, !no_branches, classes)?;
             Ok(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await.map_err(|problem: Problem| status::problem(&problem))?;
         let annotate = v1::sessions::annotate(&self.0);
         let rows = settled.rows;
         let samples = (0..rows.len()).map(move |at| samples_reply::What::Sample(sample(&rows[at].path(), &annotate)));
-        let refused = settled.refused.into_iter().map(|refused| {
-            samples_reply::What::Refused(pb::Refused {
-                session: refused.session.to_string(),
-                leaf: refused.leaf,
-                reason: refused.reason.to_owned(),
-            })
-        });
-        let replies = samples.chain(refused).map(|what| pb::SamplesReply { what: Some(what) });
+        let leaves = settled.refused.into_iter().map(|leaf| samples_reply::What::Refused(refused(&leaf)));
+        let replies = samples.chain(leaves).map(|what| pb::SamplesReply { what: Some(what) });
         Ok(Response::new(offloaded_stream(Box::new(replies), Message::encoded_len)))
     }
 }

@@ -10,13 +10,13 @@ use tonic::Status;
 
 use super::pb::{WatchReply, watch_reply::What, watch_request};
 use super::sample::sample;
-use super::session::{ended_turn, wide};
+use super::session::{ended_turn, refused, wide};
 use super::{ReplyStream, pb, status};
 use crate::export::Annotate;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1::{self, Problem};
 use crate::serve::offload::offload_export;
-use crate::session::{CommittedTurn, Store};
+use crate::session::{Classes, CommittedTurn, Store};
 
 /// The number of finished paths that are looked up at a time.
 const BATCH: usize = 64;
@@ -63,6 +63,7 @@ impl Iterator for PathQueue {
 struct PathStream {
     state: Arc<TrainerState>,
     annotate: Annotate,
+    classes: Classes,
     changed: watch::Receiver<u64>,
     queue: PathQueue,
 }
@@ -80,7 +81,9 @@ impl PathStream {
                 }
                 Some(QueueItem::Path(number, session)) => {
                     let (store, annotate) = (Arc::clone(&self.state.sessions), Arc::clone(&self.annotate));
-                    return Some(offload_export(move || reply(&store, &annotate, number, &session)).await);
+                    let classes = self.classes;
+                    let reply = offload_export(move || reply(&store, &annotate, (number, &session), classes));
+                    return Some(reply.await);
                 }
                 None => {}
             }
@@ -97,11 +100,12 @@ impl PathStream {
     }
 }
 
-/// Replies a path with its cursor, or the reason if its session is gone.
-fn reply(store: &Store, annotate: &Annotate, number: u64, session: &str) -> WatchReply {
+/// Replies a path with its cursor, or the reason if its session is gone or the classes exclude it.
+fn reply(store: &Store, annotate: &Annotate, (number, session): (u64, &str), classes: Classes) -> WatchReply {
     let cursor = v1::finished::format_cursor(store, number);
-    let what = match store.session(session).and_then(|session| session.finished(number)) {
-        Some(path) => What::Path(sample(&path, annotate)),
+    let what = match store.session(session).and_then(|session| session.finished(number, classes)) {
+        Some(Ok(path)) => What::Path(sample(&path, annotate)),
+        Some(Err(excluded)) => What::Refused(refused(&excluded)),
         None => {
             let reason = v1::finished::gone_reason(store, session).to_owned();
             What::Gone(pb::Gone { session: session.to_owned(), reason })
@@ -110,16 +114,20 @@ fn reply(store: &Store, annotate: &Annotate, number: u64, session: &str) -> Watc
     WatchReply { what: Some(what), cursor }
 }
 
-/// Streams each finished path once, after the cursor `since`.
-pub(super) fn finished(state: &Arc<TrainerState>, since: &str) -> Result<ReplyStream<WatchReply>, Status> {
-    let after = match since {
+/// Streams each finished path once, after the cursor of the request.
+pub(super) fn finished(
+    state: &Arc<TrainerState>,
+    request: &watch_request::Finished,
+) -> Result<ReplyStream<WatchReply>, Status> {
+    let classes = v1::samples::classes(&request.classes).map_err(|problem| status::problem(&problem))?;
+    let after = match &*request.since {
         "" => 0,
         since => v1::finished::parse_cursor(&state.sessions, since).map_err(|problem| status::problem(&problem))?,
     };
     let changed = state.sessions.watch_finished();
     let annotate = v1::sessions::annotate(state);
     let queue = PathQueue { after, ..PathQueue::default() };
-    let paths = PathStream { state: Arc::clone(state), annotate, changed, queue };
+    let paths = PathStream { state: Arc::clone(state), annotate, classes, changed, queue };
     Ok(stream::unfold(paths, |mut paths| async move { Some((Ok(paths.next().await?), paths)) }).boxed())
 }
 

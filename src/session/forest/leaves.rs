@@ -1,7 +1,7 @@
 //! Finds the turns of a forest that end a path.
 
 use super::Forest;
-use crate::session::{Turn, TurnCounts};
+use crate::session::{Classes, Turn, TurnCounts};
 
 impl Forest {
     /// Counts a turn that is about to be added.
@@ -17,10 +17,10 @@ impl Forest {
         &self.counts
     }
 
-    /// Whether a turn is trained: it is trainable, and its reply reached the client.
-    fn is_trained(&self, turn: u32) -> bool {
+    /// Whether an export of `classes` trains a turn, and its reply reached the client.
+    fn is_trained(&self, turn: u32, classes: Classes) -> bool {
         let is_lost = self.superseded.contains(&turn) && self.places[turn as usize].children.is_empty();
-        self.turns[turn as usize].is_trainable() && !is_lost
+        classes.trains(&self.turns[turn as usize]) && !is_lost
     }
 
     /// Continues a search for a trained turn among `search`, for at most `steps` turns. Returns whether one was found, or `None` if turns
@@ -28,7 +28,7 @@ impl Forest {
     pub(in crate::session) fn finds_trained(&self, search: &mut DescendantSearch, steps: usize) -> Option<bool> {
         for _ in 0..steps {
             let Some(turn) = search.next(self) else { return Some(false) };
-            if self.is_trained(turn) {
+            if self.is_trained(turn, search.classes) {
                 return Some(true);
             }
         }
@@ -37,11 +37,13 @@ impl Forest {
 
     /// The search for the turns after `leaf`; `None` if `leaf` does not exist or is not trained.
     pub(in crate::session) fn descendants(&self, leaf: u32) -> Option<DescendantSearch> {
-        if leaf >= self.next_id() || !self.is_trained(leaf) {
+        if leaf >= self.next_id() || !self.is_trained(leaf, Classes::ALL) {
             return None;
         }
         let stems = self.places[leaf as usize].children.first().into_iter().collect();
-        Some(DescendantSearch { stems, sample: None })
+        let is_default = Classes::default().contains(self.turns[leaf as usize].request_class());
+        let classes = if is_default { Classes::default() } else { Classes::ALL };
+        Some(DescendantSearch { stems, sample: None, classes })
     }
 }
 
@@ -52,6 +54,8 @@ pub(in crate::session) struct DescendantSearch {
     stems: Vec<u32>,
     /// The next sample of the current prompt.
     sample: Option<u32>,
+    /// The classes of the turns that are searched.
+    classes: Classes,
 }
 
 impl DescendantSearch {

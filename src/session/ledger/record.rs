@@ -324,7 +324,9 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::log::fake;
-    use crate::session::{Cause, Chat, Digest, EntropyMethod, Fault, Fingerprint, ParseOptions, Span};
+    use crate::session::{
+        Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, RequestClass, Span,
+    };
 
     fn bytes(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -370,17 +372,31 @@ mod tests {
                     supersedes: vec![other; (other % 3) as usize],
                     policy,
                     measured,
-                    sampling: rid,
+                    sampling: rid.clone(),
                     model: model.into(),
                     started_ms,
                     first_ms,
                     elapsed_ms: started_ms,
                     cached_tokens: first_ms,
                     chat: chat(index, started_ms),
+                    labels: labels(index, rid.as_deref()),
                     extras,
                 }
             },
         )
+    }
+
+    fn labels(index: u32, text: Option<&str>) -> Option<Arc<Labels>> {
+        let class = RequestClass::ALL.into_iter().nth(index as usize % 5);
+        index.is_multiple_of(3).then(|| {
+            Arc::new(Labels {
+                dialect: index.is_multiple_of(2).then_some(Dialect::Messages),
+                client: text.map(Into::into),
+                request_class: class,
+                after_compaction: index.is_multiple_of(5),
+                ..Labels::default()
+            })
+        })
     }
 
     fn chat(index: u32, number: u64) -> Option<Box<Chat>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::advance;
 
-use super::super::{Store, StoreLimits};
+use super::super::{Classes, Store, StoreLimits};
 use super::{BOUNDLESS, bytes, call, draft, store, turn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -170,7 +170,7 @@ async fn idle_sessions_finish_once() {
     store.sweep();
     let numbers = store.finished_after(2, 9);
     assert_eq!(numbers, [(3, "a".into())]);
-    let path = store.session("a").unwrap().finished(3).unwrap();
+    let path = store.session("a").unwrap().finished(3, Classes::ALL).unwrap().unwrap();
     assert_eq!((path.len(), path.trained_tokens()), (5, 2));
     assert_eq!(store.finished_after(0, 2), [(1, "a".into()), (2, "b".into())], "pages are bounded");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{Call, Fault, Session, SessionError, Store, Summary};
+use super::super::{Call, Classes, Fault, Session, SessionError, Store, Summary};
 use super::look::{ExportedVersion, check_export, check_turns, files, keep, number, row};
 use super::model::{Model, ModelRow, ModelTurn};
 use super::operations::{Operation, OperationKind, Sample, operations};
@@ -198,7 +198,7 @@ impl TestWorld {
         let numbers = self.store.finished_after(0, usize::MAX);
         let own = numbers.iter().filter(|(_, name)| **name == *NAMES[of]);
         // the paths of deleted sessions cannot be read any more
-        let paths = own.filter_map(|(number, _)| session.finished(*number));
+        let paths = own.filter_map(|(number, _)| session.finished(*number, Classes::ALL)?.ok());
         paths.map(|path| row(&path)).collect()
     }
 

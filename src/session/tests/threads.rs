@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::super::{Store, StoreLimits};
+use super::super::{Classes, Store, StoreLimits};
 use super::look::{ExportedVersion, check_export, check_turns, keep, number};
 use super::model::{Model, ModelTurn};
 use super::{BOUNDLESS, bytes, call, draft, store, tokens};
@@ -149,7 +149,7 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion
         assert!(numbers.is_sorted_by(|a, b| a.0 < b.0), "numbers rise");
         let mut times = BTreeMap::new();
         for (number, _) in numbers.iter().filter(|(_, of)| **of == **name) {
-            for step in session.finished(*number).unwrap().steps.iter().filter(|step| step.trained) {
+            for step in session.finished(*number, Classes::ALL).unwrap().unwrap().steps.iter().filter(|step| step.trained) {
                 *times.entry(step.turn.id as usize).or_insert(0) += 1;
             }
         }

@@ -13,7 +13,7 @@ use crate::export::{Annotate, entry};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::offload;
-use crate::session::Store;
+use crate::session::{Classes, Store};
 
 /// The default number of lines of a reply.
 const LINES: usize = 10_000;
@@ -43,14 +43,14 @@ pub(crate) fn parse_cursor(store: &Store, cursor: &str) -> Result<u64, Problem> 
 pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
     let store = Arc::clone(&state.sessions);
     let after = query.since.as_deref().map_or(Ok(0), |since| parse_cursor(&store, since))?;
-    let annotate = annotate(state);
+    let (annotate, classes) = (annotate(state), query.classes);
     let (listed, limit) = (Arc::clone(&store), query.limit.unwrap_or(LINES).max(1));
     let found = offload(move || listed.finished_after(after, limit)).await;
     // a cursor must refer to the same path after a crash
     super::wait_written(state, store.written()).await;
     let missed = found.first().map_or(0, |(first, _)| first - after - 1);
     let head = (missed > 0).then(|| Bytes::from(format!("{{\"missed\":{missed}}}\n")));
-    let lines = found.into_iter().map(move |(number, session)| line(&store, number, &session, &annotate));
+    let lines = found.into_iter().map(move |(number, session)| line(&store, (number, &session), classes, &annotate));
     Ok(stream_reply("application/x-ndjson", None, Box::new(head.into_iter().chain(lines))))
 }
 
@@ -60,15 +60,26 @@ pub(crate) fn gone_reason(store: &Store, session: &str) -> &'static str {
     store.eviction_of(session).map_or("deleted", |_| "evicted")
 }
 
-/// Writes the entry of a path with its cursor, or only the session's name and the reason if the session is gone.
-fn line(store: &Store, number: u64, session: &str, annotate: &Annotate) -> Bytes {
+/// Writes the entry of a path with its cursor. If the session is gone, or the classes exclude the path, the line has the session's name and
+/// the reason instead.
+fn line(store: &Store, (number, session): (u64, &str), classes: Classes, annotate: &Annotate) -> Bytes {
     let cursor = format_cursor(store, number);
     let mut text = Vec::new();
-    match store.session(session).and_then(|session| session.finished(number)) {
-        Some(path) => {
+    match store.session(session).and_then(|session| session.finished(number, classes)) {
+        Some(Ok(path)) => {
             entry::write(&path, Some(annotate), &mut text);
             text.pop();
             text.extend_from_slice(format!(",\"cursor\":\"{cursor}\"}}\n").as_bytes());
+        }
+        Some(Err(excluded)) => {
+            let excluded = json!({
+                "session": session,
+                "leaf": excluded.leaf,
+                "refused": excluded.reason,
+                "cursor": cursor,
+            });
+            text.extend_from_slice(excluded.to_string().as_bytes());
+            text.push(b'\n');
         }
         None => {
             let reason = gone_reason(store, session);

@@ -20,7 +20,7 @@ pub(super) fn show(state: &TrainerState, id: &str, leaf: &str, query: Query) -> 
         .parse()
         .map_err(|_| Problem::bad(format!("a path is named by the number of its last turn, not {leaf:?}")))?;
     let session = session(state, id)?;
-    let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
+    let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| session_problem(id, error))?;
     let path = snapshot.path(leaf).map_err(|error| session_problem(id, error))?;
     let mut text = Vec::new();
     match query.from {

@@ -4,6 +4,7 @@ use http::Uri;
 
 use super::Problem;
 use crate::engine::routes;
+use crate::session::Classes;
 
 /// The members of a query.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(super) struct Query {
     pub version: Option<u32>,
     /// `since`: a cursor.
     pub since: Option<String>,
+    /// `classes`: names of classes of turns, separated by commas.
+    pub classes: Classes,
 }
 
 impl Query {
@@ -40,12 +43,17 @@ impl Query {
                 "session" => query.session = Some(value),
                 "order" if value == "newest" => query.newest = true,
                 "order" => return Err(bad("newest or absent")),
+                "classes" => {
+                    let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
+                    query.classes =
+                        Classes::parse(names).map_err(|error| Problem::bad(format!("classes: {error}")))?;
+                }
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
                 "limit" => query.limit = Some(value.parse().map_err(|_| bad("a number of entries"))?),
                 "version" => query.version = Some(value.parse().map_err(|_| bad("a version number, from 1"))?),
                 _ => {
                     return Err(Problem::bad(format!(
-                        "unknown query member {name:?}; the members are after, from, limit, order, search, session, since and version"
+                        "unknown query member {name:?}; the members are after, classes, from, limit, order, search, session, since and version"
                     )));
                 }
             }

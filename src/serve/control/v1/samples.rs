@@ -12,6 +12,7 @@ use crate::chat::model::Chats;
 use crate::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
+use crate::session::Classes;
 
 /// The number of exported rows.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
@@ -48,13 +49,24 @@ pub(crate) struct SamplesRequest {
     /// jsonl, arrow and parquet: whether the text columns are filled.
     #[serde(default)]
     pub text: bool,
+    /// The names of the classes of turns that are trained. Without names those of conversations are.
+    #[serde(default)]
+    pub classes: Vec<String>,
 }
 
 fn yes() -> bool {
     true
 }
 
-/// Returns the paths of sessions, in the order of an export.
+/// Parses the names of classes.
+///
+/// # Errors
+/// When a name is unknown.
+pub(crate) fn classes(names: &[String]) -> Result<Classes, Problem> {
+    Classes::parse(names.iter().map(String::as_str)).map_err(|error| Problem::bad(format!("classes: {error}")))
+}
+
+/// Returns the paths of sessions, in the order of an export of `classes`.
 ///
 /// # Errors
 /// When a session does not exist, has no such version, or is listed twice.
@@ -63,6 +75,7 @@ pub(crate) fn batch(
     sessions: &[String],
     version: Option<u32>,
     include_branches: bool,
+    classes: Classes,
 ) -> Result<Batch, Problem> {
     let mut batch = Batch { annotate: Some(annotate(state)), ..Batch::default() };
     let mut unique = std::collections::HashSet::new();
@@ -70,7 +83,8 @@ pub(crate) fn batch(
         if !unique.insert(id) {
             return Err(Problem::bad(format!("sessions: {id:?} is listed twice")));
         }
-        let snapshot = session(state, id)?.snapshot(version).map_err(|error| session_problem(id, error))?;
+        let snapshot = session(state, id)?.snapshot_of(version, classes);
+        let snapshot = snapshot.map_err(|error| session_problem(id, error))?;
         let (mut rows, mut out) = snapshot.rows(include_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut out);
@@ -99,8 +113,9 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
             Format::ALL.into_iter().filter(|format| format.has_text()).map(Format::name).collect();
         return Err(Problem::bad(format!("text: {} has no text; {} have", request.format, with_text.join(", "))));
     }
+    let classes = classes(&request.classes)?;
     let decoder = request.text.then(|| decoder(state)).transpose()?;
-    let mut batch = batch(state, &request.sessions, request.version, request.include_branches)?;
+    let mut batch = batch(state, &request.sessions, request.version, request.include_branches, classes)?;
     batch.shape = Shape {
         pad_token_id: request.pad_token_id,
         max_prompt_length: request.max_prompt_length,

@@ -127,6 +127,7 @@ fn line(turn: &Turn) -> Value {
         "prompt_tokens": turn.prompt.len(),
         "sampled_tokens": turn.response.len(),
         "mean_entropy": mean(&turn.entropy),
+        "labels": turn.about.labels,
     })
 }
 
@@ -184,7 +185,7 @@ pub(crate) fn annotate(state: &TrainerState) -> Annotate {
 /// Returns every path of a session, also those that are not exported.
 pub(super) fn trajectories(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = session(state, id)?;
-    let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
+    let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| session_problem(id, error))?;
     let (mut rows, out) = snapshot.rows(true);
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
     rows.sort_by_key(Row::leaf);

@@ -61,6 +61,7 @@ pub(super) async fn pass_through(
         let request = object.and_then(|object| call.api.passthrough(body, &object, call.request.headers()));
         Ok::<_, InvalidName>((identity, request))
     };
+    let labels = call.labels(state, None);
     let (identity, request) = on_body(BodyLength::Request(length), read).await?;
     identity.report_ignored(state);
     let unnamed = Some(state.tools.flights.unnamed());
@@ -82,7 +83,7 @@ pub(super) async fn pass_through(
     // the reply is parsed, so it must not be compressed
     headers.remove(header::ACCEPT_ENCODING);
     request.sglext.request_all_ids(&mut headers);
-    let recorder = PassthroughRecorder::new(state, (request, call.forwarded_chat), turns, uncaptured);
+    let recorder = PassthroughRecorder::new(state, (request, call.forwarded_chat, labels), turns, uncaptured);
     let reply = send(
         &state.client,
         &state.metrics,

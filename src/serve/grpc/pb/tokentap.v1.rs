@@ -164,6 +164,31 @@ pub struct Turn {
     /// Its prompt contains assistant text that was not sampled in this session.
     #[prost(bool, tag = "22")]
     pub foreign_assistant_text: bool,
+    #[prost(message, optional, tag = "23")]
+    pub labels: ::core::option::Option<Labels>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Labels {
+    #[prost(string, optional, tag = "1")]
+    pub dialect: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "2")]
+    pub client: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "3")]
+    pub agent: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "4")]
+    pub agent_type: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "5")]
+    pub parent_agent: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "6")]
+    pub thread: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "7")]
+    pub request_class: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(bool, tag = "8")]
+    pub after_compaction: bool,
+    #[prost(string, optional, tag = "9")]
+    pub effort: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "10")]
+    pub attribution: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// How entropies were measured: see `entropy_info` of /generate.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -215,6 +240,8 @@ pub mod watch_request {
         /// `cursor` of the last reply that was read; empty to start from the beginning.
         #[prost(string, tag = "1")]
         pub since: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Turns {
@@ -253,7 +280,7 @@ pub struct WatchReply {
     /// The `since` of a later call that continues here. Finished paths only.
     #[prost(string, tag = "6")]
     pub cursor: ::prost::alloc::string::String,
-    #[prost(oneof = "watch_reply::What", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "watch_reply::What", tags = "1, 2, 3, 4, 5, 7")]
     pub what: ::core::option::Option<watch_reply::What>,
 }
 /// Nested message and enum types in `WatchReply`.
@@ -274,6 +301,8 @@ pub mod watch_reply {
         Turn(super::EndedTurn),
         #[prost(message, tag = "5")]
         Progress(super::Progress),
+        #[prost(message, tag = "7")]
+        Refused(super::Refused),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -349,6 +378,8 @@ pub struct ExportRequest {
     /// jsonl, arrow and parquet: fills the text columns. The tokenizer of chats must be loaded.
     #[prost(bool, tag = "9")]
     pub text: bool,
+    #[prost(string, repeated, tag = "10")]
+    pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
@@ -394,6 +425,8 @@ pub struct SamplesRequest {
     pub version: ::core::option::Option<u32>,
     #[prost(bool, tag = "3")]
     pub no_branches: bool,
+    #[prost(string, repeated, tag = "4")]
+    pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SamplesReply {

@@ -10,7 +10,7 @@ use crate::generation::recorder::{ForwardedSequence, RecordContext, Recorder};
 use crate::serve::data::forward::UncapturedGeneration;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::ledger::Ack;
-use crate::session::{Call, ReportedVersions};
+use crate::session::{Call, Labels, ReportedVersions};
 
 /// Records one reply. If it cannot, the generation counts as uncaptured.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl PassthroughRecorder {
     /// Creates a recorder before the request is sent.
     pub(super) fn new(
         state: &Arc<ProxyState>,
-        (request, forwarded_chat): (PassthroughRequest, Option<ForwardedChat>),
+        (request, forwarded_chat, labels): (PassthroughRequest, Option<ForwardedChat>, Option<Arc<Labels>>),
         call: Call,
         uncaptured: UncapturedGeneration,
     ) -> Self {
@@ -42,6 +42,7 @@ impl PassthroughRecorder {
             epoch: policy.epoch(),
             policy,
             chat: None,
+            labels,
             ids_are_sampled: true,
         };
         let recorder = Recorder::new(call, context);

@@ -1,0 +1,174 @@
+//! The labels of a turn: which client sent its request, and what the request is for.
+
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a label. Clients choose the values, and a turn keeps them.
+const LONGEST: usize = 256;
+
+/// The labels of a turn. A member is absent if the request has no signal for it: nothing is guessed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// The API of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<Dialect>,
+    /// The name and version of the client, such as `claude-cli/2.1.330`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<Box<str>>,
+    /// The id or the name of the agent, if one client runs several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<str>>,
+    /// The kind of the agent, such as `Explore`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_type: Option<Box<str>>,
+    /// The id of the agent, thread or session of the client that started this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_agent: Option<Box<str>>,
+    /// The client's own id of the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<Box<str>>,
+    /// What the request is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_class: Option<RequestClass>,
+    /// It is the first request of the main conversation after a compaction.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub after_compaction: bool,
+    /// The effort of the reasoning that the client asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Box<str>>,
+    /// How Claude Code describes itself in its first system block, without the parts that change with each call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attribution: Option<Box<str>>,
+}
+
+/// The API of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// SGLang's `/generate`, over HTTP or gRPC.
+    Generate,
+    /// `OpenAI` chat completions.
+    Chat,
+    /// `OpenAI` completions.
+    Completions,
+    /// Anthropic Messages.
+    Messages,
+    /// `OpenAI` Responses.
+    Responses,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestClass {
+    /// A turn of the main conversation.
+    Main,
+    /// A turn of a sub-agent.
+    Subagent,
+    /// A summary that replaces a conversation.
+    Compaction,
+    /// A call beside the conversation, such as for its title.
+    Auxiliary,
+}
+
+impl Labels {
+    /// The labels that are text, by name.
+    #[must_use]
+    pub fn texts(&self) -> [(&'static str, Option<&str>); 9] {
+        [
+            ("dialect", self.dialect.map(Dialect::name)),
+            ("client", self.client.as_deref()),
+            ("agent", self.agent.as_deref()),
+            ("agent_type", self.agent_type.as_deref()),
+            ("parent_agent", self.parent_agent.as_deref()),
+            ("thread", self.thread.as_deref()),
+            ("request_class", self.request_class.map(RequestClass::name)),
+            ("effort", self.effort.as_deref()),
+            ("attribution", self.attribution.as_deref()),
+        ]
+    }
+
+    /// The bytes that they take.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.texts().into_iter().filter_map(|(_, text)| Some(text?.len())).sum::<usize>()
+    }
+}
+
+/// Sets a label that is absent. A longer text is cut to 256 bytes; an empty one is ignored.
+pub fn fill(label: &mut Option<Box<str>>, text: &str) {
+    let text = text.trim();
+    if label.is_none() && !text.is_empty() {
+        *label = Some(text[..text.floor_char_boundary(LONGEST)].into());
+    }
+}
+
+impl Dialect {
+    /// The name in exports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Messages => "messages",
+            Self::Responses => "responses",
+        }
+    }
+}
+
+impl RequestClass {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Main, Self::Subagent, Self::Compaction, Self::Auxiliary];
+
+    /// The name in exports and requests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Subagent => "subagent",
+            Self::Compaction => "compaction",
+            Self::Auxiliary => "auxiliary",
+        }
+    }
+
+    /// The class with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_is_trimmed_and_cut_at_a_character() {
+        let filled = |text: &str| {
+            let mut label = None;
+            fill(&mut label, text);
+            label.map(String::from)
+        };
+        assert_eq!(filled(" a b\t").as_deref(), Some("a b"));
+        assert_eq!(filled("  "), None);
+        assert_eq!(filled(&"x".repeat(300)).map(|label| label.len()), Some(256));
+        assert_eq!(filled(&"\u{e4}\u{20ac}".repeat(60)).map(|label| label.len()), Some(255));
+        let mut label = Some("first".into());
+        fill(&mut label, "second");
+        assert_eq!(label.as_deref(), Some("first"), "the first source counts");
+    }
+
+    #[test]
+    fn absent_labels_are_not_written() {
+        assert_eq!(serde_json::to_string(&Labels::default()).unwrap(), "{}");
+        let labels = Labels {
+            dialect: Some(Dialect::Messages),
+            request_class: Some(RequestClass::Subagent),
+            after_compaction: true,
+            ..Labels::default()
+        };
+        let written = serde_json::to_string(&labels).unwrap();
+        assert_eq!(written, r#"{"dialect":"messages","request_class":"subagent","after_compaction":true}"#);
+        assert_eq!(serde_json::from_str::<Labels>(&written).unwrap(), labels);
+    }
+}
