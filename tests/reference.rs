@@ -11,7 +11,7 @@ use tokentap::config::Cli;
 use tokentap::export::Format;
 use tokentap::generation::reason::Reason;
 use tokentap::metrics::Metrics;
-use tokentap::session::{Cause, Fault};
+use tokentap::session::{Cause, Fault, RequestClass};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -157,6 +157,11 @@ fn reasons_page_is_up_to_date() {
     table(&mut text, ("src/session/turn.rs", "Cause"), &Cause::ALL, |cause| cause.name());
     text.push_str("\n## `fault`\n\nWhy a turn is not trained. `tokentap_turns_total` counts them as `outcome`.\n");
     table(&mut text, ("src/session/fault.rs", "Fault"), &Fault::ALL, |fault| fault.name());
+    text.push_str(
+        "\n## `request_class`\n\nWhat a request was for, in the labels of its turn. A leaf of another class than the export's is refused as \
+        `class_` and the name of its class; `class_unlabelled` is one without a class.\n",
+    );
+    table(&mut text, ("src/session/labels.rs", "RequestClass"), &RequestClass::ALL, |class| class.name());
     text.push_str("\n## `drift`\n\nHow the tokens of an extended chat differ from what its template renders. `tokentap_chat_drift_total` counts them.\n");
     table(&mut text, ("src/chat/drift.rs", "Drift"), &Drift::ALL, |drift| drift.name());
     compare_or_update("reasons.md", &text);

@@ -2,6 +2,7 @@
 
 mod clock;
 mod growth;
+mod labelled;
 mod look;
 mod model;
 mod operations;

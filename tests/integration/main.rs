@@ -37,6 +37,7 @@ mod heads;
 mod information_routes;
 mod jax;
 mod kernels;
+mod labels;
 mod leaving;
 mod limits;
 mod long_bodies;

@@ -10,7 +10,7 @@ use serde_json::{Value, json as value};
 
 use crate::export::fixture::{batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
-use crate::session::{Cause, EntropyMethod};
+use crate::session::{Cause, Dialect, EntropyMethod, Labels, RequestClass};
 
 /// The two rows of the conversation, and a leaf that was refused before.
 pub(crate) fn rich() -> Batch {
@@ -30,6 +30,13 @@ pub(crate) fn rich() -> Batch {
     about.extras = [("routed_experts".into(), "[[1]]".into()), ("odd".into(), "NaN".into())].into();
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
+    about.labels = Some(Arc::new(Labels {
+        dialect: Some(Dialect::Messages),
+        client: Some("claude-cli/2.1.330".into()),
+        request_class: Some(RequestClass::Main),
+        after_compaction: true,
+        ..Labels::default()
+    }));
     turns[2].entropy = Box::default();
     let mut rows = rows_of(turns);
     rows[1].reward = Some(Arc::new(value!({"style": 3})));
@@ -65,14 +72,19 @@ pub(crate) const ROWS: &str = r#"[
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
         "temperature": null, "sampling": null,
-        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": null
+        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "finish_reason": "length",
         "fault": null, "trained": true, "supersedes": [0], "entropy_source": "exact", "entropy_estimator": "exact",
         "entropy_reason": "r", "temperature": 0.7,
         "sampling": "{\"temperature\": 0.7}", "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
-        "cached_tokens": 4, "extras": "{\"odd\":\"NaN\",\"routed_experts\":[[1]]}"
+        "cached_tokens": 4,
+        "labels": {
+          "dialect": "messages", "client": "claude-cli/2.1.330", "agent": null, "agent_type": null, "parent_agent": null,
+          "thread": null, "request_class": "main", "effort": null, "attribution": null, "after_compaction": true
+        },
+        "extras": "{\"odd\":\"NaN\",\"routed_experts\":[[1]]}"
       }
     ]
   },
@@ -99,13 +111,13 @@ pub(crate) const ROWS: &str = r#"[
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
         "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
         "temperature": null, "sampling": null,
-        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": null
+        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
         "temperature": null, "sampling": null,
-        "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": null
+        "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       }
     ]
   }

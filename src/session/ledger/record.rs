@@ -509,7 +509,8 @@ mod tests {
         let head = r#"{"kind":"turn","session":"s","id":3,"parent":null,"about":{},"lengths":[0,0,0,0]}"#;
         let decoded = |head: &str| Record::decode(&[&(head.len() as u32).to_le_bytes(), head.as_bytes()].concat());
         let written = decoded(head);
-        assert!(matches!(written, Some(Record::Turn { .. })));
+        let Some(Record::Turn { turn, .. }) = &written else { panic!("it is a turn") };
+        assert_eq!(turn.about.labels, None, "records of versions before labels have none");
         assert_eq!(decoded(&head.replace("{\"kind\"", "{ \"kind\"")), written);
         assert_eq!(decoded(&head.replace("\"kind\":\"turn\",", "").replace("]}", "],\"kind\":\"turn\"}")), written);
     }

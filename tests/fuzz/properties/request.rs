@@ -55,12 +55,15 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, input: &str) 
         _ => Some(SessionName::NoString),
     };
     let session = |name: &str| get(name).and_then(named);
-    let metadata = get("metadata").and_then(|metadata| metadata.get("session_id")).and_then(named);
+    let in_metadata =
+        |name: &str| get("metadata").and_then(|metadata| metadata.get(name)).and_then(named);
     let sessions = SessionNames {
         session_id: session("session_id"),
-        metadata,
+        metadata: in_metadata("session_id"),
         proxy_session_id: session("_proxy_session_id"),
         user: session("user"),
+        user_id: in_metadata("user_id"),
+        prompt_cache_key: session("prompt_cache_key"),
     };
     assert_eq!(request.sessions, sessions, "{input}");
     assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{input}");
