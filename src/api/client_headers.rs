@@ -131,7 +131,7 @@ pub(crate) fn add_codex<'a>(labels: &mut Labels, value: impl Fn(&str) -> Option<
     fill_from(&mut labels.thread, member("thread_id").map(Cow::Borrowed));
 }
 
-/// `OpenCode`: a task of another session has a session of its own.
+/// `OpenCode`: a sub-agent has another session than the agent that started it.
 fn add_open_code(labels: &mut Labels, headers: &HeaderMap) {
     let parent = text(headers, "x-parent-session-id");
     if parent.is_some() {
@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn codex_sends_its_turn_metadata() {
-        let metadata = r#"{"session_id":"s","thread_id":"t","agent_name":"root","request_kind":"turn","thread_source":"user"}"#;
+        let metadata =
+            r#"{"session_id":"s","thread_id":"t","agent_name":"root","request_kind":"turn","thread_source":"user"}"#;
         let labels = of(&[("x-codex-turn-metadata", metadata), ("thread-id", "t"), ("originator", "codex_exec")]);
         let expected = Labels {
             client: Some("codex_exec".into()),
@@ -296,13 +297,19 @@ mod tests {
     }
 
     #[test]
-    fn attribution_keeps_what_lasts() {
+    fn attribution_has_no_members_of_a_single_call() {
         let mut labels = Labels::default();
-        add_attribution(&mut labels, "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=a1b2c;");
+        add_attribution(
+            &mut labels,
+            "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=a1b2c;",
+        );
         assert_eq!(labels.attribution.as_deref(), Some("cc_version=2.1.37.0d9; cc_entrypoint=cli"));
         assert_eq!(labels.request_class, None);
         let mut labels = Labels::default();
-        add_attribution(&mut labels, "x-anthropic-billing-header: cc_version=2.1.263; cc_is_subagent=true; cc_prev_req=r1;");
+        add_attribution(
+            &mut labels,
+            "x-anthropic-billing-header: cc_version=2.1.263; cc_is_subagent=true; cc_prev_req=r1;",
+        );
         assert_eq!(labels.attribution.as_deref(), Some("cc_version=2.1.263; cc_is_subagent=true"));
         assert_eq!(labels.request_class, Some(RequestClass::Subagent));
     }

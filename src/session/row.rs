@@ -132,10 +132,7 @@ impl Row {
     /// The path with its turns in order.
     #[must_use]
     pub fn path(&self) -> Path {
-        let step = |turn: &Arc<Turn>| Step {
-            turn: Arc::clone(turn),
-            trained: self.trains(turn),
-        };
+        let step = |turn: &Arc<Turn>| Step { turn: Arc::clone(turn), trained: self.trains(turn) };
         let mut steps: Vec<Step> = self.upwards().map(step).collect();
         steps.reverse();
         Path {

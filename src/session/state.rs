@@ -6,15 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use serde_json::Value;
 
+use super::classes::exclusion;
 use super::ledger::SessionKey;
 use super::lineage::{Claims, upwards};
 use super::replies::{Replies, ReplyDigests, ReplyTurns};
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::classes::exclusion;
-use super::{
-    Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid,
-};
+use super::{Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid};
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;

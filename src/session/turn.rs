@@ -239,7 +239,8 @@ impl Turn {
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
         let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
         let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
-        let texts = chat + labels + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
+        let texts =
+            chat + labels + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
         (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

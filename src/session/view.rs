@@ -141,7 +141,10 @@ mod tests {
         let mut last = (*forest.turns()[1]).clone();
         last.about.supersedes = vec![0];
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last.clone())];
-        assert_eq!(View::new(&turns).leaves(Classes::default()), Leaves { exported: vec![1], refused: vec![(0, "superseded")] });
+        assert_eq!(
+            View::new(&turns).leaves(Classes::default()),
+            Leaves { exported: vec![1], refused: vec![(0, "superseded")] }
+        );
         let mut child = last.clone();
         (child.id, child.parent, child.about.supersedes) = (2, Some(0), Vec::new());
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last), Arc::new(child)];

@@ -206,7 +206,8 @@ async fn command_exports_the_same_classes_from_a_log_and_from_a_running_tokentap
         let file = out.path().join(name);
         let fixed = ["export", "--format", "jsonl", "--session", "s", "--out", file.to_str().unwrap()];
         let done = output(&[&fixed[..], &source, more].concat()).await;
-        let (errors, text) = (String::from_utf8(done.stderr).unwrap(), std::fs::read_to_string(&file).unwrap_or_default());
+        let (errors, text) =
+            (String::from_utf8(done.stderr).unwrap(), std::fs::read_to_string(&file).unwrap_or_default());
         (text, errors.lines().last().unwrap_or_default().split(" to ").next().unwrap().to_owned())
     };
     let (by_default, summary) = export(["--data-dir", data], &[], "a").await;

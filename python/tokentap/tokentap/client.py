@@ -196,6 +196,7 @@ class Client:
         """Yields each path that finished after the cursor `since` once, until no more are available.
 
         An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` if it was evicted or deleted,
+        `{"session", "leaf", "refused", "cursor"}` if it trains compactions or auxiliary calls only,
         or `{"missed": n}` for n paths that are no longer known. `limit` is the number of entries of one request.
         """
         while lines := self.send(routes.finished(since, limit)):
@@ -204,7 +205,7 @@ class Client:
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies` and `text`."""
+        `max_response_length`, `include_branches`, `entropies`, `text` and `classes`."""
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:

@@ -18,7 +18,8 @@ const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, i
 
 /// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
-    let classes = Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
+    let classes =
+        Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
     let store = Store::new(LIMITS);
     let mut names = SessionNames::default();
     let found = log::read(dir, |record| names.rename(record).into_iter().for_each(|record| store.restore(record)))
@@ -49,7 +50,8 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         ..Batch::default()
     };
     for session in &sessions {
-        let snapshot = session.snapshot_of(args.version, classes).map_err(|error| format!("session {:?}: {error}", session.id))?;
+        let snapshot =
+            session.snapshot_of(args.version, classes).map_err(|error| format!("session {:?}: {error}", session.id))?;
         let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);

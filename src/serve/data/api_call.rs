@@ -72,7 +72,15 @@ pub(crate) async fn serve(
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
             let request = Request::from_parts(head, body);
-            let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, labels: None, forwarded_chat: None };
+            let call = ApiCall {
+                api: Arc::clone(api),
+                route,
+                request,
+                session,
+                identity: None,
+                labels: None,
+                forwarded_chat: None,
+            };
             answer(state, call, record).await
         }
         Err(error) => Err(error),

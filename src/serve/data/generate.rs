@@ -163,18 +163,8 @@ pub(crate) async fn run(
     }
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
-    let request = GenerationRequest {
-        head,
-        request,
-        session,
-        chat,
-        labels,
-        is_last,
-        authorization,
-        header_rid,
-        reads,
-        retry,
-    };
+    let request =
+        GenerationRequest { head, request, session, chat, labels, is_last, authorization, header_rid, reads, retry };
     state.generator.run(request, record.rid()).await
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::pb;
-use crate::session::{EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, Session, Snapshot, Span, Turn, TurnMetadata};
+use crate::session::{
+    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, Session, Snapshot, Span, Turn, TurnMetadata,
+};
 
 /// Converts to the integer type of the messages.
 pub(super) fn wide(number: usize) -> u64 {
@@ -99,11 +101,7 @@ fn labels(labels: &Labels) -> pb::Labels {
 
 /// Converts a leaf that is not exported.
 pub(super) fn refused(excluded: &ExcludedLeaf) -> pb::Refused {
-    pb::Refused {
-        session: excluded.session.to_string(),
-        leaf: excluded.leaf,
-        reason: excluded.reason.to_owned(),
-    }
+    pb::Refused { session: excluded.session.to_string(), leaf: excluded.leaf, reason: excluded.reason.to_owned() }
 }
 
 /// Converts a turn with its tokens.

@@ -69,6 +69,7 @@ fn many_finished_paths_of_a_long_session_can_be_read() {
     drop(last);
     let session = store.session("a").unwrap();
     let numbers = store.finished_after(0, usize::MAX);
-    let trained = numbers.iter().map(|(number, _)| session.finished(*number, Classes::ALL).unwrap().unwrap().trained_tokens());
+    let trained =
+        numbers.iter().map(|(number, _)| session.finished(*number, Classes::ALL).unwrap().unwrap().trained_tokens());
     assert_eq!((numbers.len(), trained.sum::<usize>()), (1001, 2000));
 }

@@ -149,7 +149,9 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion
         assert!(numbers.is_sorted_by(|a, b| a.0 < b.0), "numbers rise");
         let mut times = BTreeMap::new();
         for (number, _) in numbers.iter().filter(|(_, of)| **of == **name) {
-            for step in session.finished(*number, Classes::ALL).unwrap().unwrap().steps.iter().filter(|step| step.trained) {
+            for step in
+                session.finished(*number, Classes::ALL).unwrap().unwrap().steps.iter().filter(|step| step.trained)
+            {
                 *times.entry(step.turn.id as usize).or_insert(0) += 1;
             }
         }

@@ -55,8 +55,7 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, input: &str) 
         _ => Some(SessionName::NoString),
     };
     let session = |name: &str| get(name).and_then(named);
-    let in_metadata =
-        |name: &str| get("metadata").and_then(|metadata| metadata.get(name)).and_then(named);
+    let in_metadata = |name: &str| get("metadata").and_then(|metadata| metadata.get(name)).and_then(named);
     let sessions = SessionNames {
         session_id: session("session_id"),
         metadata: in_metadata("session_id"),

@@ -80,6 +80,10 @@ async fn invalid_export_has_the_error_of_http() {
             ExportRequest { max_prompt_length: Some(0), ..plain() },
             json!({"sessions": ["a"], "format": "jsonl", "max_prompt_length": 0}),
         ),
+        (
+            ExportRequest { classes: vec!["title".into()], ..plain() },
+            json!({"sessions": ["a"], "format": "jsonl", "classes": ["title"]}),
+        ),
         (ExportRequest { sessions: vec!["no".into()], ..plain() }, json!({"sessions": ["no"], "format": "jsonl"})),
         (ExportRequest { version: Some(3), ..plain() }, json!({"sessions": ["a"], "format": "jsonl", "version": 3})),
     ];
@@ -164,12 +168,28 @@ fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
     });
     let extras: serde_json::Map<String, Value> =
         turn.extras.iter().map(|(name, text)| (name.clone(), json(text))).collect();
+    let labels = turn.labels.as_ref().map(|labels| {
+        let texts = [
+            ("dialect", &labels.dialect),
+            ("client", &labels.client),
+            ("agent", &labels.agent),
+            ("agent_type", &labels.agent_type),
+            ("parent_agent", &labels.parent_agent),
+            ("thread", &labels.thread),
+            ("request_class", &labels.request_class),
+            ("effort", &labels.effort),
+            ("attribution", &labels.attribution),
+        ];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?))));
+        let after = ("after_compaction".to_owned(), json!(labels.after_compaction));
+        texts.chain([after]).collect::<serde_json::Map<String, Value>>()
+    });
     json!({
         "id": turn.id, "parent": turn.parent, "rid": turn.rid, "index": turn.index, "cause": turn.cause,
         "finish_reason": turn.finish_reason, "fault": turn.fault, "trained": trained, "supersedes": turn.supersedes,
         "measured": measured, "sampling": turn.sampling.as_ref().map(json), "model": turn.model,
         "started_ms": turn.started_ms, "first_ms": turn.first_ms, "elapsed_ms": turn.elapsed_ms,
-        "cached_tokens": turn.cached_tokens, "extras": extras,
+        "cached_tokens": turn.cached_tokens, "labels": labels, "extras": extras,
     })
 }
 

@@ -21,7 +21,7 @@ async fn watch(client: &mut Trajectories, what: What) -> Streaming<WatchReply> {
 }
 
 async fn finished(client: &mut Trajectories, since: &str) -> Streaming<WatchReply> {
-    watch(client, What::Finished(Finished { since: since.into() })).await
+    watch(client, What::Finished(Finished { since: since.into(), ..Finished::default() })).await
 }
 
 async fn next(replies: &mut Streaming<WatchReply>) -> WatchReply {
@@ -98,7 +98,7 @@ async fn invalid_and_foreign_cursors_are_refused() {
     for (since, code, name) in
         [("nonsense", Code::InvalidArgument, "bad_request"), ("other-1", Code::NotFound, "other_store")]
     {
-        let what = Some(What::Finished(Finished { since: since.into() }));
+        let what = Some(What::Finished(Finished { since: since.into(), ..Finished::default() }));
         let status = client.watch(WatchRequest { what }).await.expect_err("no such cursor");
         assert_eq!((status.code(), status.metadata().get("tokentap-code").unwrap().to_str().unwrap()), (code, name));
     }
@@ -239,4 +239,25 @@ async fn watch_of_a_sequence_without_events_ends_with_the_request() {
     let Some(WatchItem::Progress(progress)) = next(&mut replies).await.what else { panic!("progress") };
     assert_eq!((progress.index, progress.next, progress.finished), (1, 0, true));
     assert!(soon("the end", replies.message()).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finished_path_of_another_class_is_refused() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let body = json!({"text": "The lamp", "session_id": "s", "sampling_params": {"max_new_tokens": 4}}).to_string();
+    let headers = [("x-claude-code-request-class", "auxiliary"), ("x-claude-code-context-compacted", "auto")];
+    request(demo.proxy.data, "POST", "/generate", &headers, body.as_bytes()).await;
+    freeze(&demo, "s").await;
+    let mut client = trajectories(demo.proxy.control).await;
+    let reply = next(&mut finished(&mut client, "").await).await;
+    let Some(WatchItem::Refused(refused)) = &reply.what else { panic!("expected a refused leaf: {reply:?}") };
+    assert_eq!((&*refused.session, refused.leaf, &*refused.reason), ("s", 0, "class_auxiliary"));
+    assert!(!reply.cursor.is_empty());
+    let all = Finished { classes: vec!["all".into()], ..Finished::default() };
+    let reply = next(&mut watch(&mut client, What::Finished(all)).await).await;
+    let labels = path(&reply).turns[0].labels.as_ref().expect("the request has headers of an agent");
+    assert_eq!((labels.request_class.as_deref(), labels.after_compaction), (Some("auxiliary"), true));
+    let unknown = What::Finished(Finished { classes: vec!["title".into()], ..Finished::default() });
+    let status = client.watch(WatchRequest { what: Some(unknown) }).await.expect_err("no class has this name");
+    assert_eq!(status.code(), Code::InvalidArgument);
 }

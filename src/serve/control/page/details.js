@@ -77,6 +77,12 @@ function swatch(name, value, nats) {
   return [element("span", { class: `t s e${level} swatch` }), value];
 }
 
+/** The type and the name of the agent of a turn; null if it has none. */
+function agent(labels) {
+  const names = [labels?.agent_type, labels?.agent].filter(Boolean).map((name) => label(name, NAME));
+  return names.join(" ") || null;
+}
+
 /** The summary of the path. */
 export function about(trajectory, survey) {
   const { head } = trajectory;
@@ -98,6 +104,9 @@ export function about(trajectory, survey) {
     ["finish", leaf?.finish_reason ? label(leaf.finish_reason, NAME) : null],
     ["reward", head.reward === null ? null : label(JSON.stringify(head.reward), SHOWN)],
     ["policy", epochs.length ? `epoch ${epochs.join(", ")}` : null],
+    ["class", leaf?.labels?.request_class ?? null],
+    ["agent", agent(leaf?.labels)],
+    ["client", leaf?.labels?.client ? label(leaf.labels.client, NAME) : null],
     ["model", leaf?.model ? label(leaf.model, NAME) : null],
     ["flags", head.flags.join(", ") || null],
   ]);

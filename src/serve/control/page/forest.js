@@ -1,11 +1,14 @@
 // The turns of a session as a forest. A turn that continues another is drawn below it; a branch is indented and shows its cause.
 
 import { element, part } from "./element.js";
+import { label } from "./glyph.js";
 import { GROWS } from "./sessions.js";
 import { shown, step } from "./scale.js";
 
 /** The maximum number of turns that are drawn. */
 const MOST = 2000;
+/** The maximum number of characters of a client's label. */
+const NAME = 80;
 
 export class Forest {
   constructor(onOpen, onFollow) {
@@ -28,7 +31,7 @@ export class Forest {
     const waiting = (children.get(null) ?? []).map((turn) => ({ turn, depth: 0, isBranch: false })).reverse();
     while (waiting.length && rows.length < MOST) {
       const { turn, depth, isBranch } = waiting.pop();
-      rows.push(this.#row(turn, depth, isBranch, open));
+      rows.push(this.#row(turn, list[turn.parent], depth, isBranch, open));
       const [first, ...branches] = children.get(turn.turn) ?? [];
       if (first) waiting.push({ turn: first, depth, isBranch: false });
       branches.reverse().forEach((branch) => waiting.push({ turn: branch, depth: depth + 1, isBranch: true }));
@@ -42,15 +45,17 @@ export class Forest {
     if (focused !== undefined) part("forest").querySelector(`[data-turn="${Number(focused)}"]`)?.focus();
   }
 
-  #row(turn, depth, isBranch, open) {
+  #row(turn, parent, depth, isBranch, open) {
     const level = step(turn.mean_entropy ?? NaN);
     const rails = depth ? `${"  ".repeat(Math.min(depth, 12) - 1)}${isBranch ? "├╴" : "│ "}` : "";
     const mean = level < 0 ? null : element("span", {}, element("span", { class: `t s e${level} swatch` }), `${shown(turn.mean_entropy, 2)} nats`);
     const why = GROWS.has(turn.cause) ? null : element("span", { class: "chip" }, turn.cause.replaceAll("_", " "));
+    const role = chip(turn.labels?.request_class, parent?.labels?.request_class ?? "main");
+    const who = caller(turn.labels) === caller(parent?.labels) ? null : element("span", {}, caller(turn.labels));
     const bad = turn.fault ? element("span", { class: "fault" }, turn.fault.replaceAll("_", " ")) : null;
     return element("li", { class: "turn" }, element("span", { class: "rails", "aria-hidden": "true" }, rails),
       element("button", { type: "button", class: "row", "data-turn": turn.turn, "aria-current": String(open.has(turn.turn)), onclick: () => this.onOpen(this.leafOf(turn.turn), turn.turn) },
-        element("span", { class: "name" }, `turn ${turn.turn} `, why), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), mean, bad)));
+        element("span", { class: "name" }, `turn ${turn.turn} `, why, role), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), mean, who, bad)));
   }
 
   /** The leaf that is reached from `turn` by following the last child each time. */
@@ -61,4 +66,14 @@ export class Forest {
       at = below.at(-1).turn;
     }
   }
+}
+
+/** The class of a turn, if it is another than that of the turn before. */
+function chip(name, before) {
+  return name && name !== before ? element("span", { class: "chip" }, name) : null;
+}
+
+/** The agent and the client of a turn, as text. */
+export function caller(labels) {
+  return [labels?.agent_type ?? labels?.agent, labels?.client].filter(Boolean).map((name) => label(name, NAME)).join(" · ");
 }

@@ -45,8 +45,7 @@ impl Query {
                 "order" => return Err(bad("newest or absent")),
                 "classes" => {
                     let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-                    query.classes =
-                        Classes::parse(names).map_err(|error| Problem::bad(format!("classes: {error}")))?;
+                    query.classes = Classes::parse(names).map_err(|error| Problem::bad(format!("classes: {error}")))?;
                 }
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
                 "limit" => query.limit = Some(value.parse().map_err(|_| bad("a number of entries"))?),

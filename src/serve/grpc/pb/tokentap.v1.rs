@@ -164,29 +164,41 @@ pub struct Turn {
     /// Its prompt contains assistant text that was not sampled in this session.
     #[prost(bool, tag = "22")]
     pub foreign_assistant_text: bool,
+    /// The client and the purpose of its request; absent without a signal.
     #[prost(message, optional, tag = "23")]
     pub labels: ::core::option::Option<Labels>,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
+/// What the headers and the body of a request say about its client. A member is absent if there is no signal for it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Labels {
+    /// `generate`, `chat`, `completions`, `messages` or `responses`.
     #[prost(string, optional, tag = "1")]
     pub dialect: ::core::option::Option<::prost::alloc::string::String>,
+    /// The name and version of the client.
     #[prost(string, optional, tag = "2")]
     pub client: ::core::option::Option<::prost::alloc::string::String>,
+    /// The id or the name of the agent, if one client runs several.
     #[prost(string, optional, tag = "3")]
     pub agent: ::core::option::Option<::prost::alloc::string::String>,
+    /// The kind of the agent.
     #[prost(string, optional, tag = "4")]
     pub agent_type: ::core::option::Option<::prost::alloc::string::String>,
+    /// The id of the agent, thread or session of the client that started this one.
     #[prost(string, optional, tag = "5")]
     pub parent_agent: ::core::option::Option<::prost::alloc::string::String>,
+    /// The client's own id of the conversation.
     #[prost(string, optional, tag = "6")]
     pub thread: ::core::option::Option<::prost::alloc::string::String>,
+    /// `main`, `subagent`, `compaction` or `auxiliary`.
     #[prost(string, optional, tag = "7")]
     pub request_class: ::core::option::Option<::prost::alloc::string::String>,
+    /// It is the first request of the main conversation after a compaction.
     #[prost(bool, tag = "8")]
     pub after_compaction: bool,
+    /// The effort of the reasoning that the client asks for.
     #[prost(string, optional, tag = "9")]
     pub effort: ::core::option::Option<::prost::alloc::string::String>,
+    /// How Claude Code describes itself, without the parts that change with each call.
     #[prost(string, optional, tag = "10")]
     pub attribution: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -240,8 +252,9 @@ pub mod watch_request {
         /// `cursor` of the last reply that was read; empty to start from the beginning.
         #[prost(string, tag = "1")]
         pub since: ::prost::alloc::string::String,
-    #[prost(string, repeated, tag = "2")]
-    pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        /// As in ExportRequest. A path that trains turns of other classes only is replied as `refused`.
+        #[prost(string, repeated, tag = "2")]
+        pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Turns {
@@ -301,6 +314,7 @@ pub mod watch_reply {
         Turn(super::EndedTurn),
         #[prost(message, tag = "5")]
         Progress(super::Progress),
+        /// A finished path that trains turns of other classes only.
         #[prost(message, tag = "7")]
         Refused(super::Refused),
     }
@@ -378,6 +392,8 @@ pub struct ExportRequest {
     /// jsonl, arrow and parquet: fills the text columns. The tokenizer of chats must be loaded.
     #[prost(bool, tag = "9")]
     pub text: bool,
+    /// The classes of turns that are trained: `main`, `subagent`, `compaction`, `auxiliary`, `unlabelled`, `all`. The default is main, subagent
+    /// and unlabelled. Turns of other classes are context.
     #[prost(string, repeated, tag = "10")]
     pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
