@@ -82,7 +82,7 @@ pub trait ApiRequest: Debug + Send + Sync {
     /// The members of the body that may name its session.
     fn session_names(&self) -> SessionNames;
 
-    /// Adds the labels that the body gives. Those of the headers are set already; [`fill`](crate::session::fill) keeps them.
+    /// Adds the labels that the body gives. Those of the headers are set already; [`fill_label`](crate::session::fill_label) keeps them.
     fn add_labels(&self, _labels: &mut Labels) {}
 
     /// Whether [`Self::generation`] takes too long for a runtime thread. `session` is the named session, if it exists.

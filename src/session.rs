@@ -47,7 +47,7 @@ pub use conversation::{Fingerprint, Prefix};
 pub use counts::TurnCounts;
 pub use fault::Fault;
 pub use forest::{Forest, Placement};
-pub use labels::{Dialect, Labels, RequestClass, fill};
+pub use labels::{Dialect, Labels, RequestClass, fill_label};
 pub use name::{LONGEST_NAME, is_name};
 pub use observer::StoreObserver;
 pub use order_index::EvictedSession;

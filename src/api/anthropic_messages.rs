@@ -25,7 +25,7 @@ use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::{SessionName, SessionNames};
 use crate::generation::rid;
-use crate::session::{Dialect, Labels, Session, fill};
+use crate::session::{Dialect, Labels, Session, fill_label};
 use encoder::MessageEncoder;
 use reply::ReplyContext;
 use request::MessagesRequest;
@@ -95,12 +95,12 @@ impl ApiRequest for DecodedMessages {
             add_attribution(labels, attribution);
         }
         if let Some(effort) = &self.request.effort {
-            fill(&mut labels.effort, effort);
+            fill_label(&mut labels.effort, effort);
         }
         if let Some(SessionName::Text(user_id)) = self.session_names().user_id
             && let Some(session) = session_in_user_id(&user_id)
         {
-            fill(&mut labels.thread, &session);
+            fill_label(&mut labels.thread, &session);
         }
     }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, header};
 use serde_json::Value;
 
-use crate::session::{Labels, RequestClass, fill};
+use crate::session::{Labels, RequestClass, fill_label};
 
 /// Claude Code's id of a session.
 pub(crate) const CLAUDE_CODE_SESSION: HeaderName = HeaderName::from_static("x-claude-code-session-id");
@@ -148,7 +148,7 @@ pub(crate) fn add_attribution(labels: &mut Labels, block: &str) {
     if lasting.contains(&"cc_is_subagent=true") {
         labels.request_class.get_or_insert(RequestClass::Subagent);
     }
-    fill(&mut labels.attribution, &lasting.join("; "));
+    fill_label(&mut labels.attribution, &lasting.join("; "));
 }
 
 /// The session in `metadata.user_id` of Claude Code: JSON text with `session_id`, in older versions `user_…_session_UUID`.
@@ -173,7 +173,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
 
 fn fill_from(label: &mut Option<Box<str>>, text: Option<Cow<'_, str>>) {
     if let Some(text) = text {
-        fill(label, &text);
+        fill_label(label, &text);
     }
 }
 

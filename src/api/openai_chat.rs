@@ -27,7 +27,7 @@ use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::SessionNames;
 use crate::json::{Object, Value};
-use crate::session::{Dialect, Labels, Session, fill};
+use crate::session::{Dialect, Labels, Session, fill_label};
 pub use generate_request::GenerateInputs;
 use passthrough::PassthroughRequest;
 use reply::ReplyContext;
@@ -100,7 +100,7 @@ impl ApiRequest for DecodedChat {
     fn add_labels(&self, labels: &mut Labels) {
         let body = RequestBody { bytes: &self.chat.bytes, object: &self.chat.object };
         if let Some(effort) = body.value("reasoning_effort").ok().flatten().as_ref().and_then(Value::as_str) {
-            fill(&mut labels.effort, effort);
+            fill_label(&mut labels.effort, effort);
         }
     }
 

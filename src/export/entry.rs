@@ -131,7 +131,9 @@ fn write_labels(labels: &Labels, text: &mut Text) {
             text.key(name).string(value);
         }
     }
-    text.key("after_compaction").literal(if labels.after_compaction { "true" } else { "false" });
+    if labels.after_compaction {
+        text.key("after_compaction").literal("true");
+    }
 }
 
 /// Writes the members that a client requested as one JSON object.

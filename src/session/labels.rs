@@ -95,10 +95,11 @@ impl Labels {
 }
 
 /// Sets a label that is absent. A longer text is cut to 256 bytes; an empty one is ignored.
-pub fn fill(label: &mut Option<Box<str>>, text: &str) {
+pub fn fill_label(label: &mut Option<Box<str>>, text: &str) {
     let text = text.trim();
     if label.is_none() && !text.is_empty() {
-        *label = Some(text[..text.floor_char_boundary(LONGEST)].into());
+        let end = (0..=LONGEST.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        *label = Some(text[..end.expect("0 is a boundary")].into());
     }
 }
 
@@ -146,7 +147,7 @@ mod tests {
     fn label_is_trimmed_and_cut_at_a_character() {
         let filled = |text: &str| {
             let mut label = None;
-            fill(&mut label, text);
+            fill_label(&mut label, text);
             label.map(String::from)
         };
         assert_eq!(filled(" a b\t").as_deref(), Some("a b"));
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(filled(&"x".repeat(300)).map(|label| label.len()), Some(256));
         assert_eq!(filled(&"\u{e4}\u{20ac}".repeat(60)).map(|label| label.len()), Some(255));
         let mut label = Some("first".into());
-        fill(&mut label, "second");
+        fill_label(&mut label, "second");
         assert_eq!(label.as_deref(), Some("first"), "the first source counts");
     }
 

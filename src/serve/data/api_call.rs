@@ -31,7 +31,7 @@ use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::rejection::in_format_of;
 use crate::serve::reply::error_reply;
-use crate::session::{Labels, Session, fill};
+use crate::session::{Labels, Session, fill_label};
 
 /// The memory that parsed values take, as a multiple of the body's length.
 const PARSED_SIZE_FACTOR: usize = 2;
@@ -236,7 +236,7 @@ impl ApiCall {
         let mut labels = client_headers::labels(headers).unwrap_or_default();
         labels.dialect = self.api.dialect();
         if let Some(client) = client_headers::client(headers) {
-            fill(&mut labels.client, &client);
+            fill_label(&mut labels.client, &client);
         }
         if let Some(decoded) = decoded {
             decoded.add_labels(&mut labels);

@@ -43,6 +43,8 @@ fn line(turn: &Turn) -> Value {
         "fault": turn.fault,
         "finish_reason": turn.finish_reason,
         "rid": turn.rid,
+        // absent in these sessions
+        "labels": turn.labels.as_ref().map(|labels| format!("{labels:?}")),
         "context_retokenised": turn.context_retokenised,
         "foreign_assistant_text": turn.foreign_assistant_text,
         "inserted_end_of_turn": turn.inserted_end_of_turn,

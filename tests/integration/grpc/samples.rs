@@ -181,8 +181,8 @@ fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
             ("attribution", &labels.attribution),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?))));
-        let after = ("after_compaction".to_owned(), json!(labels.after_compaction));
-        texts.chain([after]).collect::<serde_json::Map<String, Value>>()
+        let after = labels.after_compaction.then(|| ("after_compaction".to_owned(), json!(true)));
+        texts.chain(after).collect::<serde_json::Map<String, Value>>()
     });
     json!({
         "id": turn.id, "parent": turn.parent, "rid": turn.rid, "index": turn.index, "cause": turn.cause,
