@@ -128,6 +128,7 @@ pub(crate) fn add_codex<'a>(labels: &mut Labels, value: impl Fn(&str) -> Option<
     fill_from(&mut labels.agent, member("agent_name").map(Cow::Borrowed));
     fill_from(&mut labels.agent_type, kind.map(Cow::Borrowed));
     fill_from(&mut labels.parent_agent, parent.map(Cow::Borrowed));
+    fill_from(&mut labels.thread, value("thread_id"));
     fill_from(&mut labels.thread, member("thread_id").map(Cow::Borrowed));
 }
 
@@ -285,6 +286,26 @@ mod tests {
         let labels = of(&[("x-codex-turn-metadata", source)]);
         assert_eq!((labels.request_class, labels.parent_agent.as_deref()), (Some(RequestClass::Subagent), Some("p")));
         assert_eq!(class(&[("x-codex-turn-metadata", "{not JSON"), ("session-id", "s")]), None);
+    }
+
+    #[test]
+    fn client_metadata_of_codex_fills_what_the_headers_lack() {
+        let metadata = [
+            ("thread_id", "t"),
+            ("x-openai-subagent", "review"),
+            ("x-codex-turn-metadata", r#"{"request_kind":"turn","agent_name":"reviewer"}"#),
+        ];
+        let mut labels = Labels { thread: Some("of a header".into()), ..Labels::default() };
+        let member = |name: &str| metadata.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
+        add_codex(&mut labels, member);
+        let expected = Labels {
+            agent: Some("reviewer".into()),
+            agent_type: Some("review".into()),
+            thread: Some("of a header".into()),
+            request_class: Some(RequestClass::Subagent),
+            ..Labels::default()
+        };
+        assert_eq!(labels, expected);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Request {
     pub think_end: Option<u32>,
     /// The version of the sessions, as in `POST /v1/samples`.
     pub version: Option<u32>,
+    /// The classes of turns that are trained, as in `POST /v1/samples`.
+    #[serde(default)]
+    pub classes: Vec<String>,
     /// The threshold of a token with high entropy, in nats.
     #[serde(default = "high_entropy")]
     pub high_entropy_threshold: f64,

@@ -83,7 +83,7 @@ async fn generate_without_headers_of_agents_has_no_labels() {
 }
 
 #[tokio::test]
-async fn completions_and_forwarded_chats_have_their_dialect() {
+async fn completions_have_their_dialect_and_client() {
     let chat = Chat::start(&[]).await;
     let completion = json!({"model": "m", "prompt": "The lamp", "max_tokens": 2});
     send(&chat, "/sessions/s/v1/completions", &[("user-agent", "OpenAI/Python 1.99.0")], &completion).await;

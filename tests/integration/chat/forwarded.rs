@@ -238,7 +238,8 @@ async fn engine_configured_to_return_ids_returns_them_to_clients() {
     let upstream = Upstream::start(profile, move |_| json_message(200, reply.as_bytes())).await;
     let proxy = Proxy::probed(upstream.addr, &["--chat", "passthrough"]).await;
     assert_eq!(ask(&proxy, &[], &body()).await.text(), recorded.reply);
-    assert_eq!(session(&proxy).await["list"][0]["fault"], "forwarded");
+    let turn = session(&proxy).await["list"][0].take();
+    assert_eq!((&turn["fault"], &turn["labels"]["dialect"]), (&json!("forwarded"), &json!("chat")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
