@@ -56,7 +56,10 @@ impl AssistantMessages {
         let Some(session) = session.filter(|_| !messages.is_empty()) else {
             // parsing the replies of a session takes time that grows with the session
             return Self(
-                messages.iter().map(|(at, _)| AssistantMessage { at: *at, turn: None, is_certain: true, turns: 0 }).collect(),
+                messages
+                    .iter()
+                    .map(|(at, _)| AssistantMessage { at: *at, turn: None, is_certain: true, turns: 0 })
+                    .collect(),
             );
         };
         let digests = |message: &Message, mut keys: Box<dyn Iterator<Item = TurnKey> + '_>| ReplyDigests {

@@ -14,7 +14,11 @@ fn error_message(answer: &Answer) -> String {
     assert_eq!(answer.header("content-type"), Some("application/json"));
     let json = answer.json();
     // the format of the native API, or that of OpenAI's APIs
-    json["error"]["message"].as_str().or_else(|| json["message"].as_str()).unwrap_or_else(|| panic!("no message in {json}")).to_owned()
+    json["error"]["message"]
+        .as_str()
+        .or_else(|| json["message"].as_str())
+        .unwrap_or_else(|| panic!("no message in {json}"))
+        .to_owned()
 }
 
 const GENERATE: &[u8] = b"{\"text\":\"a\"}";

@@ -221,6 +221,11 @@ impl ReplyEncoder for ResponseEncoder {
         Ok(Ok(context.json(ResponseState { status, output: &output, error: None, usage: Some(usage) })))
     }
 
+    fn first_event_timeout(&self) -> Option<Duration> {
+        // Codex shows errors only if they are events of the stream
+        Some(Duration::ZERO)
+    }
+
     fn begin(&mut self, out: &mut String) {
         let state = ResponseState { status: Status::InProgress, output: &[], error: None, usage: None };
         self.write_response("response.created", state, out);

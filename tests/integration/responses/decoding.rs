@@ -35,8 +35,10 @@ async fn instructions_and_developer_messages_lead_the_prompt() {
     body["instructions"] = json!("You are an agent.");
     let prompt = prompt(&body).await;
     assert!(prompt.starts_with("<|im_start|>system\nYou are an agent.<|im_end|>"), "{prompt}");
-    let places: Vec<usize> =
-        ["Use the shell.", "Oslo?", "Rain.", "Be brief.", "And now?"].iter().map(|text| prompt.find(text).unwrap()).collect();
+    let places: Vec<usize> = ["Use the shell.", "Oslo?", "Rain.", "Be brief.", "And now?"]
+        .iter()
+        .map(|text| prompt.find(text).unwrap())
+        .collect();
     assert!(places.is_sorted(), "a later message stays where it is: {prompt}");
 }
 
