@@ -8,13 +8,15 @@ mod request;
 mod response;
 mod tools;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
-use super::body::is_present;
+use super::body::{RequestBody, is_present};
+use super::client_headers::add_codex;
 use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
 use super::openai::seconds_since_1970;
 use super::skipped::Skipped;
@@ -27,7 +29,7 @@ use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::SessionNames;
 use crate::generation::rid;
-use crate::session::{ParseOptions, Session};
+use crate::session::{Dialect, Labels, ParseOptions, Session, fill_label};
 use encoder::ResponseEncoder;
 use input::TemplateRoles;
 use request::ResponsesRequest;
@@ -62,6 +64,10 @@ impl Api for OpenAiResponses {
         !self.counts_tokens
     }
 
+    fn dialect(&self) -> Option<Dialect> {
+        Some(Dialect::Responses)
+    }
+
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let skipped = Skipped::new(self.chats.is_strict());
         let roles = TemplateRoles {
@@ -89,6 +95,18 @@ impl Api for OpenAiResponses {
 impl ApiRequest for DecodedResponses {
     fn session_names(&self) -> SessionNames {
         SessionNames::of(&self.request.bytes, &self.request.object)
+    }
+
+    fn add_labels(&self, labels: &mut Labels) {
+        let body = RequestBody { bytes: &self.request.bytes, object: &self.request.object };
+        let member = |name: &str| body.value(name).ok().flatten();
+        if let Some(metadata) = member("client_metadata") {
+            add_codex(labels, |name| metadata.get(name)?.as_str().map(Cow::Borrowed));
+        }
+        let reasoning = member("reasoning");
+        if let Some(effort) = reasoning.as_ref().and_then(|reasoning| reasoning.get("effort")?.as_str()) {
+            fill_label(&mut labels.effort, effort);
+        }
     }
 
     fn is_long(&self, session: Option<&Session>) -> bool {

@@ -72,6 +72,23 @@ async fn chats_of_open_code_have_its_labels() {
 }
 
 #[tokio::test]
+async fn responses_of_codex_have_its_labels() {
+    let chat = Chat::start(&[]).await;
+    let metadata = json!({"request_kind": "compaction", "agent_name": "root", "thread_id": "th_1"}).to_string();
+    let body = json!({
+        "model": "m", "input": "Hello", "reasoning": {"effort": "low"},
+        "client_metadata": {"x-codex-turn-metadata": metadata},
+    });
+    let headers = [("user-agent", "codex_exec/0.169.0 (Debian)"), ("originator", "codex_exec")];
+    send(&chat, "/sessions/s/v1/responses", &headers, &with_say(&body, "Yes.<|im_end|>")).await;
+    let expected = json!({
+        "dialect": "responses", "client": "codex_exec/0.169.0", "agent": "root", "thread": "th_1",
+        "request_class": "compaction", "effort": "low",
+    });
+    assert_eq!(labels(&chat).await, [expected]);
+}
+
+#[tokio::test]
 async fn generate_without_headers_of_agents_has_no_labels() {
     let chat = Chat::start(&[]).await;
     let body = json!({"input_ids": [299, 467], "sampling_params": {"max_new_tokens": 2}});
