@@ -16,6 +16,7 @@ pub mod model;
 pub mod prompt;
 pub mod reply_reader;
 pub(crate) mod reply_stream;
+mod returned_arguments;
 pub(crate) mod service;
 pub(crate) mod system_messages;
 pub(crate) mod tool_choice;

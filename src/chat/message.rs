@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
+use super::returned_arguments::may_return;
 use super::turn_key::TurnKey;
 use crate::json::Value;
 use crate::session::Digest;
@@ -233,12 +234,11 @@ impl MessageToolCall {
         marks.mark_all(&object(members), TextOrigin::Person)
     }
 
-    /// Whether a client may return the arguments of this call as `returned`: an object whose numbers were rounded to doubles, or an empty
-    /// object if the arguments are not one.
+    /// Whether a client may return the arguments of this call as `returned`; see [`super::returned_arguments`].
     fn may_return(&self, returned: &str) -> bool {
         let Ok(returned) = Value::parse(returned.trim().as_bytes()) else { return false };
         match Value::parse(self.arguments.trim().as_bytes()) {
-            Ok(arguments @ Value::Object(_)) => is_rounded(&arguments, &returned),
+            Ok(arguments @ Value::Object(_)) => may_return(&arguments, &returned),
             _ => returned == Value::Object(Vec::new()),
         }
     }
@@ -254,24 +254,4 @@ impl MessageToolCall {
 
 fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-}
-
-/// Whether two values are equal once their numbers are doubles.
-fn is_rounded(value: &Value, rounded: &Value) -> bool {
-    match (value, rounded) {
-        (Value::Number(a), Value::Number(b)) => {
-            a == b || a.parse::<f64>().ok().zip(b.parse::<f64>().ok()).is_some_and(|(a, b)| a == b)
-        }
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_rounded(a, b)),
-        (Value::Object(a), Value::Object(b)) => {
-            let sorted = |members: &[(String, Value)]| {
-                let mut members = members.to_vec();
-                members.sort_by(|a, b| a.0.cmp(&b.0));
-                members
-            };
-            let (a, b) = (sorted(a), sorted(b));
-            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.0 == b.0 && is_rounded(&a.1, &b.1))
-        }
-        (a, b) => a == b,
-    }
 }
