@@ -30,7 +30,20 @@ struct ErrorMember<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<ErrorDetails>,
 }
+
+#[derive(Serialize)]
+struct ErrorDetails {
+    error_code: &'static str,
+    unsupported: [&'static str; 1],
+}
+
+/// The message of the error for a request of a message thread, whose earlier messages the client expects the server to know. Its details
+/// make Anthropic's SDKs and Claude Code send the whole conversation instead.
+pub(super) const NO_THREADS: &str =
+    "thread: message threads are not supported; send the whole conversation without `thread`";
 
 /// The error for a status and a message.
 pub(super) fn error(status: StatusCode, message: &str) -> ApiError {
@@ -43,7 +56,9 @@ pub(super) fn error(status: StatusCode, message: &str) -> ApiError {
         StatusCode::SERVICE_UNAVAILABLE => overloaded(),
         status => status,
     };
-    let body = ErrorBody { kind: "error", error: ErrorMember { kind: kind(status), message: &message } };
+    let details = (message == NO_THREADS)
+        .then_some(ErrorDetails { error_code: "thread_unsupported_request", unsupported: ["thread"] });
+    let body = ErrorBody { kind: "error", error: ErrorMember { kind: kind(status), message: &message, details } };
     ApiError { status, body: to_json(&body) }
 }
 
@@ -110,6 +125,12 @@ mod tests {
             (422, "no", 400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"no"}}"#),
             (503, "full", 529, r#"{"type":"error","error":{"type":"overloaded_error","message":"full"}}"#),
             (502, "gone", 502, r#"{"type":"error","error":{"type":"api_error","message":"gone"}}"#),
+            (
+                400,
+                NO_THREADS,
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"thread: message threads are not supported; send the whole conversation without `thread`","details":{"error_code":"thread_unsupported_request","unsupported":["thread"]}}}"#,
+            ),
             (
                 400,
                 "longer than the model's context length",

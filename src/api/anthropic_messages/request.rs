@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::blocks::{append_message, system_prompt};
-use super::tools;
+use super::{error, tools};
 use crate::api::body::{RequestBody, invalid, is_present};
 use crate::api::openai::{FIELDS, FieldTarget};
 use crate::api::skipped::Skipped;
@@ -72,6 +72,10 @@ impl MessagesRequest {
         let object = object.and_then(|object| cursor.end().map(|()| object));
         let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
         let body = RequestBody { bytes: &bytes, object: &object };
+        // a thread's request lacks the messages that the server is expected to know
+        if body.raw("thread").is_some_and(is_present) {
+            return Err(invalid(error::NO_THREADS));
+        }
         let model = body.value("model")?.and_then(|model| model.as_str().map(str::to_owned));
         let model = model.filter(|model| !model.is_empty()).ok_or_else(|| invalid("model: Field required"))?;
         let Some(Value::Array(values)) = messages else { return Err(invalid("messages: must be a list")) };

@@ -38,6 +38,19 @@ async fn invalid_requests_name_the_field() {
 }
 
 #[tokio::test]
+async fn message_threads_are_refused_so_that_clients_send_all_messages() {
+    let chat = start().await;
+    for thread in [json!({"type": "create"}), json!({"type": "continue", "previous_message_id": "msg_1"})] {
+        let mut body = request(&[user("Oslo?")]);
+        body["thread"] = thread;
+        let answer = chat.post(&body).await;
+        let error = answer.json();
+        assert_eq!((answer.status, &error["error"]["type"]), (400, &json!("invalid_request_error")), "{error}");
+        assert_eq!(error["error"]["details"]["error_code"], "thread_unsupported_request", "{error}");
+    }
+}
+
+#[tokio::test]
 async fn prompt_that_does_not_fit_is_too_long() {
     let chat = Chat::with(EngineOptions { context_length: 65_536, ..EngineOptions::default() }, &[]).await;
     let chat = Chat { path: PATH.to_owned(), ..chat };
