@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients suites router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients agents agents-latest suites router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -54,9 +54,17 @@ openai: ## the official openai SDK, sync, async and streaming, with the demo eng
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/openai/run.sh
 
-clients: ## twelve third-party SDKs and agents, in front of a scripted engine: what it sampled for them is exported exactly once (two minutes, 2 GB, PyPI, npm)
+clients: ## third-party SDKs and frameworks in three APIs, in front of a scripted engine: what it sampled for them is exported exactly once (three minutes, 2 GB, PyPI, npm)
 	cargo build
-	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh libraries
+
+agents: ## Claude Code, Codex, OpenCode, Qwen Code and mini-swe-agent without a terminal, in the same way (five minutes, 2 GB, PyPI, npm)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh agents
+
+agents-latest: ## the newest versions of these agents and SDKs; may fail (ten minutes, 3 GB, PyPI, npm)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap LATEST=1 bash tests/clients/run.sh
 
 suites: ## conformance tests of llama.cpp for Messages and Responses, with the demo engine (a minute, 80 MB, PyPI)
 	cargo build

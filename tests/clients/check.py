@@ -1,6 +1,7 @@
 """Runs each client once in a new session, and compares the recorded turns with the tokens that the engine sampled.
 
-Prints a line per client; exit status 1 if one fails. Arguments are the names of the clients to run, by default all.
+Prints a line per client; exit status 1 if one fails. Arguments are names of clients, "libraries" or "agents"; none
+means all.
 """
 
 from __future__ import annotations
@@ -9,33 +10,42 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clients import CLIENTS, Client
-from engine import Call, Engine, Tokenizer
-from script import script
+from clients import APIS, LIBRARIES, Client
+from harnesses import AGENTS
+from proxy import Proxy
 from sidecar import Sidecar, sidecar
+
+from engine import Call, Engine, Tokenizer
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"
 ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
+# the base URL of the examples in the document, without /v1
+DOCUMENTED_URL = "http://127.0.0.1:30001/sessions/run-1"
+GROUPS = {"libraries": LIBRARIES, "agents": AGENTS}
+OTHER_APIS = {api: set(APIS.values()) - {path} for api, path in APIS.items()}
 
 
-def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
-    """Runs a client in a new process group with an empty home, and waits until it exits.
+def reply(client: Client, work: str, prompt: str) -> str:
+    return client.reply(prompt).replace("$WORK", work)
 
-    HTTP_PROXY is an address without a listener, so that the client cannot reach the network: everything it needs is installed.
-    """
+
+def run(client: Client, base_url: str, proxy: Proxy, home: Path, tools: Path) -> None:
+    """Runs a client in a new process group with an empty home, and waits until it exits. What it needs is installed."""
     command = [part.format(here=HERE, tools=tools) for part in client.command]
     env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home)}
-    env |= {"CLIENT_BASE_URL": base_url, "CLIENT_TOOLS": str(tools)}
-    env |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    env |= {"CLIENT_BASE_URL": base_url, "CLIENT_API": client.api, "CLIENT_TOOLS": str(tools)}
+    env |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy.url)
     env |= {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     env |= {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "CI": "1", "DO_NOT_TRACK": "1", **client.env}
     with (home / ".output").open("w+b") as output:
@@ -55,18 +65,27 @@ def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
         text = output.read().decode(errors="replace")
     how = f"no end after {client.limit_seconds} s" if code is None else f"exit {code}"
     assert code == 0, f"{how}:\n{text[-3000:]}"
+    assert not proxy.requests, f"requests to other hosts: {proxy.requests}"
 
 
 def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
-    """Checks that each call is a turn of the session and each sampled token is trained exactly once. Returns the counts as text."""
+    """Checks that each call is a turn and each sampled token is trained exactly once. Returns the counts as text."""
     turns, rows = tap.turns(client.session), tap.trajectories(client.session)
     assert len(calls) >= client.least_turns, f"only {len(calls)} calls"
     assert len(turns) == len(calls), f"{len(turns)} turns of {len(calls)} calls"
     assert {turn["fault"] for turn in turns} == {None}, turns
-    causes = [turn["cause"] for turn in turns]
-    assert client.paths in (None, len(rows)), f"{len(rows)} paths instead of {client.paths}: {causes}"
-    if client.paths == 1:
-        assert causes == ["first", *["extends"] * (len(turns) - 1)], causes
+    if client.causes is not None:
+        causes = [turn["cause"] for turn in turns]
+        starts = tuple(cause for cause in causes if cause != "extends")
+        assert starts == client.causes, f"turns have the causes {causes}"
+        assert len(rows) == len(starts), f"{len(rows)} paths instead of {len(starts)}"
+    statuses = tap.statuses()
+    expected = {"200"} | ({"400"} if client.refused else set())
+    wrong = [
+        path for path, codes in statuses.items() if path in OTHER_APIS[client.api] or not expected.issuperset(codes)
+    ]
+    refused = statuses.get(APIS[client.api], {}).get("400", 0)
+    assert (wrong, refused) == ([], client.refused), f"requests, by path and status: {statuses}"
     retokenised = tuple(turn["turn"] for turn in turns if turn["context_retokenised"])
     assert client.retokenised in (None, retokenised), f"turns {retokenised} have context that was tokenised again"
     recorded = sorted(pair for row in rows for pair in trained(row))
@@ -77,7 +96,7 @@ def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
 
 
 def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
-    """Returns for each trained segment the ids before it and its own ids. Checks that the mask is 1 only in these segments."""
+    """Returns for each trained segment the ids before it and its own ids. Checks that the mask is 1 only in them."""
     ids, mask, pairs = row["token_ids"], [0] * len(row["token_ids"]), []
     for segment in row["segments"]:
         if segment["loss_mask"]:
@@ -89,38 +108,63 @@ def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
 
 
 def undocumented() -> list[str]:
-    """The rows of docs/guides/agents.md whose version differs from the pinned one."""
+    """What docs/guides/agents.md has and the tests do not: rows with another version, and lines of configurations."""
     pinned = json.loads((HERE / "package.json").read_text())["dependencies"]
     versions = [f"{name} {version}" for name, version in pinned.items()]
     for file in HERE.glob("requirements-*.txt"):
         versions += file.read_text().replace("==", " ").splitlines()
-    rows = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    text = DOCUMENT.read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     named = [f"{row[0].removeprefix('| ').split(' ')[0]} {row[1]}" for row in rows if row[1] != "version"]
     assert named, "docs/guides/agents.md has no table"
-    return [name for name in named if name not in versions]
+    snippets = re.findall(r"<!-- tests/clients/(\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)
+    assert snippets, "docs/guides/agents.md has no configuration"
+    lines = [f"{file}: {line}" for file, snippet in snippets for line in untested(HERE / file, snippet)]
+    return [f"{name} is not the pinned version" for name in named if name not in versions] + lines
+
+
+def untested(file: Path, snippet: str) -> list[str]:
+    """The lines of a configuration that the program does not use. Variables of the program match any text."""
+    text = file.read_text()
+    for variable, url in (("${CLIENT_BASE_URL%/v1}", DOCUMENTED_URL), ("$CLIENT_BASE_URL", f"{DOCUMENTED_URL}/v1")):
+        text = text.replace(variable, url)
+    lines = (re.split(r"\$\w+|\$\{[^}]*\}", line.strip()) for line in text.splitlines())
+    used = [".*".join(map(re.escape, parts)) for parts in lines]
+    return [line for line in map(str.strip, snippet.splitlines()) if not any(re.fullmatch(one, line) for one in used)]
+
+
+def chosen(names: list[str]) -> list[Client]:
+    """The clients of these names and groups."""
+    known = [*LIBRARIES, *AGENTS]
+    unknown = set(names) - {client.name for client in known} - set(GROUPS)
+    assert not unknown, f"no such client: {sorted(unknown)}"
+    wanted = {client.name for name in names for client in GROUPS.get(name, ())} | set(names)
+    return [client for client in known if not names or client.name in wanted]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokentap", required=True)
-    parser.add_argument("--tools", required=True, type=Path, help="the folder with the installed clients")
+    parser.add_argument("--tokentap")
+    parser.add_argument("--tools", type=Path, help="the folder with the installed clients")
+    parser.add_argument("--environments", action="store_true", help="prints the folders that the clients need")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
+    clients = chosen(args.names)
+    if args.environments:
+        print(*sorted({client.environment for client in clients}))
+        return 0
     tools = args.tools.absolute()
-    unknown = set(args.names) - {client.name for client in CLIENTS}
-    assert not unknown, f"no such client: {sorted(unknown)}"
     # exit normally, so that the started processes are stopped
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     tokenizer, failed = Tokenizer(ASSETS), 0
-    for client in CLIENTS:
-        if args.names and client.name not in args.names:
-            continue
+    for client in clients:
         begun = time.monotonic()
-        engine = Engine(tokenizer, script(client.rules))
+        home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        engine = Engine(tokenizer, partial(reply, client, f"{home.name}/work"))
         try:
-            with tempfile.TemporaryDirectory() as home, sidecar(args.tokentap, engine.url, ASSETS) as tap:
+            with home, Proxy() as proxy, sidecar(args.tokentap, engine.url, ASSETS) as tap:
                 since = len(engine.calls)
-                run(client, f"{tap.data}/sessions/{client.session}/v1", Path(home), tools)
+                run(client, f"{tap.data}/sessions/{client.session}/v1", proxy, Path(home.name), tools)
                 counts = compare(client, tap, engine.calls[since:])
         except Exception as error:
             failed += 1
@@ -131,7 +175,7 @@ def main() -> int:
             engine.close()
     for name in undocumented():
         failed += 1
-        print(f"FAIL docs/guides/agents.md: {name} is not the pinned version", flush=True)
+        print(f"FAIL docs/guides/agents.md: {name}", flush=True)
     print(f"{failed} failed" if failed else "all checks passed")
     return 1 if failed else 0
 

@@ -1,25 +1,35 @@
-"""The clients: the command of each, the scripted replies of the model, and the expected recording."""
+"""The libraries: the command of each, the scripted replies of the model, and the expected recording."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from script import LANGCHAIN, WEATHER, Rules, note, tool_call
+from script import LANGCHAIN, WEATHER, Reply
+
+# the paths of the APIs; CLIENT_API is the key
+APIS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client. {here} and {tools} in `command` are replaced by the paths of this folder and of the installed clients."""
+    """A client. {here} and {tools} in `command` become the paths of this folder and of the installed clients."""
 
     name: str
+    # the folder of the installed clients that it needs
+    environment: str
+    # the API of all its requests
+    api: str
     command: list[str]
-    rules: Rules = field(default_factory=lambda: WEATHER)
+    # $WORK in a reply is replaced by the path of the folder `work` in the home of the client
+    reply: Reply = WEATHER
     env: dict[str, str] = field(default_factory=dict)
-    # the expected number of paths; None if its conversations are unrelated
-    paths: int | None = 1
+    # the causes of the turns that do not extend another turn, one per path; None if its conversations are unrelated
+    causes: tuple[str, ...] | None = ("first",)
     # turns whose context has assistant text that was tokenised again; None to skip the comparison
     retokenised: tuple[int, ...] | None = ()
+    # requests that are refused, after which the client sends others
+    refused: int = 0
     least_turns: int = 6
     limit_seconds: int = 120
 
@@ -28,61 +38,47 @@ class Client:
         return self.name
 
 
-def library(name: str, program: str, environment: str = "python", **env: str) -> Client:
+def library(name: str, program: str, api: str = "chat", environment: str = "python", **more: Any) -> Client:
     """A Python library; its program checks the replies itself."""
-    return Client(name, [f"{{tools}}/{environment}/bin/python", f"{{here}}/agents/{program}.py"], env=env)
+    command = [f"{{tools}}/{environment}/bin/python", f"{{here}}/agents/{program}.py"]
+    return Client(name, environment, api, command, **more)
 
 
-def module(name: str, program: str) -> Client:
+def module(name: str, program: str, api: str = "chat") -> Client:
     """A JavaScript library; its program checks the replies itself."""
-    return Client(name, ["node", f"{{tools}}/npm/agents/{program}.mjs"])
+    return Client(name, "npm", api, ["node", f"{{tools}}/npm/agents/{program}.mjs"])
 
 
-def program(name: str, script: str, rules: Rules, **more: Any) -> Client:
-    """A command-line agent; its script starts it and checks its result."""
-    return Client(name, ["bash", f"{{here}}/agents/{script}.sh"], rules, **more)
+def langchain_tests(name: str, api: str) -> Client:
+    """The standard tests of langchain-tests for a chat model of an API. One test measures times and is left out."""
+    # langchain keeps one client per process, so all tests share an event loop
+    options = ["-q", "-p", "no:cacheprovider", "--tb=short", "-k", "not stream_time", "-o", "asyncio_mode=auto"]
+    options += ["-o", "asyncio_default_fixture_loop_scope=session", "-o", "asyncio_default_test_loop_scope=session"]
+    command = ["{tools}/python/bin/python", "-m", "pytest", *options, "{here}/agents/langchain_standard.py"]
+    return Client(name, "python", api, command, LANGCHAIN, causes=None, retokenised=None, least_turns=40)
 
 
-# langchain keeps one client per process, so all tests share an event loop; stream_time, which measures times, is left out
-PYTEST = ["-q", "-p", "no:cacheprovider", "--tb=short", "-k", "not stream_time", "-o", "asyncio_mode=auto"]
-PYTEST += ["-o", "asyncio_default_fixture_loop_scope=session", "-o", "asyncio_default_test_loop_scope=session"]
-
-# the command with which the model of mini-swe-agent submits its result
-MINI_SUBMITS = tool_call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
-OPENCODE = note("bash", description="A note")
-QWEN_CODE = note("run_shell_command", is_background=False)
-
-CLIENTS: list[Client] = [
+LIBRARIES: list[Client] = [
     library("openai", "openai_sdk"),
-    library("litellm", "litellm_sdk", "litellm", LITELLM_LOCAL_MODEL_COST_MAP="True"),
+    library("litellm", "litellm_sdk", "chat", "litellm", env={"LITELLM_LOCAL_MODEL_COST_MAP": "True"}),
     library("langgraph", "langgraph_agent"),
-    Client(
-        "langchain-tests",
-        ["{tools}/python/bin/python", "-m", "pytest", *PYTEST, "{here}/agents/langchain_standard.py"],
-        LANGCHAIN,
-        paths=None,
-        retokenised=None,
-        least_turns=40,
-    ),
+    langchain_tests("langchain-tests", "chat"),
     library("openai-agents", "openai_agents"),
     library("pydantic-ai", "pydantic_ai_agent"),
-    library("strands", "strands_agent", "strands"),
+    library("strands", "strands_agent", "chat", "strands"),
     module("openai-js", "openai_sdk"),
     module("ai-sdk", "ai_sdk"),
-    program("mini-swe-agent", "mini_swe_agent", note("bash", last=MINI_SUBMITS), least_turns=3),
-    program("opencode", "opencode", OPENCODE, env={"CLIENT_NO_TITLE": "true"}, least_turns=5),
-    # opencode also generates a title for the conversation, in the same session
-    program("opencode-titled", "opencode", OPENCODE, paths=2, least_turns=6),
-    # its prompts start with a fixed exchange: a first message and its greeting
-    program("qwen-code", "qwen_code", QWEN_CODE, least_turns=5),
-    # a continuing process starts its prompt with a new listing of the folder
-    program(
-        "qwen-code-continued",
-        "qwen_code",
-        QWEN_CODE,
-        env={"CLIENT_CONTINUES": "true"},
-        paths=2,
-        retokenised=(3,),
-        least_turns=5,
-    ),
+    library("anthropic", "anthropic_sdk", "messages"),
+    library("anthropic-async", "anthropic_async", "messages"),
+    # each tool runner first asks for a message thread
+    library("anthropic-tool-runner", "anthropic_tool_runner", "messages", refused=3),
+    langchain_tests("langchain-tests-messages", "messages"),
+    library("pydantic-ai-messages", "pydantic_ai_agent", "messages"),
+    module("anthropic-js", "anthropic_sdk", "messages"),
+    module("ai-sdk-messages", "ai_sdk", "messages"),
+    library("openai-responses", "openai_responses", "responses"),
+    langchain_tests("langchain-tests-responses", "responses"),
+    library("openai-agents-responses", "openai_agents", "responses"),
+    library("pydantic-ai-responses", "pydantic_ai_agent", "responses"),
+    module("ai-sdk-responses", "ai_sdk", "responses"),
 ]

@@ -1,7 +1,7 @@
 """A fake SGLang server: it answers `/generate` with the text that a script returns for the prompt.
 
-It needs only the standard library. It uses the ids of a byte-level BPE tokenizer, but splits a text into other tokens than the
-tokenizer would, as a model may sample them. A prompt that was tokenised again therefore has other ids.
+It needs only the standard library. It uses the ids of a byte-level BPE tokenizer, but splits a text into other tokens
+than the tokenizer would, as a model may sample them. A prompt that was tokenised again therefore has other ids.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# run.sh [NAME...]   runs released agents and SDKs through tokentap with a scripted engine. NAMEs are those of clients.py; default: all.
+# run.sh [NAME...]   runs released agents and SDKs through tokentap with a scripted engine. NAMEs are those of clients.py and
+#                    harnesses.py, or the groups "libraries" and "agents"; default: all.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3), 3.11 or newer
-# Builds nothing. The clients are installed once into target/clients, in the versions of the requirements and package-lock.json. Only the
-# installation needs PyPI and npm. Node 20 or newer is needed as well. Exit status 1 if a client failed.
+#   LATEST     1 installs the newest versions into target/clients-latest instead of the pinned ones into target/clients
+# Builds nothing. The clients are installed once, in the versions of the requirements and package-lock.json. Only the installation needs
+# PyPI and npm. Node 20 or newer is needed as well. Exit status 1 if a client failed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -13,34 +15,54 @@ for build in release debug; do
 done
 if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 python=${PYTHON:-python3}
-tools=$root/target/clients
+tools=$root/target/clients${LATEST:+-latest}
 export PYTHONDONTWRITEBYTECODE=1
 
-# Two of the frameworks need an older openai package, so there are three environments.
-for name in python strands litellm; do
-  list=$here/requirements-$name.txt venv=$tools/$name
-  stamp="$("$python" -V) $(cksum <"$list")"
-  if [[ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
-    echo "clients: installing $venv" >&2
-    rm -rf "$venv"
-    "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary :all: -r "$list"
-    echo "$stamp" >"$venv/stamp"
+# Installs an environment: the requirements of its list, or the newest versions of the packages that the first line of the list names.
+install_python() {
+  local list=$here/requirements-$1.txt venv=$tools/$1 stamp
+  local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --only-binary :all:)
+  stamp="$("$python" -V) $(cksum <"$list")${LATEST:+ $(date +%F)}"
+  if [[ "$(cat "$venv/stamp" 2>/dev/null)" == "$stamp" ]]; then return; fi
+  echo "clients: installing $venv" >&2
+  rm -rf "$venv"
+  "$python" -m venv "$venv"
+  if [[ ${LATEST:-} ]]; then
+    local newest
+    read -ra newest < <(sed -n 's/^# newest: //p' "$list")
+    "${pip[@]}" "${newest[@]}"
+  else
+    "${pip[@]}" --no-deps -r "$list"
   fi
-done
-stamp="$(node --version) $(cat "$here/package.json" "$here/package-lock.json" | cksum)"
-if [[ "$(cat "$tools/npm/stamp" 2>/dev/null)" != "$stamp" ]]; then
-  echo "clients: installing $tools/npm" >&2
-  rm -rf "$tools/npm"
-  mkdir -p "$tools/npm"
-  cp "$here/package.json" "$here/package-lock.json" "$tools/npm"
-  # npm ci rejects a lock file without the binaries of all other platforms; the packages that need binaries pin those of this platform.
-  (cd "$tools/npm" && npm install --no-save --loglevel error --no-audit --no-fund --ignore-scripts)
-  echo "$stamp" >"$tools/npm/stamp"
-fi
-# Node looks for packages in the parent folders of the importing file.
-rm -rf "$tools/npm/agents"
-mkdir "$tools/npm/agents"
-cp "$here"/agents/*.mjs "$tools/npm/agents"
+  echo "$stamp" >"$venv/stamp"
+}
 
-exec timeout 1200 "$tools/python/bin/python" "$here/check.py" --tokentap "$tokentap" --tools "$tools" "$@"
+install_npm() {
+  local stamp options=(--loglevel error --no-audit --no-fund --ignore-scripts)
+  stamp="$(node --version) $(cat "$here/package.json" "$here/package-lock.json" | cksum)${LATEST:+ $(date +%F)}"
+  if [[ "$(cat "$tools/npm/stamp" 2>/dev/null)" != "$stamp" ]]; then
+    echo "clients: installing $tools/npm" >&2
+    rm -rf "$tools/npm"
+    mkdir -p "$tools/npm"
+    cp "$here/package.json" "$here/package-lock.json" "$tools/npm"
+    # npm ci rejects a lock file without the binaries of all other platforms; the packages that need binaries pin those of this platform.
+    if [[ ${LATEST:-} ]]; then
+      node -p 'Object.keys(require(process.argv[1]).dependencies).map((name) => name + "@latest").join("\n")' "$here/package.json" |
+        (cd "$tools/npm" && rm package-lock.json && xargs npm install "${options[@]}")
+    else
+      (cd "$tools/npm" && npm install --no-save "${options[@]}")
+    fi
+    echo "$stamp" >"$tools/npm/stamp"
+  fi
+  # Node looks for packages in the parent folders of the importing file.
+  rm -rf "$tools/npm/agents"
+  mkdir "$tools/npm/agents"
+  cp "$here"/agents/*.mjs "$tools/npm/agents"
+}
+
+# Two of the frameworks need an older openai package, so there are several environments.
+for environment in $("$python" "$here/check.py" --environments "$@"); do
+  if [[ $environment == npm ]]; then install_npm; else install_python "$environment"; fi
+done
+
+exec timeout 2400 "$python" "$here/check.py" --tokentap "$tokentap" --tools "$tools" "$@"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import threading
 import urllib.request
@@ -35,6 +36,17 @@ class Sidecar:
     def trajectories(self, session: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.get(f"/v1/sessions/{session}/trajectories")["trajectories"]
         return rows
+
+    def statuses(self) -> dict[str, dict[str, int]]:
+        """The numbers of replies of both ports so far, by path and status."""
+        with urllib.request.urlopen(f"{self.control}/metrics", timeout=PATIENCE_SECONDS) as reply:
+            text = reply.read().decode()
+        pattern = r'^tokentap_http_requests_total\{endpoint="([^"]+)".*status_code="(\d+)".*\} (\d+)$'
+        statuses: dict[str, dict[str, int]] = {}
+        for path, status, count in re.findall(pattern, text, re.MULTILINE):
+            of_path = statuses.setdefault(path, {})
+            of_path[status] = of_path.get(status, 0) + int(count)
+        return statuses
 
 
 @contextlib.contextmanager

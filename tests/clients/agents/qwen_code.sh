@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
-# qwen-code without a terminal: a task with two tools, and a second one, in the same process or (CLIENT_CONTINUES=true) in another.
+# qwen-code without a terminal, with the API CLIENT_API: a task, and a second one, in the same process or (CLIENT_CONTINUES=true) in another.
 set -euo pipefail
 # qwen-code ignores NO_PROXY and sends requests for 127.0.0.1 to a proxy as well
 unset HTTP_PROXY HTTPS_PROXY http_proxy https_proxy
-qwen() {
-  "$CLIENT_TOOLS/npm/node_modules/.bin/qwen" --auth-type openai --openai-base-url "$CLIENT_BASE_URL" --openai-api-key none --model scripted --yolo "$@"
-}
 mkdir -p work .qwen
-echo '{"privacy": {"usageStatisticsEnabled": false}, "general": {"enableAutoUpdate": false}}' >.qwen/settings.json
+cat >.qwen/settings.json <<JSON
+{
+  "privacy": {"usageStatisticsEnabled": false},
+  "general": {"enableAutoUpdate": false},
+  "memory": {"enableManagedAutoMemory": false, "enableManagedAutoDream": false}
+}
+JSON
+if [[ $CLIENT_API == messages ]]; then
+  export ANTHROPIC_BASE_URL=${CLIENT_BASE_URL%/v1} ANTHROPIC_API_KEY=none ANTHROPIC_MODEL=scripted
+  options=(--auth-type anthropic --model scripted)
+else
+  options=(--auth-type openai --openai-base-url "$CLIENT_BASE_URL" --openai-api-key none --model scripted)
+fi
+qwen() { "$CLIENT_TOOLS/npm/node_modules/.bin/qwen" "${options[@]}" --yolo "$@"; }
 cd work
 if [[ ${CLIENT_CONTINUES:-} ]]; then
-  qwen "Write a note." >"$HOME/answers"
-  qwen --continue "Read it again." >>"$HOME/answers"
+  qwen "Write a note." </dev/null >"$HOME/answers"
+  qwen --continue "Read it again." </dev/null >>"$HOME/answers"
 else
   coproc QWEN { qwen --input-format stream-json --output-format stream-json; }
   # the second task is sent after the result of the first: qwen-code does not process its queue in order
@@ -29,4 +39,4 @@ fi
 cat "$HOME/answers"
 grep -q 'The note is in place.' "$HOME/answers"
 grep -q 'It still rains.' "$HOME/answers"
-[[ $(cat note.txt) == "Tromsø: 🌧" ]]
+[[ $(cat note.txt) == "Bergen: 🌧" ]]

@@ -6,6 +6,8 @@ import os
 from typing import Any
 
 BASE = os.environ["CLIENT_BASE_URL"]
+# the SDKs of Anthropic append /v1 themselves
+ROOT = BASE.removesuffix("/v1")
 KEY, MODEL = "none", "scripted"
 USERS = ["How is the weather in Oslo, and elsewhere?", "And 7 C in Fahrenheit?", "Thank you."]
 ANSWERS = ["Both are wet:  🌧 and ❄.\n\n- Bergen\n- Tromsø", "That is 44.6 F.", "You are welcome."]
@@ -38,6 +40,8 @@ def schema(name: str, **properties: str) -> dict[str, Any]:
 
 FUNCTIONS = {"weather": weather, "fahrenheit": fahrenheit}
 TOOLS = [schema("weather", city="string"), schema("fahrenheit", celsius="integer")]
+FUNCTION_TOOLS = [{"type": "function", **tool["function"]} for tool in TOOLS]
+MESSAGES_TOOLS = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in FUNCTION_TOOLS]
 
 
 def check(turn: int, answer: str | None) -> None:

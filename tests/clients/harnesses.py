@@ -1,0 +1,267 @@
+"""The agents: programs that run tools themselves. Each does an errand without a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clients import Client
+from script import Tasks, errand, steps, thought, tool_call
+
+
+def program(name: str, environment: str, api: str, tasks: Tasks, script: str, **more: Any) -> Client:
+    """A command-line agent; its script starts it and checks its result."""
+    return Client(name, environment, api, ["bash", f"{{here}}/agents/{script}.sh"], steps(tasks), **more)
+
+
+def pair(shell: str, argument: str = "command", **more: Any) -> str:
+    """Two calls of a shell in one reply."""
+    commands = ("echo one", "cat note.txt")
+    return "\n".join(tool_call(shell, **{argument: command}, **more) for command in commands)
+
+
+CLAUDE_CODE = errand(
+    write=tool_call("Write", file_path="$WORK/note.txt", content="Tromsø: 🌧\n"),
+    failing=tool_call("Read", file_path="$WORK/missing.txt"),
+    pair=pair("Bash"),
+    edit=tool_call("Edit", file_path="$WORK/note.txt", old_string="Tromsø", new_string="Bergen", replace_all=False),
+    read=tool_call("Read", file_path="$WORK/note.txt"),
+)
+# it returns an edit without `replace_all` with the default of that argument
+CLAUDE_CODE_EDITS = {
+    "Write a note.": [
+        tool_call("Write", file_path="$WORK/note.txt", content="Tromsø: 🌧\n"),
+        thought("An edit.", tool_call("Edit", file_path="$WORK/note.txt", old_string="Tromsø", new_string="Bergen")),
+        "The note is in place.",
+    ],
+}
+# calls that it returns without white space at line ends, without `cd`, and with a number for a string
+CLAUDE_CODE_REWRITES = {
+    "Write a note.": [
+        tool_call("Write", file_path="$WORK/note.txt", content="Tromsø: 🌧  \n"),
+        tool_call("Bash", command="cd $WORK && cat note.txt"),
+        tool_call("Read", file_path="$WORK/note.txt", offset="1"),
+        tool_call("Edit", file_path="$WORK/note.txt", old_string="Tromsø", new_string="Bergen", replace_all=False),
+        "The note is in place.",
+    ],
+}
+SUMMARY = "The user asked for a note about the weather; the agent wrote it."
+CLAUDE_CODE_COMPACTS = CLAUDE_CODE | {
+    "Your task is to create a detailed summary": [
+        f"<analysis>\nShort.\n</analysis>\n\n<summary>\n{SUMMARY}\n</summary>",
+    ],
+    "This session is being continued": ["The note is in place."],
+}
+CLAUDE_CODE_DELEGATES = {
+    "Ask an agent.": [
+        thought(
+            "An agent can.",
+            tool_call(
+                "Agent",
+                description="Counts words",
+                prompt="Count the words of the note.",
+                subagent_type="general-purpose",
+                run_in_background=False,
+            ),
+        ),
+        "Two words.",
+    ],
+    "Count the words of the note.": [thought("A shell can.", tool_call("Bash", command="echo 2")), "I counted two."],
+}
+CLAUDE_CODE_SEARCHES = {
+    "Find a tool.": [
+        tool_call("ToolSearch", query="select:WebFetch", max_results=1),
+        tool_call("Bash", command="echo found"),
+        "It is there.",
+    ],
+}
+
+CODEX = errand(
+    write=tool_call("exec_command", cmd="echo 'Tromsø: 🌧' >note.txt"),
+    failing=tool_call("exec_command", cmd="cat missing.txt"),
+    pair=pair("exec_command", "cmd"),
+    edit=tool_call(
+        "exec_command",
+        cmd="apply_patch <<'END'\n*** Begin Patch\n*** Update File: note.txt\n"
+        "@@\n-Tromsø: 🌧\n+Bergen: 🌧\n*** End Patch\nEND\n",
+    ),
+    read=tool_call("exec_command", cmd="cat note.txt"),
+)
+
+CODEX_DELEGATES = {
+    "Ask an agent.": [
+        thought("An agent can.", tool_call("multi_agent_v1__spawn_agent", message="Count the words of the note.")),
+        # the sub-agent works at the same time
+        tool_call("exec_command", cmd="sleep 3"),
+        "Two words.",
+    ],
+    "Count the words of the note.": [thought("Two.", "I counted two.")],
+}
+CODEX_COMPACTS = {
+    "Count far.": [
+        tool_call("exec_command", cmd="seq 1 3000"),
+        tool_call("exec_command", cmd="echo 'counted far'"),
+    ],
+    "CONTEXT CHECKPOINT COMPACTION": [SUMMARY],
+    "Another language model started": ["It is counted."],
+}
+
+MINI_SWE_AGENT = errand(
+    write=tool_call("bash", command="echo 'Tromsø: 🌧' >note.txt"),
+    failing=tool_call("bash", command="cat missing.txt"),
+    pair=pair("bash"),
+    edit=tool_call("bash", command="sed -i s/Tromsø/Bergen/ note.txt"),
+    read=tool_call("bash", command="cat note.txt"),
+    last=tool_call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
+)
+
+OPENCODE = errand(
+    write=tool_call("write", filePath="$WORK/note.txt", content="Tromsø: 🌧\n"),
+    failing=tool_call("read", filePath="$WORK/missing.txt"),
+    pair=pair("bash", description="Looks"),
+    edit=tool_call("edit", filePath="$WORK/note.txt", oldString="Tromsø", newString="Bergen"),
+    read=tool_call("read", filePath="$WORK/note.txt"),
+)
+
+QWEN_CODE = errand(
+    write=tool_call("write_file", file_path="$WORK/note.txt", content="Tromsø: 🌧\n"),
+    failing=tool_call("read_file", file_path="$WORK/missing.txt"),
+    pair=pair("run_shell_command", is_background=False),
+    edit=tool_call("edit", file_path="$WORK/note.txt", old_string="Tromsø", new_string="Bergen"),
+    read=tool_call("read_file", file_path="$WORK/note.txt"),
+)
+
+
+OPENCODE_DELEGATES = {
+    "Ask an agent.": [
+        thought(
+            "An agent can.",
+            tool_call(
+                "task", description="Counts words", prompt="Count the words of the note.", subagent_type="general"
+            ),
+        ),
+        "Two words.",
+    ],
+    "Count the words of the note.": [
+        thought("A shell can.", tool_call("bash", command="echo 2", description="Counts")),
+        "I counted two.",
+    ],
+}
+
+
+def opencode(name: str, api: str, tasks: Tasks = OPENCODE, least_turns: int = 7, **more: Any) -> Client:
+    env = {"CLIENT_NO_TITLE": "true"} | more.pop("env", {})
+    return program(f"opencode{name}", "npm", api, tasks, "opencode", env=env, least_turns=least_turns, **more)
+
+
+def qwen_code(name: str, api: str, **more: Any) -> Client:
+    return program(f"qwen-code{name}", "npm", api, QWEN_CODE, "qwen_code", least_turns=7, **more)
+
+
+def mini_swe_agent(name: str, api: str) -> Client:
+    return program(f"mini-swe-agent{name}", "litellm", api, MINI_SWE_AGENT, "mini_swe_agent", least_turns=5)
+
+
+def claude_code(name: str, tasks: Tasks, *lines: str, env: dict[str, str] | None = None, **more: Any) -> Client:
+    """Claude Code with tasks, each as a line TASK:ANSWER."""
+    env = {"CLIENT_TASKS": "\n".join(lines)} | (env or {})
+    return program(f"claude-code{name}", "claude", "messages", tasks, "claude_code", env=env, **more)
+
+
+WRITES, READS = "Write a note.:The note is in place.", "Read it again.:It still rains."
+WRITTEN = {"CLIENT_WRITES": "true"}
+
+AGENTS: list[Client] = [
+    claude_code("", CLAUDE_CODE, WRITES, READS, env=WRITTEN, least_turns=7),
+    claude_code(
+        "-without-thinking", CLAUDE_CODE, WRITES, READS, env=WRITTEN | {"MAX_THINKING_TOKENS": "0"}, least_turns=7
+    ),
+    claude_code(
+        "-default-arguments", CLAUDE_CODE_EDITS, WRITES, env=WRITTEN, causes=("first", "response_edited"), least_turns=3
+    ),
+    claude_code(
+        "-rewrites-calls",
+        CLAUDE_CODE_REWRITES,
+        WRITES,
+        env=WRITTEN,
+        causes=("first", "forks", "forks", "forks"),
+        least_turns=5,
+    ),
+    # a sub-agent has another conversation in the same session
+    claude_code(
+        "-delegates",
+        CLAUDE_CODE_DELEGATES,
+        "Ask an agent.:Two words.",
+        causes=("first", "new_conversation"),
+        least_turns=4,
+    ),
+    # the call for the summary leaves out the latest messages, which follow the summary
+    claude_code(
+        "-compacts",
+        CLAUDE_CODE_COMPACTS,
+        WRITES,
+        "/compact:",
+        READS,
+        env=WRITTEN,
+        causes=("first", "forks", "compacted"),
+        least_turns=8,
+    ),
+    # its window is shorter than the conversation, so that it compacts the conversation while it works
+    claude_code(
+        "-overflows",
+        CLAUDE_CODE_COMPACTS,
+        WRITES,
+        env={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "40000", "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "30000"},
+        causes=("first", "new_conversation"),
+        least_turns=3,
+    ),
+    # a tool that it searched for is added to the list of tools
+    claude_code(
+        "-searches-tools",
+        CLAUDE_CODE_SEARCHES,
+        "Find a tool.:It is there.",
+        causes=("first", "tools_changed"),
+        least_turns=3,
+    ),
+    program("codex", "npm", "responses", CODEX, "codex", least_turns=7),
+    program(
+        "codex-delegates",
+        "npm",
+        "responses",
+        CODEX_DELEGATES,
+        "codex",
+        env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
+        causes=("first", "new_conversation"),
+        least_turns=4,
+    ),
+    # the call for the summary has no tools
+    program(
+        "codex-compacts",
+        "npm",
+        "responses",
+        CODEX_COMPACTS,
+        "codex",
+        env={"CLIENT_TASK": "Count far.", "CLIENT_ANSWER": "It is counted.", "CLIENT_COMPACTS_AT": "24000"},
+        causes=("first", "tools_changed", "forks"),
+        least_turns=4,
+    ),
+    opencode("", "chat"),
+    # opencode also generates a title for the conversation, in the same session
+    opencode("-titled", "chat", env={"CLIENT_NO_TITLE": "false"}, causes=("first", "new_conversation"), least_turns=8),
+    opencode("-messages", "messages"),
+    opencode("-responses", "responses"),
+    opencode(
+        "-delegates",
+        "messages",
+        OPENCODE_DELEGATES,
+        env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
+        causes=("first", "new_conversation"),
+        least_turns=4,
+    ),
+    # its prompts start with a fixed exchange: a first message and its greeting
+    qwen_code("", "chat"),
+    # a continuing process starts its prompt with a new listing of the folder
+    qwen_code("-continued", "chat", env={"CLIENT_CONTINUES": "true"}, causes=("first", "history_edited")),
+    qwen_code("-messages", "messages"),
+    mini_swe_agent("", "chat"),
+    mini_swe_agent("-responses", "responses"),
+]
