@@ -23,8 +23,7 @@ use crate::serve::data::generate::generate;
 use crate::serve::identity::{self, InvalidName};
 use crate::serve::misdirected::MisdirectedRequest;
 use crate::serve::proxy_state::ProxyState;
-use crate::serve::rejection::in_format_of;
-use crate::serve::reply::error_reply;
+use crate::serve::reply::{error_reply, in_format_of};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::is_name;
 

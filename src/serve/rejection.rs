@@ -3,12 +3,10 @@
 use http::Response;
 
 use super::ReplyBody;
-use crate::api::Api;
 use crate::error::Error;
-use crate::serve::body::Body;
 use crate::serve::denied::Denied;
 use crate::serve::grpc;
-use crate::serve::reply::error_reply;
+use crate::serve::reply::{error_reply, in_format_of};
 use crate::serve::request_info::{Protocol, RequestInfo};
 
 /// Why a layer rejects a request.
@@ -46,11 +44,4 @@ impl Rejection {
         };
         reply.map(|body| if ends_connection { body.ending_connection() } else { body })
     }
-}
-
-/// An error reply with the status and the body of an API. The headers stay.
-pub(crate) fn in_format_of(api: &dyn Api, mut reply: Response<Body>, message: String) -> Response<Body> {
-    let error = api.error(reply.status(), message);
-    *reply.status_mut() = error.status;
-    reply.map(|_| Body::full(error.body))
 }

@@ -3,6 +3,7 @@
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
+use crate::api::Api;
 use crate::error::Error;
 use crate::serve::body::Body;
 
@@ -32,4 +33,11 @@ pub(crate) fn text(status: StatusCode, body: String) -> Response<Body> {
 /// Builds an error reply in the format of the control port: `{"error":{"code","message"}}`.
 pub(crate) fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
+}
+
+/// An error reply with the status and the body of an API. The headers stay.
+pub(crate) fn in_format_of(api: &dyn Api, mut reply: Response<Body>, message: String) -> Response<Body> {
+    let error = api.error(reply.status(), message);
+    *reply.status_mut() = error.status;
+    reply.map(|_| Body::full(error.body))
 }

@@ -29,8 +29,7 @@ use crate::serve::data::api_call::passthrough::pass_through;
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
-use crate::serve::rejection::in_format_of;
-use crate::serve::reply::error_reply;
+use crate::serve::reply::{error_reply, in_format_of};
 use crate::session::{Labels, Session, fill_label};
 
 /// The memory that parsed values take, as a multiple of the body's length.
