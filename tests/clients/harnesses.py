@@ -176,14 +176,13 @@ AGENTS: list[Client] = [
         "-without-thinking", CLAUDE_CODE, WRITES, READS, env=WRITTEN | {"MAX_THINKING_TOKENS": "0"}, least_turns=7
     ),
     claude_code(
-        "-default-arguments", CLAUDE_CODE_EDITS, WRITES, env=WRITTEN, causes=("first", "response_edited"), least_turns=3
+        "-default-arguments", CLAUDE_CODE_EDITS, WRITES, env=WRITTEN, least_turns=3
     ),
     claude_code(
         "-rewrites-calls",
         CLAUDE_CODE_REWRITES,
         WRITES,
         env=WRITTEN,
-        causes=("first", "forks", "forks", "forks"),
         least_turns=5,
     ),
     # a sub-agent has another conversation in the same session

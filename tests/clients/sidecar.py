@@ -34,7 +34,7 @@ class Sidecar:
         return turns
 
     def trajectories(self, session: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.get(f"/v1/sessions/{session}/trajectories")["trajectories"]
+        rows: list[dict[str, Any]] = self.get(f"/v1/sessions/{session}/trajectories?classes=all")["trajectories"]
         return rows
 
     def statuses(self) -> dict[str, dict[str, int]]:
