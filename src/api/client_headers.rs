@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn client_metadata_of_codex_fills_what_the_headers_lack() {
+    fn client_metadata_of_codex_adds_labels_that_the_headers_do_not_have() {
         let metadata = [
             ("thread_id", "t"),
             ("x-openai-subagent", "review"),

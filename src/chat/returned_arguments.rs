@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_may_differ_only_in_what_clients_normalise() {
+    fn arguments_may_differ_only_where_clients_normalise_them() {
         for (sampled, returned, expected) in [
             (r#"{"n": 9007199254740993}"#, r#"{"n": 9007199254740992}"#, true),
             (r#"{"n": 1e16, "m": -0.0}"#, r#"{"m": 0, "n": 10000000000000000}"#, true),

@@ -145,7 +145,9 @@ async fn changes_of_the_history_have_causes() {
     let mut body = request(&[user("Look at Oslo.")]);
     body["system"] = json!("You are an agent.");
     body["tools"] = tools();
-    for say in [call(r#"{"city": "Oslo"}"#), call("{}"), "It rains in Oslo, and nobody knows why it does.".to_owned()] {
+    for say in
+        [call(r#"{"city": "Oslo"}"#), call("{}"), "It rains in Oslo, and it has rained there for a week.".to_owned()]
+    {
         let reply = chat.say(&body, &format!("{say}<|im_end|>")).await;
         let next = match reply["stop_reason"].as_str() {
             Some("tool_use") => user(json!([result(&reply, 0, "rain and wind and rain")])),
@@ -162,7 +164,7 @@ async fn changes_of_the_history_have_causes() {
     one_tool.as_array_mut().unwrap().truncate(1);
     let mut title = request(&[user("Look at Oslo.")]);
     title["system"] = json!("Write a title.");
-    let summary = "Before: It rains in Oslo, and nobody knows why it does. Go on.";
+    let summary = "Before: It rains in Oslo, and it has rained there for a week. Go on.";
     for (name, call, cause) in [
         ("cleared result", with("/messages/2/content/0/content", json!("-")), "tool_result_cleared"),
         ("other tools", with("/tools", one_tool), "tools_changed"),
