@@ -40,8 +40,7 @@ impl<'a> History<'a> {
     pub(super) fn of(request: &'a Conversation) -> Self {
         let tools: String = request.tools.iter().flatten().map(|tool| canonical(tool) + "\n").collect();
         let in_prompt = if request.parses_tool_calls() { &*tools } else { "" };
-        let in_prompt = Digest::of(Sha256::digest(in_prompt.as_bytes()).as_slice());
-        Self { request, digests: digests(request, &tools), tools: in_prompt }
+        Self { request, digests: digests(request, &tools), tools: history_change::tools_digest(in_prompt) }
     }
 
     /// The digest of all messages.

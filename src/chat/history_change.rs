@@ -148,25 +148,38 @@ impl ChangeDetector {
         before.is_some_and(|before| self.fingerprint.messages <= before.messages)
     }
 
-    /// Whether a message of the client contains the whole reply of a longer conversation with the same system prompt and tools.
+    /// Whether a message of the client contains the summary of a longer conversation with the same system prompt, and with the same tools or,
+    /// as Codex asks for it, without tools. The summary is the whole reply, or its part in `<summary>`, as in Claude Code.
     fn has_summary(&self, messages: &[Message], session: &Session, renderer: &Renderer) -> bool {
         session.latest(MAX_SUMMARY_TURNS).iter().any(|turn| {
             let Some(before) = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref()) else {
                 return false;
             };
-            let same = (before.system, before.tools) == (self.fingerprint.system, self.fingerprint.tools);
-            if !same || !self.is_shorter(turn) {
+            let same_tools = before.tools == self.fingerprint.tools || before.tools == tools_digest("");
+            if before.system != self.fingerprint.system || !same_tools || !self.is_shorter(turn) {
                 return false;
             }
             let reply = reply_reader::recorded_message(renderer, turn).filter(|reply| reply.calls.is_empty());
             let Some(reply) = reply else { return false };
-            let summary = reply.text();
-            let summary = summary.trim();
+            let reply = reply.text();
+            let summary = summary_of(&reply);
             let contains = |message: &Message| message.texts.iter().any(|text| text.contains(summary));
             summary.len() >= MIN_SUMMARY_BYTES
                 && messages.iter().filter(|message| !message.is_assistant()).any(contains)
         })
     }
+}
+
+/// The summary in a reply: the text in `<summary>`, or the whole text.
+fn summary_of(reply: &str) -> &str {
+    let inner =
+        reply.rsplit_once("<summary>").map(|(_, rest)| rest.split_once("</summary>").map_or(rest, |(inner, _)| inner));
+    inner.unwrap_or(reply).trim()
+}
+
+/// The digest of the tools in a prompt. `tools` are the tools in canonical form; empty without tools.
+pub(super) fn tools_digest(tools: &str) -> Digest {
+    Digest::of(Sha256::digest(tools.as_bytes()).as_slice())
 }
 
 /// The fingerprint of the messages so far.

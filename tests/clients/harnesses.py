@@ -210,7 +210,7 @@ AGENTS: list[Client] = [
         CLAUDE_CODE_COMPACTS,
         WRITES,
         env={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "40000", "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "30000"},
-        causes=("first", "new_conversation"),
+        causes=("first", "compacted"),
         least_turns=3,
     ),
     # a tool that it searched for is added to the list of tools
@@ -240,7 +240,7 @@ AGENTS: list[Client] = [
         CODEX_COMPACTS,
         "codex",
         env={"CLIENT_TASK": "Count far.", "CLIENT_ANSWER": "It is counted.", "CLIENT_COMPACTS_AT": "24000"},
-        causes=("first", "tools_changed", "forks"),
+        causes=("first", "tools_changed", "compacted"),
         least_turns=4,
     ),
     opencode("", "chat"),

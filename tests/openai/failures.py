@@ -26,7 +26,7 @@ def raised(kind: type[openai.APIError], words: str = "", status: int | None = No
 
 def too_long(tap: Tap) -> None:
     """A conversation that is too long is a BadRequestError with the message that agents search for, in every way of calling."""
-    request = build_request(messages=[{"role": "user", "content": "word " * 5000}])
+    request = build_request(messages=[{"role": "user", "content": "word " * 100_000}])
     with tap.delivery("long") as to:
         for name, way in WAYS.items():
             try:
@@ -57,8 +57,8 @@ def invalid_requests(tap: Tap) -> None:
             create(model="demo", messages=QUESTION, functions=[{"name": "f", "parameters": {}}])
         with raised(openai.NotFoundError, "does not exist", 404):
             to.sync.models.retrieve("another")
-        with raised(openai.NotFoundError, "use Chat Completions", 404):
-            to.sync.responses.create(model="demo", input="Say yes.")
+        with raised(openai.BadRequestError, "previous_response_id", 400):
+            to.sync.responses.create(model="demo", input="Say yes.", previous_response_id="resp_1")
     for base, words in (("", "/v1 is missing"), ("/v1/v1", "/v1 is in the path twice")):
         with openai.OpenAI(base_url=f"http://{tap.data}{base}", api_key=tap.key, max_retries=0) as client:
             with raised(openai.NotFoundError, words, 404):

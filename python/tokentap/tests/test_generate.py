@@ -124,8 +124,8 @@ def test_an_invalid_session_name_raises_value_error(do: Either, demo: Demo, name
 
 def test_a_prompt_that_is_too_long_raises_context_length_exceeded(do: Either, demo: Demo) -> None:
     with pytest.raises(ContextLengthExceeded) as raised:
-        do(demo, "generate", input_ids=[1] * 5000, _retries=3)
-    assert "4096" in raised.value.body
+        do(demo, "generate", input_ids=[1] * 300_000, _retries=3)
+    assert "262144" in raised.value.body
 
 
 def test_a_base_url_may_name_the_session(do: Either, demo: Demo, session: str) -> None:

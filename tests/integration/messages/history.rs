@@ -140,6 +140,26 @@ async fn counted_tokens_are_those_of_the_prompt() {
 }
 
 #[tokio::test]
+async fn summary_without_its_analysis_and_without_tools_is_a_compaction() {
+    let chat = start().await;
+    let mut body = request(&[user("Look at Oslo.")]);
+    body["tools"] = tools();
+    for task in ["Go on.", "Summarise."] {
+        let reply = chat.say(&body, "It rains.<|im_end|>").await;
+        body["messages"].as_array_mut().unwrap().extend([assistant(&reply), user(task)]);
+    }
+    // Codex asks for the summary without tools
+    body.as_object_mut().unwrap().remove("tools");
+    let summary = "Oslo was looked at, and it rained there for a week.";
+    chat.say(&body, &format!("<analysis>Long.</analysis>\n<summary>\n{summary}\n</summary><|im_end|>")).await;
+    let mut next = request(&[user(format!("Summary:\n{summary}\nGo on."))]);
+    next["tools"] = tools();
+    chat.say(&next, "Yes.<|im_end|>").await;
+    let causes: Vec<Value> = chat.turns().await.into_iter().map(|turn| turn["cause"].clone()).collect();
+    assert_eq!(causes, ["first", "extends", "tools_changed", "compacted"]);
+}
+
+#[tokio::test]
 async fn changes_of_the_history_have_causes() {
     let chat = start().await;
     let mut body = request(&[user("Look at Oslo.")]);
