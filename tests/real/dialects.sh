@@ -8,7 +8,8 @@ export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
 work=$(mktemp -d)
 source "$here/servers.sh"
-trap 'stop; rm -rf "$work"' EXIT
+# set +e: the status of the stopped processes must not become that of this script
+trap 'set +e; stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 read -r engine data control < <(free_ports)
 "$here/setup.sh" 0.5.23
