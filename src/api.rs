@@ -101,7 +101,7 @@ pub trait ApiRequest: Debug + Send + Sync {
         None
     }
 
-    /// The events of a stream that ends with this error. `None` if the error is a reply of its own.
+    /// The events of a stream that ends with this error. `None` if the reply has the status of the error and no events.
     fn failed_stream(&self, _error: &RequestError) -> Option<String> {
         None
     }

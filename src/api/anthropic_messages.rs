@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::body::invalid;
 use super::client_headers::{add_attribution, session_in_user_id};
-use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
+use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
 use super::skipped::Skipped;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply};
 use crate::budget::Budget;
@@ -123,16 +123,11 @@ impl ApiRequest for DecodedMessages {
         let constraint = request.constraint()?;
         let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
         let upstream = Arc::clone(&api.upstream.borrow());
-        let wanted = request.max_tokens.unwrap_or(u64::MAX);
-        let room = upstream.context_length.map_or(u64::MAX, |context| {
-            context.saturating_sub(ids.len() as u64).saturating_sub(upstream.reserved_tokens())
-        });
-        if let Some(context) = upstream.context_length.filter(|_| room == 0) {
-            return Err(invalid(error::prompt_too_long(ids.len(), context)));
-        }
+        let length = reply_length(&upstream, ids.len(), request.max_tokens)
+            .map_err(|context| invalid(error::prompt_too_long(ids.len(), context)))?;
         let sampling = |sampling: &mut MemberWriter<'_>| {
             let client = request.sampling();
-            sampling.put("max_new_tokens", wanted.min(room).to_string().as_bytes());
+            sampling.put_max_new_tokens(length.tokens);
             if !chat.reading.skip_special {
                 sampling.put("skip_special_tokens", b"false");
             }
@@ -168,7 +163,7 @@ impl ApiRequest for DecodedMessages {
             model: request.model.clone(),
             id: format!("msg_{}", rid::fresh()),
             prompt_tokens: ids.len() as u64,
-            is_limited_by_context: room < wanted,
+            is_limited_by_context: length.is_limited_by_context,
         };
         let encoder = Box::new(MessageEncoder::new(context));
         Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::body::invalid;
 use crate::chat::RequestError;
+use crate::engine::probe::Capabilities;
 use crate::engine::request::GenerateRequest;
 use crate::json::{Malformed, write_ids};
 use crate::tokenizer::SamplingDefaults;
@@ -34,6 +35,31 @@ pub(crate) fn generate_request(
     members(&mut MemberWriter::after_members(&mut out));
     out.push(b'}');
     GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map(Box::new).map_err(unreadable)
+}
+
+/// The number of tokens that a reply may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReplyLength {
+    /// `None` without a limit.
+    pub(crate) tokens: Option<u64>,
+    /// The context leaves less than the client wants.
+    pub(crate) is_limited_by_context: bool,
+}
+
+/// The length of the reply to a prompt: what the client wants, or what the context of the model leaves.
+///
+/// # Errors
+/// The length of the context, in tokens, if it leaves nothing.
+pub(crate) fn reply_length(upstream: &Capabilities, prompt: usize, wanted: Option<u64>) -> Result<ReplyLength, u64> {
+    let Some(context) = upstream.context_length else {
+        return Ok(ReplyLength { tokens: wanted, is_limited_by_context: false });
+    };
+    let room = context.saturating_sub(prompt as u64).saturating_sub(upstream.reserved_tokens());
+    if room == 0 {
+        return Err(context);
+    }
+    let is_limited_by_context = wanted.is_none_or(|wanted| room < wanted);
+    Ok(ReplyLength { tokens: Some(wanted.unwrap_or(room).min(room)), is_limited_by_context })
 }
 
 /// The error for a /generate request that cannot be parsed because of a member that was copied from the client's request.
@@ -72,6 +98,12 @@ impl<'a> MemberWriter<'a> {
         self.out.extend_from_slice(value);
     }
 
+    /// Writes the limit of the reply's length. Without this member /generate would apply its own default, which is small.
+    pub(crate) fn put_max_new_tokens(&mut self, tokens: Option<u64>) {
+        let value = tokens.map_or_else(|| "null".to_owned(), |tokens| tokens.to_string());
+        self.put("max_new_tokens", value.as_bytes());
+    }
+
     /// Writes that the engine applies a grammar only after the thinking.
     pub(crate) fn put_require_reasoning(&mut self) {
         // SGLang 0.5.6 has the name `reasoning`
@@ -91,4 +123,24 @@ pub(crate) fn sampling_defaults(model: &SamplingDefaults) -> [(&'static str, Str
         ("min_p", float(model.min_p, 0.0)),
         ("repetition_penalty", float(model.repetition_penalty, 1.0)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reply_fits_the_context_without_the_tokens_that_the_engine_reserves() {
+        let upstream = |context_length| Capabilities { context_length, ..Capabilities::unknown(None) };
+        let length = |context, prompt, wanted| {
+            let length = reply_length(&upstream(context), prompt, wanted);
+            length.map(|length| (length.tokens, length.is_limited_by_context))
+        };
+        assert_eq!(length(Some(100), 10, Some(20)), Ok((Some(20), false)));
+        assert_eq!(length(Some(100), 10, Some(84)), Ok((Some(84), false)));
+        assert_eq!(length(Some(100), 10, Some(85)), Ok((Some(84), true)));
+        assert_eq!(length(Some(100), 10, None), Ok((Some(84), true)));
+        assert_eq!(length(Some(100), 94, Some(1)), Err(100));
+        assert_eq!(length(None, 94, None), Ok((None, false)));
+    }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::body::{RequestBody, is_present};
 use super::client_headers::add_codex;
-use super::generate_request::{MemberWriter, generate_request, sampling_defaults};
+use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
 use super::openai::seconds_since_1970;
 use super::skipped::Skipped;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder};
@@ -129,18 +129,11 @@ impl ApiRequest for DecodedResponses {
         let constraint = request.constraint()?;
         let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
         let upstream = Arc::clone(&api.upstream.borrow());
-        let wanted = request.max_tokens.unwrap_or(u64::MAX);
-        let room = upstream.context_length.map_or(u64::MAX, |context| context.saturating_sub(ids.len() as u64));
-        if let Some(context) = upstream.context_length.filter(|_| room == 0) {
-            return Err(RequestError::TooLong(error::prompt_too_long(ids.len(), context)));
-        }
+        let length = reply_length(&upstream, ids.len(), request.max_tokens)
+            .map_err(|context| RequestError::TooLong(error::prompt_too_long(ids.len(), context)))?;
         let body = request.body();
         let sampling = |sampling: &mut MemberWriter<'_>| {
-            match wanted.min(room) {
-                // without this member /generate would apply its own default, which is small
-                u64::MAX => sampling.put("max_new_tokens", b"null"),
-                tokens => sampling.put("max_new_tokens", tokens.to_string().as_bytes()),
-            }
+            sampling.put_max_new_tokens(length.tokens);
             if !chat.reading.skip_special {
                 sampling.put("skip_special_tokens", b"false");
             }

@@ -91,20 +91,30 @@ fn texts(content: Value, place: &str, skipped: &mut Skipped) -> Result<Vec<Strin
     }
 }
 
+/// The blocks of a message. A text alone is appended as a message; then there are no blocks.
+fn blocks_of(
+    role: &str,
+    content: Option<Value>,
+    messages: &mut Vec<Message>,
+    at: usize,
+) -> Result<Option<Vec<Value>>, RequestError> {
+    match content {
+        Some(Value::String(text)) => {
+            messages.push(Message::of(role, text));
+            Ok(None)
+        }
+        Some(Value::Array(blocks)) => Ok(Some(blocks)),
+        _ => Err(invalid(format!("messages.{at}.content: must be a string or a list of blocks"))),
+    }
+}
+
 fn append_user(
     messages: &mut Vec<Message>,
     content: Option<Value>,
     at: usize,
     skipped: &mut Skipped,
 ) -> Result<(), RequestError> {
-    let blocks = match content {
-        Some(Value::String(text)) => {
-            messages.push(Message::of("user", text));
-            return Ok(());
-        }
-        Some(Value::Array(blocks)) => blocks,
-        _ => return Err(invalid(format!("messages.{at}.content: must be a string or a list of blocks"))),
-    };
+    let Some(blocks) = blocks_of("user", content, messages, at)? else { return Ok(()) };
     let mut texts = Vec::new();
     let flush = |texts: &mut Vec<String>, messages: &mut Vec<Message>| {
         if !texts.is_empty() {
@@ -141,14 +151,7 @@ fn append_assistant(
     at: usize,
     skipped: &mut Skipped,
 ) -> Result<(), RequestError> {
-    let blocks = match content {
-        Some(Value::String(text)) => {
-            messages.push(Message::of("assistant", text));
-            return Ok(());
-        }
-        Some(Value::Array(blocks)) => blocks,
-        _ => return Err(invalid(format!("messages.{at}.content: must be a string or a list of blocks"))),
-    };
+    let Some(blocks) = blocks_of("assistant", content, messages, at)? else { return Ok(()) };
     let mut message = Message::of_parts("assistant", Vec::new());
     let mut thoughts = Vec::new();
     for block in blocks {

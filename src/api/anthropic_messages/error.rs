@@ -22,11 +22,11 @@ const PROMPT_TOO_LONG: &str = "prompt is too long";
 struct ErrorBody<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    error: ErrorMember<'a>,
+    error: AnthropicError<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorMember<'a> {
+struct AnthropicError<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     message: &'a str,
@@ -58,7 +58,7 @@ pub(super) fn error(status: StatusCode, message: &str) -> ApiError {
     };
     let details = (message == NO_THREADS)
         .then_some(ErrorDetails { error_code: "thread_unsupported_request", unsupported: ["thread"] });
-    let body = ErrorBody { kind: "error", error: ErrorMember { kind: kind(status), message: &message, details } };
+    let body = ErrorBody { kind: "error", error: AnthropicError { kind: kind(status), message: &message, details } };
     ApiError { status, body: to_json(&body) }
 }
 

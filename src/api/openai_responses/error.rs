@@ -20,11 +20,11 @@ const OVERFLOWS: [&str; 3] = ["maximum context length", "context length", "maxim
 
 #[derive(Serialize)]
 struct ErrorBody<'a> {
-    error: ErrorMember<'a>,
+    error: ResponsesError<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorMember<'a> {
+struct ResponsesError<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -45,7 +45,7 @@ pub(super) fn error(status: StatusCode, message: impl Into<String>) -> ApiError 
         _ => (SERVER_ERROR, Some(SERVER_ERROR)),
     };
     let param = overflows.then_some("input");
-    ApiError { status, body: to_json(&ErrorBody { error: ErrorMember { message: &message, kind, param, code } }) }
+    ApiError { status, body: to_json(&ErrorBody { error: ResponsesError { message: &message, kind, param, code } }) }
 }
 
 /// The message for a prompt that leaves no room for a reply.
