@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use serde::Serialize;
 
 use crate::chat::RequestError;
@@ -31,6 +31,7 @@ use crate::error::BoxError;
 use crate::generation::event::GenerationEvent;
 use crate::generation::update::SequenceUpdate;
 use crate::json::Object;
+use crate::session::ledger::Ack;
 use crate::session::{Chat, Dialect, Labels, Session};
 use openai_chat::passthrough::PassthroughRequest;
 
@@ -61,7 +62,12 @@ pub trait Api: Debug + Send + Sync {
         true
     }
 
-    /// Decodes the body of a request. Its session is not known yet.
+    /// Whether requests with this method are decoded here. The engine serves those with other methods.
+    fn accepts(&self, method: &Method) -> bool {
+        method == Method::POST
+    }
+
+    /// Decodes a request. Its session is not known yet.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -97,7 +103,7 @@ pub trait ApiRequest: Debug + Send + Sync {
     fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError>;
 
     /// Answers the request without a generation. `None` if it needs one.
-    fn reply(&self, _session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+    fn reply(&self, _session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
         None
     }
 
@@ -109,6 +115,21 @@ pub trait ApiRequest: Debug + Send + Sync {
     /// Describes the chat that a turn records if the engine's own endpoint serves the request.
     fn forwarded_chat(&self, _session: Option<&Session>) -> Option<ForwardedChat> {
         None
+    }
+}
+
+/// A reply without a generation.
+#[derive(Debug)]
+pub struct LocalReply {
+    /// The body.
+    pub encoded: EncodedReply,
+    /// The reply is sent when the ledger has stored the changes that the request made.
+    pub stored: Ack,
+}
+
+impl From<EncodedReply> for LocalReply {
+    fn from(encoded: EncodedReply) -> Self {
+        Self { encoded, stored: Ack::done() }
     }
 }
 
@@ -125,6 +146,10 @@ pub struct ApiGeneration {
 
 /// Encodes the reply to one request.
 pub trait ReplyEncoder: Debug + Send + Sync {
+    /// Sets the engine's request id before anything is encoded. It is not called if the id is not known before the engine's reply. All retries of
+    /// a request have the id of the first.
+    fn set_rid(&mut self, _rid: &str) {}
+
     /// Encodes the body of a reply that does not stream.
     ///
     /// # Errors
@@ -207,18 +232,27 @@ pub struct ApiError {
 pub struct Apis(Vec<(&'static str, Arc<dyn Api>)>);
 
 impl Apis {
-    /// Adds an API that serves requests to `path`.
+    /// Adds an API that serves requests to `path`. The segment `{id}` stands for any segment.
     #[must_use]
     pub fn with(mut self, path: &'static str, api: Arc<dyn Api>) -> Self {
         self.0.push((path, api));
         self
     }
 
-    /// Returns the API of a path, with the path.
+    /// Returns the API of a path, with the path that was added. Paths without `{id}` have priority.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<(&'static str, &Arc<dyn Api>)> {
-        self.0.iter().find(|(known, _)| *known == path).map(|(known, api)| (*known, api))
+        let exact = self.0.iter().find(|(known, _)| *known == path);
+        let found = exact.or_else(|| self.0.iter().find(|(known, _)| matches(known, path)));
+        found.map(|(known, api)| (*known, api))
     }
+}
+
+/// Whether a path has the segments of a pattern with `{id}`.
+fn matches(pattern: &str, path: &str) -> bool {
+    let Some((before, after)) = pattern.split_once("{id}") else { return false };
+    let id = path.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+    id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
 }
 
 /// A value as JSON text.

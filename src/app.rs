@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::api::anthropic_messages::AnthropicMessages;
 use crate::api::openai_chat::OpenAiChat;
 use crate::api::openai_completions::OpenAiCompletions;
-use crate::api::openai_responses::OpenAiResponses;
+use crate::api::openai_responses::{OpenAiResponses, StoredResponses};
 use crate::api::{Api, Apis};
 use crate::budget::Budget;
 use crate::chat::ChatService;
@@ -326,6 +326,12 @@ fn apis(parts: &Parts) -> Apis {
         counts_tokens,
     };
     let (responses, input_tokens) = (responses(false), responses(true));
+    let stored = |shows_input| StoredResponses {
+        responses: responses.clone(),
+        sessions: Arc::clone(&parts.sessions),
+        shows_input,
+    };
+    let (stored_response, input_items) = (stored(false), stored(true));
     let chat = OpenAiChat { chats, budget: parts.budget.clone(), upstream: upstream.clone() };
     let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
     Apis::default()
@@ -333,6 +339,8 @@ fn apis(parts: &Parts) -> Apis {
         .with(routes::COMPLETIONS, Arc::new(completions))
         .with(routes::RESPONSES, Arc::new(responses))
         .with(routes::INPUT_TOKENS, Arc::new(input_tokens))
+        .with(routes::RESPONSE, Arc::new(stored_response))
+        .with(routes::INPUT_ITEMS, Arc::new(input_items))
         .with(routes::MESSAGES, Arc::new(messages))
         .with(routes::COUNT_TOKENS, Arc::new(count_tokens))
 }

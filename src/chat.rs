@@ -20,7 +20,6 @@ mod returned_arguments;
 pub(crate) mod service;
 pub(crate) mod system_messages;
 pub(crate) mod tool_choice;
-pub mod turn_key;
 
 pub use canonical::dumps;
 pub use conversation::Conversation;

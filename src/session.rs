@@ -35,7 +35,9 @@ mod segmented_vec;
 mod snapshot;
 mod state;
 mod store;
+mod stored_request;
 mod turn;
+mod turn_key;
 mod uid;
 mod view;
 
@@ -59,7 +61,9 @@ pub use row::{ExcludedLeaf, Row};
 pub use snapshot::{Snapshot, Summary};
 pub use state::{FinishedPath, Reward, Session, SessionError};
 pub use store::{Store, StoreLimits, now_ms};
+pub use stored_request::{CallerKey, SharedItems, StoredRequest};
 pub use turn::{Cause, Draft, EntropyMethod, MOST_TURNS, Turn, TurnMetadata};
+pub use turn_key::TurnKey;
 pub use uid::Uid;
 pub use view::{Leaves, View};
 

@@ -17,7 +17,7 @@ use super::body::invalid;
 use super::client_headers::{add_attribution, session_in_user_id};
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
 use super::skipped::Skipped;
-use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply};
+use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply};
 use crate::budget::Budget;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
@@ -108,12 +108,12 @@ impl ApiRequest for DecodedMessages {
         self.api.chats.is_long(session)
     }
 
-    fn reply(&self, session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+    fn reply(&self, session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
         self.api.counts_tokens.then(|| {
             let Self { api, request } = self;
             let model = api.chats.model(&request.conversation)?;
             let tokens = api.chats.count_tokens(&model, &request.conversation, session)?;
-            Ok(Ok(format!("{{\"input_tokens\":{tokens}}}")))
+            Ok(Ok(format!("{{\"input_tokens\":{tokens}}}")).into())
         })
     }
 

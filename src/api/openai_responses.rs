@@ -6,21 +6,22 @@ mod input;
 mod items;
 mod request;
 mod response;
+mod retrieval;
+mod stored;
 mod tools;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::watch;
 
 use super::body::{RequestBody, is_present};
 use super::client_headers::add_codex;
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
 use super::openai::seconds_since_1970;
-use super::skipped::Skipped;
-use super::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder};
+use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
 use crate::budget::Budget;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::model::ChatModel;
@@ -29,11 +30,12 @@ use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::SessionNames;
 use crate::generation::rid;
-use crate::session::{Dialect, Labels, ParseOptions, Session, fill_label};
+use crate::session::{Dialect, Labels, ParseOptions, Session, TurnKey, fill_label};
 use encoder::ResponseEncoder;
 use input::TemplateRoles;
-use request::ResponsesRequest;
+use request::{DecodeOptions, ResponsesRequest};
 use response::ResponseContext;
+pub use retrieval::StoredResponses;
 
 /// `POST /v1/responses` and `POST /v1/responses/input_tokens`. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -53,6 +55,20 @@ pub struct OpenAiResponses {
 struct DecodedResponses {
     api: OpenAiResponses,
     request: ResponsesRequest,
+    /// The API key of the client.
+    caller: Vec<u8>,
+}
+
+impl OpenAiResponses {
+    /// How the requests of a client with these headers are decoded.
+    fn decode_options(&self, headers: &HeaderMap) -> DecodeOptions {
+        let roles = TemplateRoles {
+            shows_system_messages: self.chats.shows_system_messages(),
+            has_developer_role: self.chats.has_developer_role(),
+        };
+        let is_codex = request::is_codex(headers);
+        DecodeOptions { roles, is_codex, is_strict: self.chats.is_strict(), is_complete: false }
+    }
 }
 
 impl Api for OpenAiResponses {
@@ -69,14 +85,10 @@ impl Api for OpenAiResponses {
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
-        let skipped = Skipped::new(self.chats.is_strict());
-        let roles = TemplateRoles {
-            shows_system_messages: self.chats.shows_system_messages(),
-            has_developer_role: self.chats.has_developer_role(),
-        };
-        let request = ResponsesRequest::parse(request.body().clone(), request.headers(), roles, skipped)?;
+        let caller = stored::caller(request.headers());
+        let request = ResponsesRequest::parse(request.body().clone(), self.decode_options(request.headers()))?;
         self.chats.report_skipped(request.skipped.kinds());
-        Ok(Box::new(DecodedResponses { api: self.clone(), request }))
+        Ok(Box::new(DecodedResponses { api: self.clone(), request, caller }))
     }
 
     fn error(&self, status: StatusCode, message: String) -> ApiError {
@@ -110,24 +122,27 @@ impl ApiRequest for DecodedResponses {
     }
 
     fn is_long(&self, session: Option<&Session>) -> bool {
-        self.api.chats.is_long(session)
+        // the stored items may be many
+        self.request.refers || self.api.chats.is_long(session)
     }
 
-    fn reply(&self, session: RequestSession<'_>) -> Option<Result<EncodedReply, RequestError>> {
+    fn reply(&self, session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
         self.api.counts_tokens.then(|| {
-            let Self { api, request } = self;
+            let api = &self.api;
+            let request = self.with_history(session)?;
             let model = api.chats.model(&request.conversation)?;
             let tokens = api.chats.count_tokens(&model, &request.conversation, session)?;
-            Ok(Ok(format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}")))
+            Ok(Ok(format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}")).into())
         })
     }
 
     fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
-        let Self { api, request } = self;
+        let api = &self.api;
+        let request = &*self.with_history(session)?;
         let model = api.chats.model(&request.conversation)?;
         request.check_fields()?;
         let constraint = request.constraint()?;
-        let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
+        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
             .map_err(|context| RequestError::TooLong(error::prompt_too_long(ids.len(), context)))?;
@@ -160,7 +175,12 @@ impl ApiRequest for DecodedResponses {
             }
         };
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
-        let encoder = Box::new(self.encoder(&model, chat.reading.clone(), ids.len()));
+        let mut context = request.context(&model, chat.reading.clone(), ids.len());
+        context.stores = request.stores && session.is_named && api.chats.records_sessions();
+        if context.stores {
+            chat.stored = Some(Box::new(stored::request_to_store(request, session.existing, &self.caller)));
+        }
+        let encoder = Box::new(ResponseEncoder::new(context));
         Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
     }
 
@@ -170,7 +190,7 @@ impl ApiRequest for DecodedResponses {
             return None;
         }
         let model = self.api.chats.model(&self.request.conversation).ok()?;
-        let mut encoder = self.encoder(&model, ParseOptions::default(), 0);
+        let mut encoder = ResponseEncoder::new(self.request.context(&model, ParseOptions::default(), 0));
         let mut events = String::new();
         encoder.begin(&mut events);
         encoder.fail(&error::error(StatusCode::BAD_REQUEST, message), &mut events);
@@ -183,21 +203,36 @@ impl ApiRequest for DecodedResponses {
 }
 
 impl DecodedResponses {
-    /// The encoder of a reply to a prompt of this many tokens.
-    fn encoder(&self, model: &ChatModel, options: ParseOptions, prompt_tokens: usize) -> ResponseEncoder {
-        let request = &self.request;
-        let stops = Stops { strings: request.stops.strings.clone(), ids: request.stops.ids.clone() };
-        ResponseEncoder::new(ResponseContext {
+    /// The request with the stored items to which it refers.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    fn with_history(&self, session: RequestSession<'_>) -> Result<Cow<'_, ResponsesRequest>, RequestError> {
+        if !self.request.refers {
+            return Ok(Cow::Borrowed(&self.request));
+        }
+        stored::with_history(&self.api, &self.request, session.existing, &self.caller).map(Cow::Owned)
+    }
+}
+
+impl ResponsesRequest {
+    /// What the encoding of a reply to a prompt of this many tokens depends on.
+    fn context(&self, model: &ChatModel, options: ParseOptions, prompt_tokens: usize) -> ResponseContext {
+        let stops = Stops { strings: self.stops.strings.clone(), ids: self.stops.ids.clone() };
+        ResponseContext {
             reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops },
-            tools: Arc::clone(&request.tools),
-            id: rid::fresh(),
-            model: request.model.clone(),
+            tools: Arc::clone(&self.tools),
+            key: TurnKey::of(&rid::fresh(), 0),
+            has_turn_key: false,
+            stores: false,
+            model: self.model.clone(),
             created: seconds_since_1970(),
-            echo: request.echo(&sampling_defaults(&model.defaults)),
+            completed: None,
+            echo: self.echo(&sampling_defaults(&model.defaults)),
             prompt_tokens: prompt_tokens as u64,
-            includes_encrypted_reasoning: request.includes_encrypted_reasoning,
-            includes_logprobs: request.includes_logprobs,
-            completes_at_length: request.is_codex,
-        })
+            includes_encrypted_reasoning: self.includes_encrypted_reasoning,
+            includes_logprobs: self.includes_logprobs,
+            completes_at_length: self.options.is_codex,
+        }
     }
 }

@@ -36,6 +36,7 @@ impl ForwardedChat {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
             fingerprint: Some(detector.fingerprint),
+            stored: None,
             history_change,
         };
         Self { chat, renderer: Arc::clone(&model.renderer) }

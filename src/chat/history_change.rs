@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::Conversation;
 use super::message::Message;
 use super::reply_reader;
-use super::turn_key::TurnKey;
+use crate::session::TurnKey;
 use crate::session::{Cause, Digest, Fingerprint, Prefix, ReplyDigests, Session, Turn};
 use crate::tokenizer::Renderer;
 

@@ -7,9 +7,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
 use super::returned_arguments::may_return;
-use super::turn_key::TurnKey;
 use crate::json::Value;
 use crate::session::Digest;
+use crate::session::TurnKey;
 use crate::tokenizer::{Content, TextOrigin};
 
 /// A message of a conversation.

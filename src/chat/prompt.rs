@@ -182,6 +182,7 @@ impl<'a> PromptBuilder<'a> {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn,
             fingerprint: Some(fingerprint),
+            stored: None,
             history_change,
         };
         Ok(PreparedPrompt {

@@ -12,7 +12,7 @@ use crate::tokenizer::{Renderer, TokenizerError};
 use super::Conversation;
 use super::canonical::dumps;
 use super::message::{Message, MessageToolCall};
-use super::turn_key::TurnKey;
+use crate::session::TurnKey;
 
 /// The format of forced tool calls: the reply is a JSON list of calls.
 pub const CALLS_IN_JSON: &str = "json";

@@ -60,6 +60,12 @@ impl ChatService {
         matches!(&**self.chats.borrow(), Chats::Rendered(_))
     }
 
+    /// Whether turns of named sessions are recorded.
+    #[must_use]
+    pub fn records_sessions(&self) -> bool {
+        self.config.sessions.record
+    }
+
     /// `--strict`: a request with a part that cannot be served is an error.
     #[must_use]
     pub fn is_strict(&self) -> bool {

@@ -70,6 +70,12 @@ pub(crate) const RESPONSES: &str = "/v1/responses";
 /// Counts the tokens of a Responses request. It generates nothing.
 pub(crate) const INPUT_TOKENS: &str = "/v1/responses/input_tokens";
 
+/// A stored response.
+pub(crate) const RESPONSE: &str = "/v1/responses/{id}";
+
+/// The items of the input of a stored response.
+pub(crate) const INPUT_ITEMS: &str = "/v1/responses/{id}/input_items";
+
 /// Anthropic's Messages.
 pub(crate) const MESSAGES: &str = "/v1/messages";
 

@@ -75,7 +75,7 @@ async fn route(
     if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         return generate(state, request, session, record).await;
     }
-    if let Some(api) = api.filter(|_| request.method() == Method::POST)
+    if let Some(api) = api.filter(|api| api.accepts(request.method()))
         && api_call::reads(state, &*api, &request, session.as_ref())
     {
         return Ok(Box::pin(api_call::serve(state, (&api, route), request, session, record)).await);

@@ -1,4 +1,4 @@
-//! What trainers add to a session: frozen versions and rewards.
+//! Changes of a session that add no turn: frozen versions, rewards, deleted responses.
 
 use std::sync::Arc;
 
@@ -18,6 +18,13 @@ impl Store {
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
         Ok((version, ack.unwrap_or_else(Ack::done)))
+    }
+
+    /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
+    pub fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
+        let mut state = session.state();
+        let deletes = !state.removed && state.deleted_responses.insert(turn);
+        deletes.then(|| self.ledger.append(Record::ResponseDeleted { session: session.key(), turn }))
     }
 
     /// Attaches a reward.

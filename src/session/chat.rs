@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Cause, Fingerprint};
+use super::{Cause, Fingerprint, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -31,6 +31,9 @@ pub struct Chat {
     /// Digests that later calls are compared with. `None` in turns of older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
+    /// The request, if the response is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<Box<StoredRequest>>,
     /// The change to an earlier conversation that begins a branch, if any. It becomes the cause of the turn.
     #[serde(skip)]
     pub history_change: Option<Cause>,

@@ -16,7 +16,7 @@ use radix::{Part, ROOT, RadixTree};
 use super::conversation::ConversationIndex;
 use super::incremental_map::IncrementalMap;
 use super::segmented_vec::SegmentedVec;
-use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
+use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts, TurnKey};
 
 /// The turns of a session.
 #[derive(Debug, Default)]
@@ -31,6 +31,8 @@ pub struct Forest {
     /// By a parent and the node of `tokens` at which a prompt ends: the index of the prompt in `stems`.
     prompts: IncrementalMap<(Option<u32>, u32), u32>,
     conversations: ConversationIndex,
+    /// The turns of stored responses, by their keys.
+    stored: IncrementalMap<Digest, u32>,
     /// Turns that a later turn replaces.
     superseded: HashSet<u32>,
     counts: TurnCounts,
@@ -95,6 +97,12 @@ impl Forest {
         self.conversations.history_change(&self.turns, prefixes, call, edited)
     }
 
+    /// The turn of the stored response with this key.
+    #[must_use]
+    pub fn stored(&self, key: TurnKey) -> Option<&Arc<Turn>> {
+        self.stored.get(&key.digest()).map(|turn| &self.turns[*turn as usize])
+    }
+
     /// The number of the next turn.
     #[must_use]
     pub fn next_id(&self) -> u32 {
@@ -134,6 +142,9 @@ impl Forest {
         debug_assert_eq!(turn.id, self.next_id());
         self.count(&turn);
         self.conversations.insert(&turn);
+        if let Some(key) = turn.stored_key() {
+            self.stored.insert(key.digest(), turn.id);
+        }
         self.turns.push(Arc::clone(&turn));
         self.places.push(TurnLinks { end: ROOT, ..TurnLinks::default() });
         if turn.about.cause != Cause::Unplaced {

@@ -119,6 +119,9 @@ impl Store {
             Record::Incomplete { session } => {
                 self.restore_session(&session, |state| state.incomplete = Some(state.open_version()));
             }
+            Record::ResponseDeleted { session, turn } => {
+                self.restore_session(&session, |state| state.deleted_responses.insert(turn));
+            }
             Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session.name),
             Record::Finished { session, leaf, turns, number } => {
                 let (restored, ()) = self.restore_session(&session, |state| state.fill(turns));

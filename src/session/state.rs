@@ -12,7 +12,7 @@ use super::lineage::{Claims, upwards};
 use super::replies::{Replies, ReplyDigests, ReplyTurns};
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid};
+use super::{Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, TurnKey, Uid};
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) running: u32,
     pub(super) bytes: u64,
     pub(super) finished: Vec<FinishedPath>,
+    /// The turns whose stored responses were deleted.
+    pub(super) deleted_responses: HashSet<u32>,
 }
 
 /// What finished paths hold.
@@ -246,6 +248,14 @@ impl Session {
     #[must_use]
     pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
+    }
+
+    /// The turn of the stored response with this key, and whether the response was deleted.
+    #[must_use]
+    pub fn stored(&self, key: TurnKey) -> Option<(Arc<Turn>, bool)> {
+        let state = self.state();
+        let turn = state.forest.stored(key)?;
+        Some((Arc::clone(turn), state.deleted_responses.contains(&turn.id)))
     }
 
     /// The latest turns, at most `count`, the latest first.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Fault, Labels, RequestClass, Span, Uid};
+use super::{Chat, Fault, Labels, RequestClass, Span, TurnKey, Uid};
 
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
@@ -227,6 +227,13 @@ impl Turn {
         self.about.labels.as_ref()?.request_class
     }
 
+    /// The key of its response, if that is stored.
+    #[must_use]
+    pub fn stored_key(&self) -> Option<TurnKey> {
+        self.about.chat.as_ref()?.stored.as_ref()?;
+        Some(TurnKey::of(self.about.rid.as_ref()?, self.about.index as usize))
+    }
+
     /// The bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -237,7 +244,9 @@ impl Turn {
         let spans: usize =
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
-        let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
+        let stored = |chat: &Chat| chat.stored.as_ref().map_or(0, |stored| stored.bytes());
+        let chat = about.chat.as_ref();
+        let chat = chat.map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + stored(chat) + CONVERSATION);
         let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
         let texts =
             chat + labels + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();

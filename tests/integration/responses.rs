@@ -3,6 +3,7 @@
 mod decoding;
 mod errors;
 mod history;
+mod stored;
 mod streams;
 mod tools;
 

@@ -3,9 +3,9 @@
 use crate::api::body::invalid;
 use crate::api::skipped::Skipped;
 use crate::chat::message::{Message, MessageToolCall};
-use crate::chat::turn_key::TurnKey;
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
+use crate::session::TurnKey;
 
 /// The start of the line with which Claude Code describes itself. It changes between calls and is not part of the prompt.
 const ATTRIBUTION: &str = "x-anthropic-billing-header";

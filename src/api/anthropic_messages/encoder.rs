@@ -7,10 +7,10 @@ use crate::api::openai::Usage;
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
 use crate::chat::reply_stream::ReplyStream;
-use crate::chat::turn_key::TurnKey;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
+use crate::session::TurnKey;
 
 /// The time without an event after which a stream sends `ping`. Clients give up on streams that are silent for minutes.
 const PING_INTERVAL: Duration = Duration::from_secs(10);

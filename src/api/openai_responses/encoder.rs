@@ -12,6 +12,7 @@ use crate::chat::reply_stream::ReplyStream;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
+use crate::session::TurnKey;
 
 /// The time without an event after which a stream sends `response.in_progress`. Clients give up on streams without events.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -54,6 +55,14 @@ impl ResponseEncoder {
             end: None,
             has_ended: false,
         }
+    }
+
+    /// A response without output that ended with an error, as JSON text.
+    pub(super) fn failed(&self, error: &ApiError) -> String {
+        let error = error::of_response(error);
+        let usage = Usage { prompt: self.context.prompt_tokens, completion: self.tokens as u64, ..Usage::default() };
+        let status = Status::Failed;
+        self.context.json(ResponseState { status, output: &[], error: Some(&error), usage: Some(usage) })
     }
 
     /// Appends an event. `members` are its other members, as JSON text.
@@ -221,6 +230,10 @@ impl ReplyEncoder for ResponseEncoder {
         Ok(Ok(context.json(ResponseState { status, output: &output, error: None, usage: Some(usage) })))
     }
 
+    fn set_rid(&mut self, rid: &str) {
+        (self.context.key, self.context.has_turn_key) = (TurnKey::of(rid, 0), true);
+    }
+
     fn first_event_timeout(&self) -> Option<Duration> {
         // Codex shows errors only if they are events of the stream
         Some(Duration::ZERO)
@@ -315,9 +328,12 @@ mod tests {
         ResponseEncoder::new(ResponseContext {
             reader: ReplyReader { renderer: Arc::clone(renderer), options, stops: Stops::default() },
             tools: Arc::new(tools),
-            id: "r".into(),
+            key: TurnKey::of("r", 0),
+            has_turn_key: false,
+            stores: false,
             model: "m".to_owned(),
             created: 0,
+            completed: None,
             echo: String::new(),
             prompt_tokens: 1,
             includes_encrypted_reasoning: true,

@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::api::openai::error::OpenAiError;
 use crate::api::{ApiError, to_json};
+use crate::chat::RequestError;
 use crate::json::Value;
+use crate::session::TurnKey;
 
 /// The code of a prompt that is too long.
 const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
@@ -17,6 +19,9 @@ const SERVER_ERROR: &str = "server_error";
 
 /// Words in messages that mean a prompt that is too long.
 const OVERFLOWS: [&str; 3] = ["maximum context length", "context length", "maximum allowed length"];
+
+/// The first words of the message for a previous response that is not stored.
+const NO_PREVIOUS_RESPONSE: &str = "there is no response";
 
 #[derive(Serialize)]
 struct ErrorBody<'a> {
@@ -36,16 +41,31 @@ struct ResponsesError<'a> {
 pub(super) fn error(status: StatusCode, message: impl Into<String>) -> ApiError {
     let OpenAiError { status, message } = OpenAiError::new(status, message);
     let overflows = status.is_client_error() && OVERFLOWS.iter().any(|words| message.contains(words));
+    let is_unknown_response = message.starts_with(NO_PREVIOUS_RESPONSE);
     let (kind, code) = match status {
         _ if overflows => ("invalid_request_error", Some(CONTEXT_LENGTH_EXCEEDED)),
+        _ if is_unknown_response => ("invalid_request_error", Some("previous_response_not_found")),
         StatusCode::UNAUTHORIZED => ("authentication_error", None),
         StatusCode::FORBIDDEN => ("permission_error", None),
         StatusCode::TOO_MANY_REQUESTS => ("rate_limit_error", Some("rate_limit_exceeded")),
         status if status.is_client_error() => ("invalid_request_error", None),
         _ => (SERVER_ERROR, Some(SERVER_ERROR)),
     };
-    let param = overflows.then_some("input");
+    let param = match is_unknown_response {
+        true => Some("previous_response_id"),
+        false => overflows.then_some("input"),
+    };
     ApiError { status, body: to_json(&ErrorBody { error: ResponsesError { message: &message, kind, param, code } }) }
+}
+
+/// The error for a request that continues a response that is not stored. An id that tokentap has not made may be one of the engine.
+pub(super) fn no_previous_response(id: &str) -> RequestError {
+    if TurnKey::in_response_id(id).is_none() {
+        return RequestError::Unsupported(format!("the previous response {id:?}, which is not stored here"));
+    }
+    RequestError::invalid(format!(
+        "{NO_PREVIOUS_RESPONSE} {id:?}: it was deleted or not stored, or belongs to another session or API key. Responses are stored in named sessions: /sessions/ID/v1, or the header X-Session-Id"
+    ))
 }
 
 /// The message for a prompt that leaves no room for a reply.

@@ -8,9 +8,9 @@ use crate::api::body::invalid;
 use crate::api::skipped::Skipped;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::system_messages::fold_system_messages;
-use crate::chat::turn_key::TurnKey;
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
+use crate::session::TurnKey;
 
 /// The name under which calls of the hosted local shell are shown.
 const LOCAL_SHELL: &str = "local_shell";
@@ -133,11 +133,9 @@ impl InputReader<'_> {
                 });
                 self.tagged("agent_message", &attributes.collect::<String>(), &texts.join("\n"));
             }
-            "item_reference" => {
-                return Err(invalid(format!(
-                    "{place}: item_reference needs stored items, and tokentap stores none; send the item"
-                )));
-            }
+            // resolved by `history`
+            "item_reference" => {}
+            "" if is_reference(item) => {}
             "" => return Err(invalid(format!("{place}.type must be a string"))),
             other => self.skipped.add(other)?,
         }
@@ -274,6 +272,22 @@ fn key(item: &Value) -> Option<TurnKey> {
     let in_content = text_of(item, "encrypted_content").and_then(TurnKey::parse);
     let in_call = || text_of(item, "call_id").and_then(TurnKey::in_call_id);
     in_content.or_else(in_call).or_else(|| text_of(item, "id").and_then(TurnKey::in_item_id))
+}
+
+/// The key of the last turn whose items are in an input.
+pub(super) fn last_key(input: &Value) -> Option<TurnKey> {
+    input.as_array().unwrap_or_default().iter().rev().find_map(key)
+}
+
+/// Whether an input has items of the type `item_reference`.
+pub(super) fn has_references(input: &Value) -> bool {
+    input.as_array().unwrap_or_default().iter().any(is_reference)
+}
+
+/// Whether an item stands for a stored item. Clients may leave out its type.
+pub(super) fn is_reference(item: &Value) -> bool {
+    let is_typed = kind(item) == "item_reference";
+    is_typed || kind(item).is_empty() && text_of(item, "id").is_some() && item.get("role").is_none()
 }
 
 /// `type` of an item or part; empty if it has none.

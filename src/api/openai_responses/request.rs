@@ -1,5 +1,7 @@
 //! Decodes the body of a Responses request.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +14,8 @@ use crate::api::openai::UNSUPPORTED;
 use crate::api::skipped::Skipped;
 use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError, dumps, quoted};
-use crate::json::{Cursor, Object, Value};
+use crate::json::{Cursor, Malformed, Object, Value};
+use crate::session::TurnKey;
 
 /// Members of the request that the reply repeats, with their defaults as JSON text. `temperature` and `top_p` have the model's defaults.
 const ECHOED: &[(&str, &str)] = &[
@@ -36,7 +39,7 @@ const ECHOED: &[(&str, &str)] = &[
 ];
 
 /// The body of a Responses request, and the fields that tokentap decodes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ResponsesRequest {
     /// The body, unchanged.
     pub(super) bytes: Bytes,
@@ -58,27 +61,44 @@ pub(super) struct ResponsesRequest {
     pub(super) stream: bool,
     /// `stop` and `stop_token_ids`, which are not in OpenAI's API.
     pub(super) stops: Stops,
+    /// `store`: the client may return to the response by its id.
+    pub(super) stores: bool,
+    /// The id in `previous_response_id`: the response that this one continues.
+    pub(super) previous: Option<String>,
+    /// It refers to stored items, which the conversation does not have yet.
+    pub(super) refers: bool,
+    /// The key of the last turn whose items are in the input.
+    pub(super) last_key: Option<TurnKey>,
     /// `include` has `reasoning.encrypted_content`.
     pub(super) includes_encrypted_reasoning: bool,
     /// `include` has `message.output_text.logprobs`.
     pub(super) includes_logprobs: bool,
-    /// The client is Codex.
-    pub(super) is_codex: bool,
+    /// The items of the input with those to which it refers, as JSON texts. `None` if it refers to none.
+    all_items: Option<Vec<Box<str>>>,
     /// The items and tools that were skipped.
     pub(super) skipped: Skipped,
+    pub(super) options: DecodeOptions,
+}
+
+/// How a request is decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DecodeOptions {
+    /// The roles that the template of the model has.
+    pub(super) roles: TemplateRoles,
+    /// The client is Codex.
+    pub(super) is_codex: bool,
+    /// `--strict`.
+    pub(super) is_strict: bool,
+    /// The items of earlier responses to which the request refers are in its input.
+    pub(super) is_complete: bool,
 }
 
 impl ResponsesRequest {
-    /// Decodes a body.
+    /// Decodes a body. Items of earlier responses to which it refers are missing; see [`Self::with_items`].
     ///
     /// # Errors
     /// [`RequestError`].
-    pub(super) fn parse(
-        bytes: Bytes,
-        headers: &HeaderMap,
-        roles: TemplateRoles,
-        mut skipped: Skipped,
-    ) -> Result<Self, RequestError> {
+    pub(super) fn parse(bytes: Bytes, options: DecodeOptions) -> Result<Self, RequestError> {
         let mut input = None;
         let mut cursor = Cursor::new(&bytes);
         let object = Object::read(&mut cursor, |key, cursor| {
@@ -91,18 +111,39 @@ impl ResponsesRequest {
         });
         let object = object.and_then(|object| cursor.end().map(|()| object));
         let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
+        let Some(input) = input else { return Err(invalid("input is required")) };
+        Self::of(bytes, object, input, options)
+    }
+
+    /// The request with these items, JSON texts, as its input: all items of the responses that it continues, and its own.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub(super) fn with_items(&self, items: Vec<Box<str>>) -> Result<Self, RequestError> {
+        let values = items.iter().map(|item| Value::parse(item.as_bytes()));
+        let values = values.collect::<Result<_, _>>().map_err(|error| invalid(format!("a stored item is {error}")))?;
+        let options = DecodeOptions { is_complete: true, ..self.options };
+        let request = Self::of(self.bytes.clone(), self.object.clone(), Value::Array(values), options)?;
+        Ok(Self { all_items: Some(items), ..request })
+    }
+
+    fn of(bytes: Bytes, object: Object, input: Value, options: DecodeOptions) -> Result<Self, RequestError> {
+        let DecodeOptions { roles, is_strict, is_complete, .. } = options;
+        let mut skipped = Skipped::new(is_strict);
         let body = RequestBody { bytes: &bytes, object: &object };
         check_members(&body)?;
         let text = |name: &str| -> Result<Option<String>, RequestError> {
             Ok(body.value(name)?.and_then(|value| value.as_str().map(str::to_owned)))
         };
-        let Some(input) = input else { return Err(invalid("input is required")) };
+        let previous = text("previous_response_id")?.filter(|id| !id.is_empty());
+        let refers = previous.is_some() || input::has_references(&input);
+        let last_key = input::last_key(&input);
         let mut tools = Tools::default();
         tools.add(body.value("tools")?.as_ref(), "tools", &mut skipped)?;
         input::add_tools(&input, &mut tools, &mut skipped)?;
         let choice = Choice::of(body.value("tool_choice")?.as_ref(), &tools)?;
         let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped))?;
-        if messages.is_empty() {
+        if messages.is_empty() && (is_complete || !refers) {
             return Err(invalid("input: no item has content that can be rendered"));
         }
         let effort = body.value("reasoning")?.and_then(|reasoning| reasoning.get("effort").cloned());
@@ -131,9 +172,14 @@ impl ResponsesRequest {
             max_tokens: max_tokens(&body)?,
             stream: body.flag("stream", false)?,
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
+            stores: body.flag("store", true)?,
+            previous,
+            refers: refers && !is_complete,
+            last_key,
+            all_items: None,
+            options,
             includes_encrypted_reasoning: includes("reasoning.encrypted_content"),
             includes_logprobs: includes("message.output_text.logprobs"),
-            is_codex: is_codex(headers),
             skipped,
             object,
             bytes,
@@ -143,6 +189,33 @@ impl ResponsesRequest {
     /// The body and the spans of its members.
     pub(super) fn body(&self) -> RequestBody<'_> {
         RequestBody { bytes: &self.bytes, object: &self.object }
+    }
+
+    /// The items of the input, as JSON texts.
+    pub(super) fn items(&self) -> Vec<Cow<'_, str>> {
+        if let Some(items) = &self.all_items {
+            return items.iter().map(|item| Cow::Borrowed(&**item)).collect();
+        }
+        let input = self.body().raw("input").and_then(|input| std::str::from_utf8(input).ok()).unwrap_or_default();
+        if !input.starts_with('[') {
+            return vec![format!(r#"{{"role":"user","content":{input}}}"#).into()];
+        }
+        elements(input).into_iter().map(Cow::Borrowed).collect()
+    }
+
+    /// The members of the body except the input, as the text of a JSON object.
+    pub(super) fn members(&self) -> String {
+        let mut members = "{".to_owned();
+        for member in &self.object.members {
+            let key = self.object.key(&self.bytes, member);
+            if ["input", "previous_response_id"].iter().any(|name| key.is(name)) {
+                continue;
+            }
+            let text = |span: &Range<usize>| std::str::from_utf8(&self.bytes[span.clone()]).unwrap_or("null");
+            let separator = if members.len() > 1 { "," } else { "" };
+            members.extend([separator, &quoted(&key.decode()), ":", text(&member.value)]);
+        }
+        members + "}"
     }
 
     /// Checks that tokentap can serve all fields of the request.
@@ -180,17 +253,36 @@ impl ResponsesRequest {
             let value = value.and_then(|value| std::str::from_utf8(value).ok()).unwrap_or(default);
             echo.extend([",\"", name, "\":", value]);
         }
-        // nothing is stored
-        echo.push_str(",\"store\":false");
         echo
     }
+}
+
+/// The elements of a JSON array, as JSON texts.
+pub(super) fn elements(array: &str) -> Vec<&str> {
+    let mut cursor = Cursor::new(array.as_bytes());
+    let mut elements = Vec::new();
+    let mut read = || {
+        cursor.expect(b'[')?;
+        while !cursor.take(b']') {
+            cursor.take(b',');
+            elements.push(cursor.skip()?);
+        }
+        Ok::<_, Malformed>(())
+    };
+    if read().is_err() {
+        // callers have parsed the array before
+        return Vec::new();
+    }
+    elements.into_iter().map(|element| &array[element]).collect()
 }
 
 /// Refuses members that change the meaning of the request and are not supported.
 fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
     for (name, hint) in [
-        ("previous_response_id", "tokentap stores no responses; send the whole conversation in input"),
-        ("conversation", "tokentap stores no conversations; send the whole conversation in input"),
+        (
+            "conversation",
+            "tokentap stores no conversations; send previous_response_id, or the whole conversation in input",
+        ),
         ("background", "send the request without it"),
         ("prompt", "tokentap stores no prompt templates; send instructions and input"),
     ] {
@@ -226,7 +318,7 @@ fn max_tokens(body: &RequestBody<'_>) -> Result<Option<u64>, RequestError> {
 }
 
 /// Whether the client is Codex. Its headers begin with names such as `codex_exec` and `codex_cli_rs`.
-fn is_codex(headers: &HeaderMap) -> bool {
+pub(super) fn is_codex(headers: &HeaderMap) -> bool {
     let begins =
         |value: &http::HeaderValue| value.as_bytes().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"codex"));
     headers.get("originator").is_some_and(begins) || headers.get(header::USER_AGENT).is_some_and(begins)

@@ -11,8 +11,8 @@ use crate::api::ApiError;
 use crate::api::openai::{Usage, seconds_since_1970};
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
-use crate::chat::turn_key::TurnKey;
 use crate::generation::update::SequenceUpdate;
+use crate::session::TurnKey;
 
 /// The properties of a request that the encoding of its reply depends on.
 #[derive(Debug)]
@@ -21,12 +21,18 @@ pub(super) struct ResponseContext {
     pub(super) reader: ReplyReader,
     /// The tools of the request.
     pub(super) tools: Arc<Tools>,
-    /// The random part of the id of the response.
-    pub(super) id: Arc<str>,
+    /// The key of the turn, which is in the id of the response.
+    pub(super) key: TurnKey,
+    /// The key is not a random one, but that of the turn.
+    pub(super) has_turn_key: bool,
+    /// The session stores the request.
+    pub(super) stores: bool,
     /// `model` of the request.
     pub(super) model: String,
     /// The time of the request in seconds since 1970.
     pub(super) created: u64,
+    /// The end of the response in seconds since 1970; `None` if it ends now.
+    pub(super) completed: Option<u64>,
     /// The members of the request that the response repeats, as JSON text with a leading comma.
     pub(super) echo: String,
     /// Tokens of the prompt.
@@ -54,11 +60,13 @@ pub(super) struct ResponseState<'a> {
 impl ResponseContext {
     /// The response, as JSON text.
     pub(super) fn json(&self, state: ResponseState<'_>) -> String {
-        let Self { id, created, model, echo, .. } = self;
+        let Self { created, model, echo, .. } = self;
+        let (id, stores) = (self.key.response_id(), self.stores && self.has_turn_key);
         let ResponseState { status, output, error, usage } = state;
-        let completed_at = (status == Status::Completed).then(|| seconds_since_1970().to_string());
+        let completed_at = || self.completed.unwrap_or_else(seconds_since_1970).to_string();
+        let completed_at = (status == Status::Completed).then(completed_at);
         format!(
-            "{{\"id\":\"resp_{id}\",\"object\":\"response\",\"created_at\":{created},\"completed_at\":{},\"status\":\"{}\",\"error\":{},\"incomplete_details\":{},\"model\":{}{echo},\"output\":[{}],\"usage\":{}}}",
+            "{{\"id\":\"{id}\",\"object\":\"response\",\"created_at\":{created},\"completed_at\":{},\"status\":\"{}\",\"error\":{},\"incomplete_details\":{},\"model\":{}{echo},\"store\":{stores},\"output\":[{}],\"usage\":{}}}",
             completed_at.as_deref().unwrap_or("null"),
             status.name(),
             error.unwrap_or("null"),
@@ -86,9 +94,8 @@ impl ResponseContext {
 
     /// The key of the turn of a sequence. The ids of its items contain it, so that clients return it.
     pub(super) fn turn_key(&self, update: &SequenceUpdate<'_>) -> TurnKey {
-        // an engine without request ids: the id of the response makes the ids of the items unique
-        let (rid, index) = update.rid().map_or((&*self.id, 0), |rid| (rid, update.index));
-        TurnKey::of(rid, index)
+        // an engine without request ids: the key of the response makes the ids of the items unique
+        update.rid().map_or(self.key, |rid| TurnKey::of(rid, update.index))
     }
 
     /// An item without text. `at` is its index in the output.

@@ -84,6 +84,7 @@ impl SessionNames {
             | Record::Reward { session, .. }
             | Record::Freeze { session, .. }
             | Record::Incomplete { session }
+            | Record::ResponseDeleted { session, .. }
             | Record::Deleted { session }
             | Record::Finished { session, .. } => session,
             Record::Policy { .. } => return Some(record),

@@ -12,7 +12,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::api::client_headers;
-use crate::api::{Api, ApiGeneration, ApiRequest, EncodedReply, RequestSession};
+use crate::api::{Api, ApiGeneration, ApiRequest, LocalReply, RequestSession};
 use crate::chat::RequestError;
 use crate::chat::forwarded::ForwardedChat;
 use crate::engine::client::{Failure, UploadError};
@@ -109,9 +109,12 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
     }
     let (prepared, call) = prepare(state, call).await?;
     match prepared {
-        Ok(PreparedCall::Reply(reply)) => Ok(reply::without_generation(reply)),
+        Ok(PreparedCall::Reply(LocalReply { encoded, stored })) => {
+            state.generator.context.log_wait.wait(vec![stored]).await;
+            Ok(reply::without_generation(encoded))
+        }
         Ok(PreparedCall::Events(events)) => Ok(reply::stream_without_generation(events)),
-        Ok(PreparedCall::Generation(ApiGeneration { request, chat, encoder }, digest)) => {
+        Ok(PreparedCall::Generation(ApiGeneration { request, chat, mut encoder }, digest)) => {
             let mut headers = call.request.into_parts().0.headers;
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.into(), headers };
@@ -120,6 +123,9 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
             let labels = call.labels;
             let decoded = DecodedGeneration { request, identity, digest, chat, labels, reads: EventAccess::Fields };
             let generation = generate::run(state, head, decoded, record).await?;
+            if let Some(rid) = record.rid().get().and_then(|rid| rid.get()) {
+                encoder.set_rid(rid);
+            }
             Ok(reply::reply(state, call.api, generation, encoder).await)
         }
         Err(RequestError::Invalid(message) | RequestError::TooLong(message)) => Err(Error::bad_request(message)),
@@ -139,7 +145,7 @@ enum PreparedCall {
     /// A generation. The digest of its request is set if it may be retried.
     Generation(ApiGeneration, Option<Digest>),
     /// Nothing more: this is the reply.
-    Reply(EncodedReply),
+    Reply(LocalReply),
     /// Nothing more: these are the events of the stream.
     Events(String),
 }

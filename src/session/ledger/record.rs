@@ -59,6 +59,13 @@ pub enum Record {
         /// The session.
         session: SessionKey,
     },
+    /// The stored response of a turn was deleted.
+    ResponseDeleted {
+        /// The session.
+        session: SessionKey,
+        /// The turn.
+        turn: u32,
+    },
     /// A session was deleted.
     Deleted {
         /// The session.
@@ -123,6 +130,12 @@ enum Head<'a> {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         birth: Option<Uid>,
     },
+    ResponseDeleted {
+        session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
+        turn: u32,
+    },
     Deleted {
         session: Cow<'a, str>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +193,7 @@ impl Record {
         let (session, numbers) = match self {
             Self::Turn { session, turn } => (session, turn.id < MOST_TURNS),
             Self::Reward { session, leaf, .. } => (session, leaf.is_none_or(|leaf| leaf < MOST_TURNS)),
+            Self::ResponseDeleted { session, turn } => (session, *turn < MOST_TURNS),
             Self::Freeze { session, turns } => (session, *turns <= MOST_TURNS),
             Self::Finished { session, leaf, turns, .. } => (session, leaf < turns && *turns <= MOST_TURNS),
             Self::Incomplete { session } | Self::Deleted { session } | Self::Evicted { session } => (session, true),
@@ -224,6 +238,9 @@ impl Record {
             }
             Head::Freeze { session, birth, turns } => Self::Freeze { session: key(&session, birth), turns },
             Head::Incomplete { session, birth } => Self::Incomplete { session: key(&session, birth) },
+            Head::ResponseDeleted { session, birth, turn } => {
+                Self::ResponseDeleted { session: key(&session, birth), turn }
+            }
             Head::Deleted { session, birth } => Self::Deleted { session: key(&session, birth) },
             Head::Evicted { session, birth } => Self::Evicted { session: key(&session, birth) },
             Head::Finished { session, birth, leaf, turns, number } => {
@@ -286,6 +303,9 @@ impl<'a> Head<'a> {
             Record::Incomplete { session } => {
                 Self::Incomplete { session: (&*session.name).into(), birth: session.birth }
             }
+            Record::ResponseDeleted { session, turn } => {
+                Self::ResponseDeleted { session: (&*session.name).into(), birth: session.birth, turn: *turn }
+            }
             Record::Deleted { session } => Self::Deleted { session: (&*session.name).into(), birth: session.birth },
             Record::Evicted { session } => Self::Evicted { session: (&*session.name).into(), birth: session.birth },
             Record::Finished { session, leaf, turns, number } => Self::Finished {
@@ -325,7 +345,8 @@ mod tests {
     use super::*;
     use crate::session::ledger::log::fake;
     use crate::session::{
-        Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, RequestClass, Span,
+        CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, RequestClass,
+        SharedItems, Span, StoredRequest, TurnKey,
     };
 
     fn bytes(record: &Record) -> Vec<u8> {
@@ -422,9 +443,21 @@ mod tests {
                     messages: index,
                     ..Fingerprint::default()
                 }),
+                stored: number.is_multiple_of(29).then(|| Box::new(stored(number))),
                 history_change: None,
             })
         })
+    }
+
+    fn stored(number: u64) -> StoredRequest {
+        let key = TurnKey::of(&number.to_string(), 0);
+        StoredRequest {
+            members: number.is_multiple_of(2).then(|| "{}".into()),
+            previous: number.is_multiple_of(3).then_some(key),
+            shared: number.is_multiple_of(5).then_some(SharedItems { request: key, count: 7 }),
+            items: vec!["\"\\n\"".into(); (number % 3) as usize],
+            caller: CallerKey::of(b"salt", &number.to_le_bytes()),
+        }
     }
 
     fn turn() -> impl Strategy<Value = Turn> {
@@ -463,6 +496,7 @@ mod tests {
             }),
             (session(), any::<u32>()).prop_map(|(session, turns)| Record::Freeze { session, turns }),
             session().prop_map(|session| Record::Incomplete { session }),
+            (session(), any::<u32>()).prop_map(|(session, turn)| Record::ResponseDeleted { session, turn }),
             session().prop_map(|session| Record::Deleted { session }),
             session().prop_map(|session| Record::Evicted { session }),
             (session(), any::<[u32; 2]>(), any::<u64>())

@@ -5,9 +5,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use crate::session::Digest;
+use super::Digest;
 
 /// Bytes of a key.
 const LENGTH: usize = 10;
@@ -18,6 +19,9 @@ const PREFIX: &str = "turn_";
 /// The text before the id of a call, and the digits after its key, which are the index of the call.
 const CALL_PREFIX: &str = "call_";
 const CALL_DIGITS: usize = 4;
+
+/// The text before a key in the id of a response.
+const RESPONSE_PREFIX: &str = "resp_";
 
 /// The key of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,18 @@ impl TurnKey {
         format!("{prefix}_{}{at:04x}", self.digits())
     }
 
+    /// Reads the key in the id of a response. `None` if the id has none.
+    #[must_use]
+    pub fn in_response_id(id: &str) -> Option<Self> {
+        Self::from_digits(id.strip_prefix(RESPONSE_PREFIX)?)
+    }
+
+    /// The id of the response of the turn.
+    #[must_use]
+    pub fn response_id(&self) -> String {
+        format!("{RESPONSE_PREFIX}{}", self.digits())
+    }
+
     /// The key as a digest, for indexes.
     #[must_use]
     pub fn digest(&self) -> Digest {
@@ -91,6 +107,19 @@ impl TurnKey {
 impl fmt::Display for TurnKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PREFIX}{}", self.digits())
+    }
+}
+
+impl Serialize for TurnKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TurnKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not the key of a turn"))
     }
 }
 

@@ -1,0 +1,301 @@
+//! `GET` and `DELETE /v1/responses/{id}`, and `GET /v1/responses/{id}/input_items`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use sha2::{Digest as _, Sha256};
+
+use super::stored::{StoredResponse, caller};
+use super::{OpenAiResponses, error};
+use crate::api::body::invalid;
+use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalReply};
+use crate::chat::{RequestError, RequestSession, dumps, quoted};
+use crate::engine::request::SessionNames;
+use crate::engine::routes;
+use crate::json::Value;
+use crate::session::{Session, Store, TurnKey};
+
+/// The default and the maximum number of items of a page.
+const PAGE: (usize, usize) = (20, 100);
+
+/// The stored responses of sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct StoredResponses {
+    /// Encodes them.
+    pub responses: OpenAiResponses,
+    /// The sessions.
+    pub sessions: Arc<Store>,
+    /// Requests are answered with the items of the input in place of the response.
+    pub shows_input: bool,
+}
+
+/// A decoded request.
+#[derive(Debug)]
+struct DecodedRetrieval {
+    api: StoredResponses,
+    /// The id in the path.
+    id: String,
+    action: Action,
+    caller: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Action {
+    Show,
+    ShowInput(Page),
+    Delete,
+}
+
+/// A part of a list of items.
+#[derive(Debug, PartialEq, Eq)]
+struct Page {
+    /// The id of the item before it.
+    after: Option<String>,
+    limit: usize,
+    /// The first item of the input is first.
+    is_ascending: bool,
+}
+
+impl Api for StoredResponses {
+    fn is_served(&self) -> bool {
+        self.responses.is_served()
+    }
+
+    fn generates(&self) -> bool {
+        false
+    }
+
+    fn accepts(&self, method: &Method) -> bool {
+        method == Method::GET || method == Method::DELETE && !self.shows_input
+    }
+
+    fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
+        let path = request.uri().path().strip_prefix("/v1/responses/").unwrap_or_default();
+        let id = routes::decode(path.split('/').next().unwrap_or_default()).into_owned();
+        let query = request.uri().query().unwrap_or_default();
+        let action = match (request.method() == Method::DELETE, self.shows_input) {
+            (true, _) => Action::Delete,
+            (false, true) => Action::ShowInput(Page::parse(query)?),
+            (false, false) => {
+                if members(query).any(|(name, value)| name == "stream" && value == "true") {
+                    return Err(invalid("stream: a stored response is not streamed; send the request without it"));
+                }
+                Action::Show
+            }
+        };
+        let caller = caller(request.headers());
+        Ok(Box::new(DecodedRetrieval { api: self.clone(), id, action, caller }))
+    }
+
+    fn error(&self, status: StatusCode, message: String) -> ApiError {
+        self.responses.error(status, message)
+    }
+
+    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        self.responses.engine_error(status, body)
+    }
+
+    fn event_error(&self, error: &str) -> ApiError {
+        self.responses.event_error(error)
+    }
+}
+
+impl ApiRequest for DecodedRetrieval {
+    fn session_names(&self) -> SessionNames {
+        SessionNames::default()
+    }
+
+    fn is_long(&self, _session: Option<&Session>) -> bool {
+        // an input may have many items
+        true
+    }
+
+    fn reply(&self, session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
+        Some(self.answer(session))
+    }
+
+    fn generation(&self, _session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+        Err(RequestError::Unsupported("a stored response needs no generation".to_owned()))
+    }
+}
+
+impl DecodedRetrieval {
+    fn answer(&self, session: RequestSession<'_>) -> Result<LocalReply, RequestError> {
+        let Self { api, id, action, caller } = self;
+        if TurnKey::in_response_id(id).is_none() {
+            // the engine may store it
+            return Err(RequestError::Unsupported(format!("the response {id:?}, which is not stored here")));
+        }
+        let Some(response) = StoredResponse::find(session.existing, id, caller) else {
+            return Ok(not_found(id).into());
+        };
+        match action {
+            Action::Show => Ok(Ok(response.json(&api.responses)?).into()),
+            Action::ShowInput(page) => {
+                let items = response.items().ok_or_else(|| invalid("a part of the session is missing"))?;
+                let items: Vec<Value> = items.iter().enumerate().map(|(at, item)| shown(item, id, at)).collect();
+                Ok(Ok(page.of(items)?).into())
+            }
+            Action::Delete => {
+                let stored =
+                    session.existing.and_then(|session| api.sessions.delete_response(session, response.turn()));
+                let Some(stored) = stored else { return Ok(not_found(id).into()) };
+                let deleted = format!("{{\"id\":{},\"object\":\"response\",\"deleted\":true}}", quoted(id));
+                Ok(LocalReply { encoded: Ok(deleted), stored })
+            }
+        }
+    }
+}
+
+fn not_found(id: &str) -> EncodedReply {
+    Err(error::error(
+        StatusCode::NOT_FOUND,
+        format!(
+            "no response of this session and API key has the id {id:?}; name its session (/sessions/ID/v1, or X-Session-Id)"
+        ),
+    ))
+}
+
+/// The members of a query.
+fn members(query: &str) -> impl Iterator<Item = (&str, std::borrow::Cow<'_, str>)> {
+    query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, routes::decode(value)))
+}
+
+impl Page {
+    fn parse(query: &str) -> Result<Self, RequestError> {
+        let mut page = Self { after: None, limit: PAGE.0, is_ascending: false };
+        for (name, value) in members(query) {
+            match name {
+                "after" => page.after = Some(value.into_owned()),
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=PAGE.1).contains(limit));
+                    page.limit = limit.ok_or_else(|| invalid(format!("limit must be from 1 to {}", PAGE.1)))?;
+                }
+                "order" if matches!(&*value, "asc" | "desc") => page.is_ascending = value == "asc",
+                "order" => return Err(invalid("order must be asc or desc")),
+                _ => {}
+            }
+        }
+        Ok(page)
+    }
+
+    /// The list of the items of the page, as JSON text.
+    fn of(&self, mut items: Vec<Value>) -> Result<String, RequestError> {
+        if !self.is_ascending {
+            items.reverse();
+        }
+        let start = match &self.after {
+            None => 0,
+            Some(after) => {
+                let at = items.iter().position(|item| item.get("id").and_then(Value::as_str) == Some(after));
+                1 + at.ok_or_else(|| invalid(format!("after: no item has the id {after:?}")))?
+            }
+        };
+        let rest = &items[start..];
+        let shown = &rest[..rest.len().min(self.limit)];
+        let id = |item: Option<&Value>| item.and_then(|item| item.get("id")).map_or("null".to_owned(), dumps);
+        let list: Vec<String> = shown.iter().map(dumps).collect();
+        Ok(format!(
+            "{{\"object\":\"list\",\"data\":[{}],\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
+            list.join(","),
+            id(shown.first()),
+            id(shown.last()),
+            shown.len() < rest.len()
+        ))
+    }
+}
+
+/// An item as lists show it: with a type, an id, and its content as parts.
+fn shown(item: &str, response: &str, at: usize) -> Value {
+    let Ok(Value::Object(mut members)) = Value::parse(item.as_bytes()) else { return Value::Null };
+    let text = |value: &str| Value::String(value.to_owned());
+    let member = |members: &[(String, Value)], name: &str| {
+        members
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.clone())
+            .filter(|value| *value != Value::Null)
+    };
+    let set = |members: &mut Vec<(String, Value)>, name: &str, value: Value| {
+        members.retain(|(known, _)| known != name);
+        members.push((name.to_owned(), value));
+    };
+    let kind = member(&members, "type").and_then(|kind| kind.as_str().map(str::to_owned));
+    let kind = kind.unwrap_or_else(|| "message".to_owned());
+    set(&mut members, "type", text(&kind));
+    if member(&members, "id").is_none() {
+        let prefix = match &*kind {
+            "message" => "msg",
+            "function_call" => "fc",
+            "function_call_output" => "fco",
+            "reasoning" => "rs",
+            _ => "item",
+        };
+        let hash = Sha256::new().chain_update(response).chain_update((at as u64).to_le_bytes()).finalize();
+        let digits: String = hash[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+        set(&mut members, "id", Value::String(format!("{prefix}_{digits}")));
+    }
+    if member(&members, "status").is_none() && kind != "reasoning" {
+        set(&mut members, "status", text("completed"));
+    }
+    if kind == "message"
+        && let Some(content @ Value::String(_)) = member(&members, "content")
+    {
+        let is_assistant = member(&members, "role").is_some_and(|role| role.as_str() == Some("assistant"));
+        let mut part = vec![
+            ("type".to_owned(), text(if is_assistant { "output_text" } else { "input_text" })),
+            ("text".to_owned(), content),
+        ];
+        if is_assistant {
+            part.push(("annotations".to_owned(), Value::Array(Vec::new())));
+        }
+        set(&mut members, "content", Value::Array(vec![Value::Object(part)]));
+    }
+    Value::Object(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(query: &str, count: usize) -> Value {
+        let items = (0..count).map(|at| shown(&format!(r#"{{"role":"user","content":"{at}"}}"#), "resp_1", at));
+        let list = Page::parse(query).unwrap().of(items.collect()).unwrap();
+        Value::parse(list.as_bytes()).unwrap()
+    }
+
+    fn texts(list: &Value) -> Vec<&str> {
+        let data = list.get("data").unwrap().as_array().unwrap();
+        data.iter()
+            .map(|item| item.get("content").unwrap().as_array().unwrap()[0].get("text").unwrap().as_str().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn pages_hold_every_item_once_in_both_orders() {
+        for order in ["asc", "desc"] {
+            let mut seen = Vec::new();
+            let mut query = format!("order={order}&limit=2");
+            loop {
+                let page = list(&query, 5);
+                seen.extend(texts(&page).into_iter().map(str::to_owned));
+                if page.get("has_more") != Some(&Value::Bool(true)) {
+                    break;
+                }
+                query = format!("order={order}&limit=2&after={}", page.get("last_id").unwrap().as_str().unwrap());
+            }
+            let expected = ["0", "1", "2", "3", "4"];
+            match order {
+                "asc" => assert_eq!(seen, expected),
+                _ => assert_eq!(seen, expected.into_iter().rev().collect::<Vec<_>>()),
+            }
+        }
+        assert_eq!(texts(&list("", 25)).len(), PAGE.0);
+        assert!(list("", 0).get("first_id") == Some(&Value::Null));
+        for invalid in ["limit=0", "limit=101", "limit=x", "order=up"] {
+            assert!(Page::parse(invalid).is_err(), "{invalid}");
+        }
+        assert!(Page::parse("after=item_1").unwrap().of(Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,256 @@
+//! Stored responses: what a session holds of them, and how a later request continues them.
+//!
+//! Only the request of a response is stored, with its turn. The response itself is encoded again from the tokens of the turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+
+use super::OpenAiResponses;
+use super::encoder::ResponseEncoder;
+use super::error;
+use super::input::is_reference;
+use super::request::{DecodeOptions, ResponsesRequest, elements};
+use crate::api::openai::id_list;
+use crate::api::{ReplyEncoder, body};
+use crate::chat::{RequestError, quoted};
+use crate::generation::event::{EventAccess, GenerationEvent};
+use crate::generation::rid;
+use crate::generation::update::SequenceUpdate;
+use crate::json::{Object, Value};
+use crate::session::{CallerKey, Session, SharedItems, StoredRequest, Turn, TurnKey};
+
+/// A stored response of a session.
+#[derive(Debug, Clone)]
+pub(super) struct StoredResponse {
+    session: Arc<Session>,
+    turn: Arc<Turn>,
+}
+
+impl StoredResponse {
+    /// Finds the response with this id, unless it was deleted or belongs to another caller.
+    pub(super) fn find(session: Option<&Arc<Session>>, id: &str, caller: &[u8]) -> Option<Self> {
+        let session = Arc::clone(session?);
+        let (turn, is_deleted) = session.stored(TurnKey::in_response_id(id)?)?;
+        let found = Self { session, turn };
+        (!is_deleted && found.request()?.caller.is(caller)).then_some(found)
+    }
+
+    /// The number of its turn.
+    pub(super) fn turn(&self) -> u32 {
+        self.turn.id
+    }
+
+    fn request(&self) -> Option<&StoredRequest> {
+        stored_request(&self.turn)
+    }
+
+    /// The items of its input, including those of the responses that it continues. `None` if a part of them is missing, which a damaged log
+    /// may cause.
+    pub(super) fn items(&self) -> Option<Items> {
+        Items::of(&self.session, Arc::clone(&self.turn))
+    }
+
+    /// The members of its request except the input, as the text of a JSON object.
+    fn members(&self) -> Option<String> {
+        let mut turn = Arc::clone(&self.turn);
+        while stored_request(&turn)?.members.is_none() {
+            turn = earlier(&self.session, &turn)?;
+        }
+        stored_request(&turn)?.members.as_deref().map(str::to_owned)
+    }
+
+    /// The body of its request, with all items of its input.
+    fn body(&self) -> Option<Bytes> {
+        let previous = self.request()?.previous.map_or("null".to_owned(), |key| quoted(&key.response_id()));
+        let items = self.items()?;
+        let items: Vec<&str> = items.iter().collect();
+        let members = self.members()?;
+        let members = members.strip_suffix('}')?;
+        let separator = if members.len() > 1 { "," } else { "" };
+        let items = items.join(",");
+        Some(format!("{members}{separator}\"previous_response_id\":{previous},\"input\":[{items}]}}").into())
+    }
+
+    /// The response, as JSON text.
+    ///
+    /// # Errors
+    /// [`RequestError`] if its request or its tokens cannot be read any more, such as after a change of the model.
+    pub(super) fn json(&self, api: &OpenAiResponses) -> Result<String, RequestError> {
+        let lost = || body::invalid("the response cannot be restored, because a part of its session is missing");
+        let options = api.decode_options(&HeaderMap::new());
+        let options = DecodeOptions { is_strict: false, is_complete: true, ..options };
+        let request = ResponsesRequest::parse(self.body().ok_or_else(lost)?, options)?;
+        let model = api.chats.model(&request.conversation)?;
+        let about = &self.turn.about;
+        let options = about.chat.as_ref().map(|chat| chat.reading.clone()).unwrap_or_default();
+        let prompt_tokens = self.session.tokens(self.turn.id).len() - self.turn.response.len();
+        let mut context = request.context(&model, options, prompt_tokens);
+        context.created = about.started_ms / 1000;
+        context.completed = Some(about.started_ms.saturating_add(about.elapsed_ms) / 1000);
+        context.stores = true;
+        context.includes_logprobs = false;
+        let mut encoder = ResponseEncoder::new(context);
+        encoder.set_rid(about.rid.as_deref().unwrap_or_default());
+        let event = GenerationEvent::outline(self.event(prompt_tokens).into(), EventAccess::Fields);
+        let event = event.map_err(|error| body::invalid(format!("the recorded turn is {error}")))?;
+        let updates =
+            SequenceUpdate::all(&event).map_err(|error| body::invalid(format!("the recorded turn is {error}")))?;
+        match encoder.whole(&updates) {
+            Ok(Ok(json)) => Ok(json),
+            Ok(Err(error)) => Ok(encoder.failed(&error)),
+            Err(error) => Err(RequestError::Unsupported(error.to_string())),
+        }
+    }
+
+    /// The turn, as the engine's reply to a /generate request.
+    fn event(&self, prompt_tokens: usize) -> String {
+        let about = &self.turn.about;
+        let finish = about.finish.as_ref().map_or("null".to_owned(), |kind| format!("{{\"type\":{}}}", quoted(kind)));
+        let cached = about.cached_tokens.map(|cached| format!(",\"cached_tokens\":{cached}")).unwrap_or_default();
+        format!(
+            "{{\"output_ids\":{},\"meta_info\":{{\"id\":{},\"finish_reason\":{finish},\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{}{cached}}}}}",
+            id_list(&self.turn.response),
+            quoted(about.rid.as_deref().unwrap_or_default()),
+            self.turn.response.len(),
+        )
+    }
+
+    /// The items of its output, as JSON texts.
+    fn output(&self, api: &OpenAiResponses) -> Result<Vec<String>, RequestError> {
+        let json = self.json(api)?;
+        let object =
+            Object::parse(json.as_bytes()).map_err(|error| body::invalid(format!("the response is {error}")))?;
+        let output = object.value_span(json.as_bytes(), "output").map(|span| &json[span]);
+        Ok(elements(output.unwrap_or("[]")).into_iter().map(str::to_owned).collect())
+    }
+}
+
+fn stored_request(turn: &Turn) -> Option<&StoredRequest> {
+    turn.about.chat.as_ref()?.stored.as_deref()
+}
+
+/// The turn of the request with which the request of `turn` shares items.
+fn earlier(session: &Session, turn: &Turn) -> Option<Arc<Turn>> {
+    let (earlier, _) = session.stored(stored_request(turn)?.shared?.request)?;
+    // a damaged log must not cause an endless loop
+    (earlier.id < turn.id).then_some(earlier)
+}
+
+/// The items of an input. They are in the requests of several turns.
+#[derive(Debug)]
+pub(super) struct Items(Vec<(Arc<Turn>, usize)>);
+
+impl Items {
+    fn of(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
+        let mut parts = Vec::new();
+        let mut count = usize::MAX;
+        loop {
+            let request = stored_request(&turn)?;
+            let shared = request.shared.map_or(0, |shared| shared.count as usize);
+            parts.push((Arc::clone(&turn), count.saturating_sub(shared).min(request.items.len())));
+            count = count.min(shared);
+            if count == 0 {
+                break;
+            }
+            turn = earlier(session, &turn)?;
+        }
+        parts.reverse();
+        Some(Self(parts))
+    }
+
+    /// The items, as JSON texts.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|(turn, count)| {
+            let items = stored_request(turn).map(|request| &request.items[..*count]);
+            items.unwrap_or_default().iter().map(|item| &**item)
+        })
+    }
+}
+
+/// The key of the caller of a request, or its absence.
+pub(super) fn caller(headers: &HeaderMap) -> Vec<u8> {
+    let value = |name: &str| headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+    [value(header::AUTHORIZATION.as_str()), b"\n", value("x-api-key")].concat()
+}
+
+/// The request whose input has the items of the responses to which `request` refers.
+///
+/// # Errors
+/// [`RequestError::Invalid`] if a response or an item is not stored, [`RequestError::Unsupported`] if it may be stored by the engine.
+pub(super) fn with_history(
+    api: &OpenAiResponses,
+    request: &ResponsesRequest,
+    session: Option<&Arc<Session>>,
+    caller: &[u8],
+) -> Result<ResponsesRequest, RequestError> {
+    let previous = match &request.previous {
+        None => None,
+        Some(id) => Some(StoredResponse::find(session, id, caller).ok_or_else(|| error::no_previous_response(id))?),
+    };
+    let history = previous.as_ref().map(|previous| {
+        previous.items().ok_or_else(|| {
+            body::invalid("previous_response_id: a part of the session is missing, so the response cannot be continued")
+        })
+    });
+    let history = history.transpose()?;
+    let output = previous.as_ref().map(|previous| previous.output(api)).transpose()?;
+    let mut items: Vec<Box<str>> = history.iter().flat_map(Items::iter).map(Into::into).collect();
+    items.extend(output.into_iter().flatten().map(Into::into));
+    // each response is encoded once, however often its items are named
+    let mut outputs: HashMap<u32, HashMap<String, String>> = HashMap::new();
+    for item in request.items() {
+        let value = Value::parse(item.as_bytes()).unwrap_or_default();
+        if !is_reference(&value) {
+            items.push(item.into());
+            continue;
+        }
+        let id = value.get("id").and_then(Value::as_str).unwrap_or_default();
+        let missing = || body::invalid(format!("no item of this session has the id {id:?}; send the item itself"));
+        let key = TurnKey::in_item_id(id).ok_or_else(missing)?;
+        let response = StoredResponse::find(session, &key.response_id(), caller).ok_or_else(missing)?;
+        if !outputs.contains_key(&response.turn()) {
+            let id_of = |text: String| {
+                let item = Value::parse(text.as_bytes()).ok()?;
+                Some((item.get("id")?.as_str()?.to_owned(), text))
+            };
+            outputs.insert(response.turn(), response.output(api)?.into_iter().filter_map(id_of).collect());
+        }
+        let text = outputs.get(&response.turn()).and_then(|items| items.get(id)).ok_or_else(missing)?;
+        items.push(text.as_str().into());
+    }
+    request.with_items(items)
+}
+
+/// What the session stores of a request. It shares items with the response that it continues, or with that of the last turn in its input.
+pub(super) fn request_to_store(
+    request: &ResponsesRequest,
+    session: Option<&Arc<Session>>,
+    caller: &[u8],
+) -> StoredRequest {
+    let items = request.items();
+    let previous = request.previous.as_deref().and_then(TurnKey::in_response_id);
+    let base = session.zip(previous.or(request.last_key)).and_then(|(session, key)| {
+        let (turn, _) = session.stored(key)?;
+        Some((StoredResponse { session: Arc::clone(session), turn }, key))
+    });
+    let mut members = Some(request.members());
+    let mut shared = None;
+    if let Some((base, key)) = base
+        && let Some(known) = base.items()
+    {
+        let count = known.iter().zip(&items).take_while(|(known, item)| *known == &***item).count();
+        shared = Some(SharedItems { request: key, count: u32::try_from(count).unwrap_or(u32::MAX) });
+        members = members.filter(|members| base.members().as_deref() != Some(members));
+    }
+    let count = shared.map_or(0, |shared| shared.count as usize);
+    StoredRequest {
+        members: members.map(Into::into),
+        previous,
+        shared,
+        items: items[count..].iter().map(|item| item.as_ref().into()).collect(),
+        caller: CallerKey::of(rid::fresh().as_bytes(), caller),
+    }
+}

@@ -1,0 +1,86 @@
+//! The request of a stored response: what is needed, besides the tokens of its turn, to return the response or to continue it.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{Digest, TurnKey};
+
+/// The request of a stored response. What it shares with an earlier one of the session is not repeated, so that the requests of a
+/// conversation take as much memory as the conversation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredRequest {
+    /// The members of the body except the input, as the text of a JSON object. `None` if they are those of the request in `shared`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Box<str>>,
+    /// The response that it continues, if the client named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<TurnKey>,
+    /// The first items of the input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedItems>,
+    /// The other items of the input, as JSON texts.
+    pub items: Vec<Box<str>>,
+    /// The API key of the caller.
+    pub caller: CallerKey,
+}
+
+/// Items that a request shares with an earlier request of its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedItems {
+    /// The earlier request.
+    pub request: TurnKey,
+    /// The number of its first items that are shared.
+    pub count: u32,
+}
+
+/// A salted hash of the API key of a caller.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallerKey {
+    salt: Digest,
+    hash: Digest,
+}
+
+impl CallerKey {
+    /// Hashes the key of a caller. `salt` is random. A caller without a key has an empty key.
+    #[must_use]
+    pub fn of(salt: &[u8], key: &[u8]) -> Self {
+        let salt = Digest::of(&Sha256::digest(salt));
+        Self { salt, hash: Self::hash(&salt, key) }
+    }
+
+    /// Whether a caller has this key.
+    #[must_use]
+    pub fn is(&self, key: &[u8]) -> bool {
+        Self::hash(&self.salt, key) == self.hash
+    }
+
+    fn hash(salt: &Digest, key: &[u8]) -> Digest {
+        let hash = Sha256::new().chain_update(b"caller\n").chain_update(salt.as_bytes()).chain_update(key);
+        Digest::of(&hash.finalize())
+    }
+}
+
+impl StoredRequest {
+    /// The bytes that it takes, and an entry of an index.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let items: usize = self.items.iter().map(|item| size_of::<Box<str>>() + item.len()).sum();
+        size_of::<Self>() + self.members.as_ref().map_or(0, |members| members.len()) + items + 64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_of_a_caller_is_recognised() {
+        let caller = CallerKey::of(b"random", b"secret");
+        assert!(caller.is(b"secret"));
+        assert!(!caller.is(b"Secret") && !caller.is(b""));
+        assert_ne!(caller, CallerKey::of(b"other", b"secret"), "equal keys have different hashes");
+        let text = serde_json::to_string(&caller).unwrap();
+        assert!(serde_json::from_str::<CallerKey>(&text).unwrap().is(b"secret"));
+        assert!(!text.contains("secret"));
+    }
+}
