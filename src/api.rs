@@ -13,7 +13,7 @@ pub(crate) mod openai;
 pub mod openai_chat;
 pub mod openai_completions;
 pub mod openai_responses;
-mod skipped;
+mod skipped_parts;
 
 use std::fmt::Debug;
 use std::sync::Arc;

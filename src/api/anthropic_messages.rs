@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::body::invalid;
 use super::client_headers::{add_attribution, session_in_user_id};
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
-use super::skipped::Skipped;
+use super::skipped_parts::SkippedParts;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply};
 use crate::budget::Budget;
 use crate::chat::forwarded::ForwardedChat;
@@ -64,7 +64,7 @@ impl Api for AnthropicMessages {
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
-        let skipped = Skipped::new(self.chats.is_strict());
+        let skipped = SkippedParts::new(self.chats.is_strict());
         let shows_system_messages = self.chats.shows_system_messages();
         let body = request.body().clone();
         let request = MessagesRequest::parse(body, self.counts_tokens, shows_system_messages, skipped)?;

@@ -175,7 +175,7 @@ impl ApiRequest for DecodedResponses {
             }
         };
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
-        let mut context = request.context(&model, chat.reading.clone(), ids.len());
+        let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
         context.stores = request.stores && session.is_named && api.chats.records_sessions();
         if context.stores {
             chat.stored = Some(Box::new(stored::request_to_store(request, session.existing, &self.caller)));
@@ -190,7 +190,7 @@ impl ApiRequest for DecodedResponses {
             return None;
         }
         let model = self.api.chats.model(&self.request.conversation).ok()?;
-        let mut encoder = ResponseEncoder::new(self.request.context(&model, ParseOptions::default(), 0));
+        let mut encoder = ResponseEncoder::new(self.request.context(&self.api, &model, ParseOptions::default(), 0));
         let mut events = String::new();
         encoder.begin(&mut events);
         encoder.fail(&error::error(StatusCode::BAD_REQUEST, message), &mut events);
@@ -217,7 +217,13 @@ impl DecodedResponses {
 
 impl ResponsesRequest {
     /// What the encoding of a reply to a prompt of this many tokens depends on.
-    fn context(&self, model: &ChatModel, options: ParseOptions, prompt_tokens: usize) -> ResponseContext {
+    fn context(
+        &self,
+        api: &OpenAiResponses,
+        model: &ChatModel,
+        options: ParseOptions,
+        prompt_tokens: usize,
+    ) -> ResponseContext {
         let stops = Stops { strings: self.stops.strings.clone(), ids: self.stops.ids.clone() };
         ResponseContext {
             reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops },
@@ -228,7 +234,7 @@ impl ResponsesRequest {
             model: self.model.clone(),
             created: seconds_since_1970(),
             completed: None,
-            echo: self.echo(&sampling_defaults(&model.defaults)),
+            echo: api.budget.hold(self.echo(&sampling_defaults(&model.defaults))),
             prompt_tokens: prompt_tokens as u64,
             includes_encrypted_reasoning: self.includes_encrypted_reasoning,
             includes_logprobs: self.includes_logprobs,

@@ -57,6 +57,13 @@ impl TurnKey {
         format!("{CALL_PREFIX}{}{at:04x}", self.digits())
     }
 
+    /// The index of the call in an id that [`Self::call_id`] has made; 0 in other ids.
+    #[must_use]
+    pub fn call_index(id: &str) -> usize {
+        let digits = id.len().checked_sub(CALL_DIGITS).and_then(|start| id.get(start..));
+        digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or_default()
+    }
+
     /// Reads the key in the id of an item, such as `msg_…`. `None` if the id has none.
     #[must_use]
     pub fn in_item_id(id: &str) -> Option<Self> {
@@ -135,6 +142,7 @@ mod tests {
         assert_eq!(TurnKey::in_call_id(&key.call_id(0)), Some(key));
         assert_eq!(TurnKey::in_call_id(&key.call_id(65_535)), Some(key));
         assert_ne!(key.call_id(0), key.call_id(1));
+        assert_eq!(TurnKey::call_index(&key.call_id(40_000)), 40_000);
         assert_eq!(TurnKey::in_item_id(&key.item_id("msg", 3)), Some(key));
         assert_eq!(TurnKey::in_item_id("msg_1"), None);
         for other in ["", "turn_", "turn_00", "call_0", "toolu_01", "turn_ééééééééééééééééééééé", &"turn_zz".repeat(4)]

@@ -1,7 +1,7 @@
 //! Converts content blocks to the messages of a conversation, as SGLang's own endpoint converts them.
 
 use crate::api::body::invalid;
-use crate::api::skipped::Skipped;
+use crate::api::skipped_parts::SkippedParts;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
@@ -23,7 +23,7 @@ pub(super) struct SystemPrompt {
 ///
 /// # Errors
 /// [`RequestError::Invalid`] when it is neither a string nor a list of text blocks.
-pub(super) fn system_prompt(system: Option<Value>, skipped: &mut Skipped) -> Result<SystemPrompt, RequestError> {
+pub(super) fn system_prompt(system: Option<Value>, skipped: &mut SkippedParts) -> Result<SystemPrompt, RequestError> {
     let mut texts = match system {
         None => Vec::new(),
         Some(Value::String(text)) if text.trim().is_empty() => Vec::new(),
@@ -48,7 +48,7 @@ pub(super) fn append_message(
     messages: &mut Vec<Message>,
     message: Value,
     at: usize,
-    skipped: &mut Skipped,
+    skipped: &mut SkippedParts,
 ) -> Result<(), RequestError> {
     let Value::Object(mut members) = message else { return Err(invalid(format!("messages.{at} must be an object"))) };
     let mut take = |name: &str| {
@@ -74,7 +74,7 @@ pub(super) fn append_message(
 }
 
 /// The texts of a string or of a list of text blocks. Other blocks are skipped.
-fn texts(content: Value, place: &str, skipped: &mut Skipped) -> Result<Vec<String>, RequestError> {
+fn texts(content: Value, place: &str, skipped: &mut SkippedParts) -> Result<Vec<String>, RequestError> {
     match content {
         Value::String(text) => Ok(vec![text]),
         Value::Array(blocks) => {
@@ -112,7 +112,7 @@ fn append_user(
     messages: &mut Vec<Message>,
     content: Option<Value>,
     at: usize,
-    skipped: &mut Skipped,
+    skipped: &mut SkippedParts,
 ) -> Result<(), RequestError> {
     let Some(blocks) = blocks_of("user", content, messages, at)? else { return Ok(()) };
     let mut texts = Vec::new();
@@ -149,7 +149,7 @@ fn append_assistant(
     messages: &mut Vec<Message>,
     content: Option<Value>,
     at: usize,
-    skipped: &mut Skipped,
+    skipped: &mut SkippedParts,
 ) -> Result<(), RequestError> {
     let Some(blocks) = blocks_of("assistant", content, messages, at)? else { return Ok(()) };
     let mut message = Message::of_parts("assistant", Vec::new());
@@ -183,7 +183,7 @@ fn tool_use(block: &Value, at: usize) -> Result<MessageToolCall, RequestError> {
 }
 
 /// Converts a tool result. Its texts stay parts, as in SGLang.
-fn tool_result(block: &Value, skipped: &mut Skipped) -> Result<Message, RequestError> {
+fn tool_result(block: &Value, skipped: &mut SkippedParts) -> Result<Message, RequestError> {
     let mut texts = Vec::new();
     match block.get("content") {
         None => {}

@@ -8,7 +8,7 @@ use super::blocks::{append_message, system_prompt};
 use super::{error, tools};
 use crate::api::body::{RequestBody, invalid, is_present};
 use crate::api::openai::{FIELDS, FieldTarget};
-use crate::api::skipped::Skipped;
+use crate::api::skipped_parts::SkippedParts;
 use crate::chat::message::Message;
 use crate::chat::reply_reader::Stops;
 use crate::chat::system_messages::fold_system_messages;
@@ -41,7 +41,7 @@ pub(super) struct MessagesRequest {
     /// `output_config.effort`.
     pub(super) effort: Option<String>,
     /// The blocks and tools that were skipped.
-    pub(super) skipped: Skipped,
+    pub(super) skipped: SkippedParts,
 }
 
 impl MessagesRequest {
@@ -54,7 +54,7 @@ impl MessagesRequest {
         bytes: Bytes,
         counts: bool,
         shows_system_messages: bool,
-        mut skipped: Skipped,
+        mut skipped: SkippedParts,
     ) -> Result<Self, RequestError> {
         let (mut messages, mut system) = (None, None);
         let mut cursor = Cursor::new(&bytes);

@@ -1,7 +1,7 @@
 //! Converts the tools of a request to the format of chat templates.
 
 use crate::api::body::invalid;
-use crate::api::skipped::Skipped;
+use crate::api::skipped_parts::SkippedParts;
 use crate::chat::RequestError;
 use crate::chat::tool_choice::{self, ToolChoice};
 use crate::json::Value;
@@ -11,7 +11,7 @@ use crate::json::Value;
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
-pub(super) fn tools(tools: Option<Value>, skipped: &mut Skipped) -> Result<Option<Vec<Value>>, RequestError> {
+pub(super) fn tools(tools: Option<Value>, skipped: &mut SkippedParts) -> Result<Option<Vec<Value>>, RequestError> {
     let Some(tools) = tools else { return Ok(None) };
     let Value::Array(tools) = tools else { return Err(invalid("tools: must be a list")) };
     let mut converted = Vec::with_capacity(tools.len());

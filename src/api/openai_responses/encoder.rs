@@ -8,6 +8,7 @@ use super::response::{ResponseContext, ResponseState};
 use crate::api::openai::{Usage, logprob_list};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
+use crate::chat::reply_reader::ReplyReader;
 use crate::chat::reply_stream::ReplyStream;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
@@ -162,7 +163,8 @@ impl ResponseEncoder {
         self.push_text(text, out);
     }
 
-    fn write(&mut self, event: &Event, update: &SequenceUpdate<'_>, out: &mut String) {
+    /// Appends the events for a part of the reply. `is_last` is true for the last part: how the reply ended decides the status of its item.
+    fn write(&mut self, event: &Event, is_last: bool, update: &SequenceUpdate<'_>, out: &mut String) {
         match event {
             Event::Reasoning(text) => {
                 let kind = self.context.reasoning(self.context.turn_key(update));
@@ -189,7 +191,9 @@ impl ResponseEncoder {
                     self.begin_item(kind, update, out);
                     self.push_text(&text, out);
                 }
-                self.end_item(Status::Completed, out);
+                if !is_last {
+                    self.end_item(Status::Completed, out);
+                }
             }
         }
     }
@@ -214,15 +218,19 @@ impl ReplyEncoder for ResponseEncoder {
             };
             items.push((ItemKind::Message(logprobs), message.content));
         }
+        let before_calls = items.len();
         let calls = message.calls.into_iter().enumerate();
         items.extend(calls.map(|(at, call)| match context.call(&call.name, call.id.as_deref(), at, update) {
             (names, true) => ItemKind::of_custom(names, call.arguments),
             (names, false) => (ItemKind::Function(names), call.arguments),
         }));
-        let last = items.len().saturating_sub(1);
+        let cut = match status {
+            Status::Incomplete => cut_item(&context.reader, update, before_calls, items.len())?,
+            _ => None,
+        };
         let items = items.into_iter().enumerate().map(|(at, (kind, text))| {
             let item = Item { text, ..context.item(kind, at, key) };
-            item.json(if at == last { status } else { Status::Completed })
+            item.json(if cut == Some(at) { Status::Incomplete } else { Status::Completed })
         });
         let output: Vec<String> = items.collect();
         let mut usage = Usage::default();
@@ -263,8 +271,18 @@ impl ReplyEncoder for ResponseEncoder {
             return Ok(());
         }
         self.tokens = update.tokens;
-        for event in self.reply.push(&self.context.reader, &update.ids, update.finish)? {
-            self.write(&event, update, out);
+        let mut ids = &update.ids[..];
+        if update.finish == Some("length") {
+            // an item that is complete without the cut has not been cut
+            for event in self.reply.push(&self.context.reader, ids, None)? {
+                self.write(&event, false, update, out);
+            }
+            ids = &[];
+        }
+        let events = self.reply.push(&self.context.reader, ids, update.finish)?;
+        for (at, event) in events.iter().enumerate() {
+            let is_last = update.finish.is_some() && at + 1 == events.len();
+            self.write(event, is_last, update, out);
         }
         if update.finish.is_some() {
             let mut usage = Usage::default();
@@ -287,8 +305,10 @@ impl ReplyEncoder for ResponseEncoder {
         self.end_item(Status::Incomplete, out);
         let error = error::of_response(error);
         let usage = Usage { prompt: self.context.prompt_tokens, completion: self.tokens as u64, ..Usage::default() };
+        // a prompt that was not sent is not counted
+        let usage = (usage.prompt > 0).then_some(usage);
         let output = std::mem::take(&mut self.output);
-        let state = ResponseState { status: Status::Failed, output: &output, error: Some(&error), usage: Some(usage) };
+        let state = ResponseState { status: Status::Failed, output: &output, error: Some(&error), usage };
         self.write_response("response.failed", state, out);
     }
 
@@ -299,6 +319,25 @@ impl ReplyEncoder for ResponseEncoder {
         let output = std::mem::take(&mut self.output);
         self.write_response(kind, ResponseState { status, output: &output, error: None, usage: Some(usage) }, out);
     }
+}
+
+/// The index of the item that the end of a reply has cut off; `None` if all are complete. The calls are the items from `calls` on.
+fn cut_item(
+    reader: &ReplyReader,
+    update: &SequenceUpdate<'_>,
+    calls: usize,
+    items: usize,
+) -> Result<Option<usize>, BoxError> {
+    let mut reply = ReplyStream::new(reader);
+    let before = reply.push(reader, &update.ids, None)?;
+    let complete = calls + before.iter().filter(|event| matches!(event, Event::CallEnd { .. })).count();
+    let is_text = |event: Option<&Event>| matches!(event, Some(Event::Content(_) | Event::Reasoning(_)));
+    let has_text_at_end = is_text(reply.push(reader, &[], update.finish)?.last().or(before.last()));
+    Ok(match complete < items {
+        true => Some(items - 1),
+        false if has_text_at_end => calls.checked_sub(1),
+        false => None,
+    })
 }
 
 #[cfg(test)]
@@ -313,8 +352,8 @@ mod tests {
 
     use super::super::tools::Tools;
     use super::*;
-    use crate::api::skipped::Skipped;
-    use crate::chat::reply_reader::{ReplyReader, Stops};
+    use crate::api::skipped_parts::SkippedParts;
+    use crate::chat::reply_reader::Stops;
     use crate::generation::event::{EventAccess, EventKind, GenerationEvent};
     use crate::session::ParseOptions;
     use crate::tokenizer::Renderer;
@@ -323,7 +362,7 @@ mod tests {
         let list = r#"[{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]"#;
         let mut tools = Tools::default();
         let list = crate::json::Value::parse(list.as_bytes()).unwrap();
-        tools.add(Some(&list), "tools", &mut Skipped::new(false)).unwrap();
+        tools.add(Some(&list), "tools", &mut SkippedParts::new(false)).unwrap();
         let options = ParseOptions { format: Some("hermes".into()), separate: true, ..ParseOptions::default() };
         ResponseEncoder::new(ResponseContext {
             reader: ReplyReader { renderer: Arc::clone(renderer), options, stops: Stops::default() },
@@ -334,7 +373,7 @@ mod tests {
             model: "m".to_owned(),
             created: 0,
             completed: None,
-            echo: String::new(),
+            echo: Bytes::new(),
             prompt_tokens: 1,
             includes_encrypted_reasoning: true,
             includes_logprobs: false,

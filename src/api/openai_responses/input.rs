@@ -2,10 +2,12 @@
 //!
 //! Ids, statuses, phases, annotations and logprobs of items are not part of the conversation.
 
-use super::items::RAW_CUSTOM;
+use std::collections::HashMap;
+
+use super::items::{RAW_CUSTOM, is_raw_call};
 use super::tools::{ToolName, Tools, custom_arguments};
 use crate::api::body::invalid;
-use crate::api::skipped::Skipped;
+use crate::api::skipped_parts::SkippedParts;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::system_messages::fold_system_messages;
 use crate::chat::{RequestError, dumps};
@@ -28,7 +30,7 @@ pub(super) struct TemplateRoles {
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
-pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut Skipped) -> Result<(), RequestError> {
+pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut SkippedParts) -> Result<(), RequestError> {
     for (at, item) in input.as_array().unwrap_or_default().iter().enumerate() {
         if kind(item) == "additional_tools" {
             tools.add(item.get("tools"), &format!("input[{at}].tools"), skipped)?;
@@ -45,9 +47,17 @@ pub(super) fn messages(
     instructions: Option<String>,
     input: Value,
     roles: TemplateRoles,
-    (tools, skipped): (&Tools, &mut Skipped),
+    (tools, skipped): (&Tools, &mut SkippedParts),
 ) -> Result<Vec<Message>, RequestError> {
-    let mut reader = InputReader { roles, tools, skipped, messages: Vec::new(), reply: None, shells: Vec::new() };
+    let mut reader = InputReader {
+        roles,
+        tools,
+        skipped,
+        messages: Vec::new(),
+        reply: None,
+        answered: None,
+        shells: HashMap::new(),
+    };
     let instructions = instructions.filter(|text| !text.is_empty());
     reader.messages.extend(instructions.map(|text| Message::of("system", text)));
     match input {
@@ -81,12 +91,14 @@ fn join_leading_system_messages(mut messages: Vec<Message>) -> Vec<Message> {
 struct InputReader<'a> {
     roles: TemplateRoles,
     tools: &'a Tools,
-    skipped: &'a mut Skipped,
+    skipped: &'a mut SkippedParts,
     messages: Vec<Message>,
     /// The assistant message of the items before the current one.
     reply: Option<Reply>,
-    /// The item ids of calls of the local shell, with their call ids. Outputs name either.
-    shells: Vec<(String, String)>,
+    /// The last assistant message and its key, while only results of its calls follow it.
+    answered: Option<(usize, TurnKey)>,
+    /// The call ids of calls of the local shell, by their item ids. Outputs name either.
+    shells: HashMap<String, String>,
 }
 
 /// An assistant message whose items are being read.
@@ -106,13 +118,23 @@ impl InputReader<'_> {
             "" if item.get("role").is_some() => self.message(item, place)?,
             "reasoning" => self.reasoning(item),
             "function_call" => {
-                let arguments = text_of(item, "arguments").unwrap_or("{}").to_owned();
+                let arguments = match item.get("arguments") {
+                    None | Some(Value::Null) => "{}".to_owned(),
+                    Some(Value::String(arguments)) => arguments.clone(),
+                    Some(arguments @ Value::Object(_)) => dumps(arguments),
+                    Some(_) => return Err(invalid(format!("{place}.arguments must be a string"))),
+                };
                 self.call(item, place, arguments)?;
             }
             "custom_tool_call" => {
-                let input = text_of(item, "input").unwrap_or_default();
+                let input = match item.get("input") {
+                    None | Some(Value::Null) => "",
+                    Some(Value::String(input)) => input.as_str(),
+                    Some(_) => return Err(invalid(format!("{place}.input must be a string"))),
+                };
                 let prefix = text_of(item, "id").and_then(|id| id.split_once('_')).map(|(prefix, _)| prefix);
-                let is_raw = prefix == Some(RAW_CUSTOM) && key(item).is_some();
+                let is_marked = text_of(item, "call_id").is_some_and(is_raw_call);
+                let is_raw = is_marked || prefix == Some(RAW_CUSTOM) && key(item).is_some();
                 self.call(item, place, if is_raw { input.to_owned() } else { custom_arguments(input) })?;
             }
             "local_shell_call" => self.local_shell_call(item),
@@ -158,6 +180,7 @@ impl InputReader<'_> {
             _ => return Err(invalid(format!("{place}.role must be user, assistant, system or developer"))),
         };
         self.end_reply();
+        self.answered = None;
         if role == "user" || texts.iter().any(|text| !text.is_empty()) {
             self.messages.push(Message::of_parts(role, texts));
         }
@@ -171,14 +194,18 @@ impl InputReader<'_> {
             Some(Value::String(text)) => Ok(vec![text.clone()]),
             Some(Value::Array(parts)) => {
                 let mut texts = Vec::with_capacity(parts.len());
-                for part in parts {
+                for (at, part) in parts.iter().enumerate() {
                     let text = text_of(part, "text").or_else(|| text_of(part, "refusal"));
                     match (kind(part), text) {
+                        ("", _) => return Err(invalid(format!("{place}[{at}].type must be a string"))),
                         ("input_text" | "output_text" | "text" | "refusal" | "summary_text", Some(text)) => {
                             texts.push(text.to_owned());
                         }
                         (kind @ ("input_image" | "input_file" | "input_audio" | "computer_screenshot"), _) => {
                             return Err(RequestError::Unsupported(format!("a part of type {kind:?}")));
+                        }
+                        ("input_text" | "output_text" | "text" | "refusal" | "summary_text", None) => {
+                            return Err(invalid(format!("{place}[{at}].text must be a string")));
                         }
                         (kind, _) => self.skipped.add(kind)?,
                     }
@@ -206,15 +233,24 @@ impl InputReader<'_> {
         let name = ToolName::of(item).ok_or_else(|| invalid(format!("{place}.name must be a string")))?;
         let name = self.tools.shown_name(&name);
         let id = text_of(item, "call_id").map(str::to_owned);
-        self.reply(item, false).calls.push(MessageToolCall { id, name, arguments });
+        self.calls(item).push(MessageToolCall { id, name, arguments });
         Ok(())
+    }
+
+    /// The calls of the assistant message to which a call belongs. Clients may send the results of parallel calls between the calls.
+    fn calls(&mut self, item: &Value) -> &mut Vec<MessageToolCall> {
+        let answered = self.answered.filter(|(_, answered)| self.reply.is_none() && key(item) == Some(*answered));
+        match answered {
+            Some((at, _)) => &mut self.messages[at].calls,
+            None => &mut self.reply(item, false).calls,
+        }
     }
 
     fn local_shell_call(&mut self, item: &Value) {
         let arguments = item.get("action").map_or_else(|| "{}".to_owned(), dumps);
         let id = text_of(item, "call_id").or_else(|| text_of(item, "id")).map(str::to_owned);
         self.shells.extend(text_of(item, "id").map(str::to_owned).zip(id.clone()));
-        self.reply(item, false).calls.push(MessageToolCall { id, name: LOCAL_SHELL.to_owned(), arguments });
+        self.calls(item).push(MessageToolCall { id, name: LOCAL_SHELL.to_owned(), arguments });
     }
 
     fn output(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
@@ -228,7 +264,7 @@ impl InputReader<'_> {
         }
         let id = text_of(item, "call_id").or_else(|| {
             let id = text_of(item, "id")?;
-            Some(self.shells.iter().find(|(item, _)| item == id).map_or(id, |(_, call)| call))
+            Some(self.shells.get(id).map_or(id, String::as_str))
         });
         let id = id.unwrap_or_default().to_owned();
         self.messages.push(Message { tool_call_id: Some(id), ..Message::of_parts("tool", texts) });
@@ -238,6 +274,7 @@ impl InputReader<'_> {
     /// Appends a user message for an item that chat templates do not know.
     fn tagged(&mut self, tag: &str, attributes: &str, text: &str) {
         self.end_reply();
+        self.answered = None;
         self.messages.push(Message::of("user", format!("<{tag}{attributes}>\n{text}\n</{tag}>")));
     }
 
@@ -261,6 +298,7 @@ impl InputReader<'_> {
     /// Appends the assistant message whose items have been read.
     fn end_reply(&mut self) {
         let Some(Reply { mut message, key }) = self.reply.take() else { return };
+        self.answered = key.map(|key| (self.messages.len(), key));
         message.in_parts = message.texts.len() > 1;
         message.turn_keys.extend(key);
         self.messages.push(message);
@@ -308,7 +346,7 @@ mod tests {
     }
 
     fn read_for(items: &str, shows_system_messages: bool) -> Vec<Message> {
-        let (tools, mut skipped) = (Tools::default(), Skipped::new(false));
+        let (tools, mut skipped) = (Tools::default(), SkippedParts::new(false));
         let roles = TemplateRoles { shows_system_messages, has_developer_role: false };
         messages(None, Value::parse(items.as_bytes()).unwrap(), roles, (&tools, &mut skipped)).unwrap()
     }

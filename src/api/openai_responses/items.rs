@@ -2,6 +2,7 @@
 
 use super::tools::{ToolName, custom_input};
 use crate::chat::quoted;
+use crate::session::TurnKey;
 
 /// An output item.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +29,25 @@ pub(super) enum ItemKind {
     RawCustom(CallNames),
 }
 
-/// The prefix of the ids of [`ItemKind::RawCustom`]. By it the arguments are restored when the client returns the call.
+/// The prefix of the ids of [`ItemKind::RawCustom`]. By it, or by the id of the call, the arguments are restored when the client returns the
+/// call.
 pub(super) const RAW_CUSTOM: &str = "ctcr";
+
+/// The id of a call of [`ItemKind::RawCustom`] that had this id. An id that the model wrote stays as it is.
+fn raw_call(call_id: &str) -> String {
+    match TurnKey::in_call_id(call_id) {
+        Some(key) => key.call_id(RAW_CALL | TurnKey::call_index(call_id)),
+        None => call_id.to_owned(),
+    }
+}
+
+/// Whether a call with this id is of [`ItemKind::RawCustom`].
+pub(super) fn is_raw_call(call_id: &str) -> bool {
+    TurnKey::in_call_id(call_id).is_some() && TurnKey::call_index(call_id) & RAW_CALL != 0
+}
+
+/// The bit of the index in the id of a call that marks [`ItemKind::RawCustom`].
+const RAW_CALL: usize = 0x8000;
 
 /// The id of a call, and the name of its tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +81,7 @@ impl ItemKind {
     pub(super) fn of_custom(names: CallNames, arguments: String) -> (Self, String) {
         match custom_input(&arguments) {
             Some(input) => (Self::Custom(names), input),
-            None => (Self::RawCustom(names), arguments),
+            None => (Self::RawCustom(CallNames { call_id: raw_call(&names.call_id), ..names }), arguments),
         }
     }
 

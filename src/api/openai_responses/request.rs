@@ -11,31 +11,48 @@ use super::input::{self, TemplateRoles};
 use super::tools::{Choice, Tools};
 use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
 use crate::api::openai::UNSUPPORTED;
-use crate::api::skipped::Skipped;
+use crate::api::skipped_parts::SkippedParts;
+use crate::api::to_json;
 use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError, dumps, quoted};
 use crate::json::{Cursor, Malformed, Object, Value};
 use crate::session::TurnKey;
 
-/// Members of the request that the reply repeats, with their defaults as JSON text. `temperature` and `top_p` have the model's defaults.
-const ECHOED: &[(&str, &str)] = &[
-    ("background", "false"),
-    ("instructions", "null"),
-    ("max_output_tokens", "null"),
-    ("max_tool_calls", "null"),
-    ("metadata", "{}"),
-    ("parallel_tool_calls", "true"),
-    ("previous_response_id", "null"),
-    ("prompt_cache_key", "null"),
-    ("reasoning", r#"{"effort":null,"summary":null}"#),
-    ("safety_identifier", "null"),
-    ("service_tier", "null"),
-    ("text", r#"{"format":{"type":"text"}}"#),
-    ("tool_choice", r#""auto""#),
-    ("tools", "[]"),
-    ("top_logprobs", "0"),
-    ("truncation", r#""disabled""#),
-    ("user", "null"),
+/// The JSON type of a member that the reply repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemberType {
+    Flag,
+    Number,
+    Text,
+    Object,
+    TextOrObject,
+    List,
+}
+
+/// Members of the request that the reply repeats, with their types and their defaults as JSON text. `temperature` and `top_p` have the model's
+/// defaults.
+const ECHOED: &[(&str, MemberType, &str)] = &[
+    ("background", MemberType::Flag, "false"),
+    ("instructions", MemberType::Text, "null"),
+    ("max_output_tokens", MemberType::Number, "null"),
+    ("max_tool_calls", MemberType::Number, "null"),
+    ("metadata", MemberType::Object, "{}"),
+    ("parallel_tool_calls", MemberType::Flag, "true"),
+    ("previous_response_id", MemberType::Text, "null"),
+    ("prompt_cache_key", MemberType::Text, "null"),
+    ("reasoning", MemberType::Object, r#"{"effort":null,"summary":null}"#),
+    ("safety_identifier", MemberType::Text, "null"),
+    ("service_tier", MemberType::Text, r#""default""#),
+    ("text", MemberType::Object, r#"{"format":{"type":"text"}}"#),
+    ("tool_choice", MemberType::TextOrObject, r#""auto""#),
+    ("tools", MemberType::List, "[]"),
+    ("top_logprobs", MemberType::Number, "0"),
+    ("truncation", MemberType::Text, r#""disabled""#),
+    ("user", MemberType::Text, "null"),
+    ("presence_penalty", MemberType::Number, "0"),
+    ("frequency_penalty", MemberType::Number, "0"),
+    ("temperature", MemberType::Number, "1"),
+    ("top_p", MemberType::Number, "1"),
 ];
 
 /// The body of a Responses request, and the fields that tokentap decodes.
@@ -76,7 +93,7 @@ pub(super) struct ResponsesRequest {
     /// The items of the input with those to which it refers, as JSON texts. `None` if it refers to none.
     all_items: Option<Vec<Box<str>>>,
     /// The items and tools that were skipped.
-    pub(super) skipped: Skipped,
+    pub(super) skipped: SkippedParts,
     pub(super) options: DecodeOptions,
 }
 
@@ -129,7 +146,7 @@ impl ResponsesRequest {
 
     fn of(bytes: Bytes, object: Object, input: Value, options: DecodeOptions) -> Result<Self, RequestError> {
         let DecodeOptions { roles, is_strict, is_complete, .. } = options;
-        let mut skipped = Skipped::new(is_strict);
+        let mut skipped = SkippedParts::new(is_strict);
         let body = RequestBody { bytes: &bytes, object: &object };
         check_members(&body)?;
         let text = |name: &str| -> Result<Option<String>, RequestError> {
@@ -241,17 +258,15 @@ impl ResponsesRequest {
         }
     }
 
-    /// The members that the reply repeats, as JSON text with a leading comma. `defaults` are the sampling parameters that apply if the
-    /// request has none.
+    /// The members that the reply repeats, as JSON text with a leading comma and without line ends. `defaults` are the sampling parameters that
+    /// apply if the request has none.
     pub(super) fn echo(&self, defaults: &[(&'static str, String)]) -> String {
-        let body = self.body();
-        let sampling = defaults.iter().filter(|(name, _)| matches!(*name, "temperature" | "top_p"));
-        let members = ECHOED.iter().copied().chain(sampling.map(|(name, value)| (*name, value.as_str())));
         let mut echo = String::new();
-        for (name, default) in members {
-            let value = body.raw(name).filter(|value| is_present(value));
-            let value = value.and_then(|value| std::str::from_utf8(value).ok()).unwrap_or(default);
-            echo.extend([",\"", name, "\":", value]);
+        for (name, _, default) in ECHOED {
+            let default =
+                defaults.iter().find(|(known, _)| known == name).map_or(*default, |(_, value)| value.as_str());
+            let value = self.body().value(name).ok().flatten().map(|value| to_json(&value));
+            echo.extend([",\"", name, "\":", value.as_deref().unwrap_or(default)]);
         }
         echo
     }
@@ -276,6 +291,33 @@ pub(super) fn elements(array: &str) -> Vec<&str> {
     elements.into_iter().map(|element| &array[element]).collect()
 }
 
+impl MemberType {
+    /// Checks that a member has this type, if the body has it, and that its numbers are finite, because JSON has no others.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`].
+    fn check(self, body: &RequestBody<'_>, name: &str) -> Result<(), RequestError> {
+        let Some(raw) = body.raw(name).filter(|raw| is_present(raw)) else { return Ok(()) };
+        let first = raw.first().copied().unwrap_or_default();
+        let (fits, expected) = match self {
+            Self::Flag => (matches!(raw, b"true" | b"false"), "true or false"),
+            Self::Number => (matches!(first, b'-' | b'N' | b'I') || first.is_ascii_digit(), "a number"),
+            Self::Text => (first == b'"', "a string"),
+            Self::Object => (first == b'{', "an object"),
+            Self::TextOrObject => (matches!(first, b'"' | b'{'), "a string or an object"),
+            Self::List => (first == b'[', "a list"),
+        };
+        if !fits {
+            return Err(invalid(format!("{name} must be {expected}")));
+        }
+        let mut cursor = Cursor::new(raw);
+        match cursor.skip() {
+            Ok(_) if cursor.non_finite().is_none() => Ok(()),
+            _ => Err(invalid(format!("{name} has a number that is not finite"))),
+        }
+    }
+}
+
 /// Refuses members that change the meaning of the request and are not supported.
 fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
     for (name, hint) in [
@@ -289,6 +331,12 @@ fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
         if body.raw(name).is_some_and(is_non_default) {
             return Err(invalid(format!("{name} is not supported: {hint}")));
         }
+    }
+    for (name, kind, _) in ECHOED {
+        kind.check(body, name)?;
+    }
+    if body.raw("model").is_some_and(|model| is_present(model) && !model.starts_with(b"\"")) {
+        return Err(invalid("model must be a string"));
     }
     if body.count("n")? > 1 {
         return Err(invalid("n is not supported: a response has one reply"));

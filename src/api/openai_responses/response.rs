@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::StatusCode;
 
 use super::error;
@@ -33,8 +34,8 @@ pub(super) struct ResponseContext {
     pub(super) created: u64,
     /// The end of the response in seconds since 1970; `None` if it ends now.
     pub(super) completed: Option<u64>,
-    /// The members of the request that the response repeats, as JSON text with a leading comma.
-    pub(super) echo: String,
+    /// The members of the request that the response repeats, as JSON text with a leading comma. They count against the memory budget.
+    pub(super) echo: Bytes,
     /// Tokens of the prompt.
     pub(super) prompt_tokens: u64,
     /// Reasoning items have `encrypted_content`: the key of the turn.
@@ -60,7 +61,8 @@ pub(super) struct ResponseState<'a> {
 impl ResponseContext {
     /// The response, as JSON text.
     pub(super) fn json(&self, state: ResponseState<'_>) -> String {
-        let Self { created, model, echo, .. } = self;
+        let Self { created, model, .. } = self;
+        let echo = std::str::from_utf8(&self.echo).unwrap_or_default();
         let (id, stores) = (self.key.response_id(), self.stores && self.has_turn_key);
         let ResponseState { status, output, error, usage } = state;
         let completed_at = || self.completed.unwrap_or_else(seconds_since_1970).to_string();

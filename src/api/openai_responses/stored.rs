@@ -87,7 +87,7 @@ impl StoredResponse {
         let about = &self.turn.about;
         let options = about.chat.as_ref().map(|chat| chat.reading.clone()).unwrap_or_default();
         let prompt_tokens = self.session.tokens(self.turn.id).len() - self.turn.response.len();
-        let mut context = request.context(&model, options, prompt_tokens);
+        let mut context = request.context(api, &model, options, prompt_tokens);
         context.created = about.started_ms / 1000;
         context.completed = Some(about.started_ms.saturating_add(about.elapsed_ms) / 1000);
         context.stores = true;

@@ -3,8 +3,12 @@
 //! Templates know functions only. So a custom tool is shown as a function with one string, and the name of a tool in a namespace begins with
 //! the namespace.
 
+use std::collections::{HashMap, HashSet};
+
+use sha2::{Digest as _, Sha256};
+
 use crate::api::body::invalid;
-use crate::api::skipped::Skipped;
+use crate::api::skipped_parts::SkippedParts;
 use crate::chat::tool_choice::ToolChoice;
 use crate::chat::{RequestError, dumps, quoted};
 use crate::json::Value;
@@ -20,7 +24,15 @@ const INPUT: &str = "input";
 
 /// The tools of a request, in the order in which they occur.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Tools(Vec<Tool>);
+pub(super) struct Tools {
+    list: Vec<Tool>,
+    /// The indexes of the tools by the names that the client knows.
+    by_name: HashMap<ToolName, usize>,
+    /// The indexes of the tools by the names that the model sees.
+    by_shown: HashMap<String, usize>,
+    /// By a name that several tools would have: the number of these tools.
+    equal_names: HashMap<String, u32>,
+}
 
 /// A tool of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +48,7 @@ pub(super) struct Tool {
 }
 
 /// The name of a tool as the client knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ToolName {
     pub(super) namespace: Option<String>,
     pub(super) name: String,
@@ -58,22 +70,22 @@ impl ToolName {
     /// The name with its namespace.
     fn flat(&self) -> String {
         let flat = match &self.namespace {
-            None => return self.name.clone(),
+            None => self.name.clone(),
             Some(namespace) if namespace.ends_with(SEPARATOR) => format!("{namespace}{}", self.name),
             Some(namespace) => format!("{namespace}{SEPARATOR}{}", self.name),
         };
-        if flat.len() <= MAX_NAME {
-            return flat;
-        }
-        let hash = format!("_{:08x}", hash(&flat));
-        let length = (0..=MAX_NAME - hash.len()).rev().find(|length| flat.is_char_boundary(*length));
-        flat[..length.unwrap_or_default()].to_owned() + &hash
+        short(flat)
     }
 }
 
-/// FNV-1a, which is the same in every release.
-fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+/// A name that is not longer than [`MAX_NAME`].
+fn short(name: String) -> String {
+    if name.len() <= MAX_NAME {
+        return name;
+    }
+    let hash: String = Sha256::digest(&name)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let length = (0..MAX_NAME - hash.len()).rev().find(|length| name.is_char_boundary(*length));
+    format!("{}_{hash}", &name[..length.unwrap_or_default()])
 }
 
 impl Tools {
@@ -85,7 +97,7 @@ impl Tools {
         &mut self,
         tools: Option<&Value>,
         place: &str,
-        skipped: &mut Skipped,
+        skipped: &mut SkippedParts,
     ) -> Result<(), RequestError> {
         let Some(tools) = tools else { return Ok(()) };
         let Some(tools) = tools.as_array() else { return Err(invalid(format!("{place} must be a list"))) };
@@ -100,7 +112,7 @@ impl Tools {
         tool: &Value,
         namespace: Option<&str>,
         place: &str,
-        skipped: &mut Skipped,
+        skipped: &mut SkippedParts,
     ) -> Result<(), RequestError> {
         let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
         // some clients send the tools of a chat request
@@ -117,28 +129,37 @@ impl Tools {
             return Ok(());
         }
         let name = ToolName { namespace: namespace.map(str::to_owned), ..name };
-        if self.0.iter().any(|known| known.name == name) {
-            return Ok(());
-        }
-        let mut shown = name.flat();
-        while self.named(&shown).is_some() {
-            shown.push('_');
-        }
         let is_custom = kind == "custom";
+        if let Some(known) = self.by_name.get(&name) {
+            return match self.list[*known].is_custom == is_custom {
+                // clients repeat tools in the input
+                true => Ok(()),
+                false => Err(invalid(format!("{place}.name: another tool, of another type, has this name"))),
+            };
+        }
+        let flat = name.flat();
+        let mut shown = flat.clone();
+        while self.named(&shown).is_some() {
+            let count = self.equal_names.entry(flat.clone()).or_insert(1);
+            *count += 1;
+            shown = short(format!("{flat}_{count}"));
+        }
         let definition = if is_custom { custom(tool, &shown) } else { function(tool, &shown) };
-        self.0.push(Tool { shown, name, is_custom, definition });
+        self.by_name.insert(name.clone(), self.list.len());
+        self.by_shown.insert(shown.clone(), self.list.len());
+        self.list.push(Tool { shown, name, is_custom, definition });
         Ok(())
     }
 
     /// The tools in the format of chat templates. `None` without tools.
     pub(super) fn definitions(&self) -> Option<Vec<Value>> {
-        let definitions: Vec<Value> = self.0.iter().map(|tool| tool.definition.clone()).collect();
+        let definitions: Vec<Value> = self.list.iter().map(|tool| tool.definition.clone()).collect();
         Some(definitions).filter(|definitions| !definitions.is_empty())
     }
 
     /// The tool with the name that the model sees.
     pub(super) fn named(&self, shown: &str) -> Option<&Tool> {
-        self.0.iter().find(|tool| tool.shown == shown)
+        self.by_shown.get(shown).map(|at| &self.list[*at])
     }
 
     /// The name that the model sees for a tool, which may be missing in this request.
@@ -147,7 +168,7 @@ impl Tools {
     }
 
     fn shown(&self, name: &ToolName) -> Option<&str> {
-        self.0.iter().find(|tool| tool.name == *name).map(|tool| tool.shown.as_str())
+        self.by_name.get(name).map(|at| self.list[*at].shown.as_str())
     }
 }
 
@@ -157,7 +178,7 @@ pub(super) struct Choice {
     /// The choice for the prompt.
     pub(super) tool_choice: ToolChoice,
     /// The names of the tools to which a forced call is restricted, as the model sees them. `None` for all tools.
-    allowed: Option<Vec<String>>,
+    allowed: Option<HashSet<String>>,
 }
 
 impl Choice {
@@ -167,8 +188,10 @@ impl Choice {
     /// [`RequestError::Invalid`] when it is malformed, or when it names a tool that the request does not have.
     pub(super) fn of(choice: Option<&Value>, tools: &Tools) -> Result<Self, RequestError> {
         let all = |tool_choice| Ok(Self { tool_choice, allowed: None });
-        let required = |allowed: Option<Vec<String>>| match &allowed {
-            None if tools.0.is_empty() => Err(invalid("tool_choice: a required call needs a function or custom tool")),
+        let required = |allowed: Option<HashSet<String>>| match &allowed {
+            None if tools.list.is_empty() => {
+                Err(invalid("tool_choice: a required call needs a function or custom tool"))
+            }
             Some(allowed) if allowed.is_empty() => {
                 Err(invalid("tool_choice: none of the allowed tools is a function or custom tool of the request"))
             }
@@ -211,7 +234,8 @@ impl Choice {
     /// The JSON schema of a forced call; `None` if no call is forced. With `parallel`, there may be several calls.
     pub(super) fn schema(&self, tools: &Tools, parallel: bool) -> Option<Value> {
         let is_allowed = |tool: &&Tool| self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&tool.shown));
-        let definitions: Vec<Value> = tools.0.iter().filter(is_allowed).map(|tool| tool.definition.clone()).collect();
+        let definitions: Vec<Value> =
+            tools.list.iter().filter(is_allowed).map(|tool| tool.definition.clone()).collect();
         self.tool_choice.schema(&definitions, parallel)
     }
 }
@@ -277,7 +301,7 @@ mod tests {
 
     fn tools(list: &str) -> Tools {
         let mut tools = Tools::default();
-        tools.add(Some(&Value::parse(list.as_bytes()).unwrap()), "tools", &mut Skipped::new(false)).unwrap();
+        tools.add(Some(&Value::parse(list.as_bytes()).unwrap()), "tools", &mut SkippedParts::new(false)).unwrap();
         tools
     }
 
@@ -295,15 +319,43 @@ mod tests {
         );
         let tools = tools(&list);
         for (shown, expected) in
-            [("a__f", name(Some("a"), "f")), ("mcp__b__f", name(Some("mcp__b__"), "f")), ("a__f_", name(None, "a__f"))]
+            [("a__f", name(Some("a"), "f")), ("mcp__b__f", name(Some("mcp__b__"), "f")), ("a__f_2", name(None, "a__f"))]
         {
             assert_eq!(tools.named(shown).map(|tool| &tool.name), Some(&expected), "{shown}");
             assert_eq!(tools.shown_name(&expected), shown);
         }
         let shown = tools.shown_name(&name(Some("a"), &long));
         assert_eq!((shown.len(), &shown[..4]), (MAX_NAME, "a__x"));
-        assert_eq!(tools.0.len(), 4, "a repeated tool is listed once, and a hosted tool is skipped");
+        assert_eq!(tools.list.len(), 4, "a repeated tool is listed once, and a hosted tool is skipped");
         assert_eq!(tools.shown_name(&name(Some("gone"), "f")), "gone__f");
+    }
+
+    #[test]
+    fn equal_names_of_many_tools_get_different_short_names() {
+        let long = "x".repeat(200);
+        let namespaced = |at: usize| {
+            format!(
+                r#"{{"type":"namespace","name":"{}","tools":[{{"type":"function","name":"{}"}}]}}"#,
+                "a_".repeat(at + 1),
+                "f"
+            )
+        };
+        let list: Vec<String> = (0..200).map(namespaced).collect();
+        let tools = tools(&format!(r#"[{},{{"type":"function","name":"{long}"}}]"#, list.join(",")));
+        assert_eq!(tools.by_shown.len(), 201);
+        assert!(tools.list.iter().all(|tool| tool.shown.len() <= MAX_NAME));
+        let equal = r#"[{"type":"function","name":"a__b"},{"type":"namespace","name":"a","tools":[{"type":"function","name":"b"}]},
+            {"type":"namespace","name":"a__","tools":[{"type":"function","name":"b"}]}]"#;
+        let tools = super::tests::tools(equal);
+        let shown: Vec<&str> = tools.list.iter().map(|tool| tool.shown.as_str()).collect();
+        assert_eq!(shown, ["a__b", "a__b_2", "a__b_3"]);
+    }
+
+    #[test]
+    fn tools_of_two_types_cannot_have_one_name() {
+        let list = Value::parse(br#"[{"type":"function","name":"f"},{"type":"custom","name":"f"}]"#).unwrap();
+        let error = Tools::default().add(Some(&list), "tools", &mut SkippedParts::new(false)).unwrap_err();
+        assert!(error.to_string().starts_with("tools[1].name"), "{error}");
     }
 
     #[test]

@@ -95,10 +95,51 @@ async fn key_of_another_session_is_ignored() {
     let reply = chat.say(&body, &format!("{}<|im_end|>", call("weather", r#"{"city": Oslo}"#))).await;
     append(&mut body, items(&reply));
     append(&mut body, [output(&items(&reply)[0], "rain")]);
+    // the other session has a turn with the same text, and other tokens
     chat.path = "/sessions/other/v1/responses".to_owned();
+    let first = json!({"model": "m", "input": [message("user", "Oslo?")], "tools": body["tools"]});
+    chat.say(&first, &format!("{}<|im_end|>", call("weather", r#"{"city": Bergen}"#))).await;
     chat.say(&body, "It rains.<|im_end|>").await;
     let shown = get(chat.demo.proxy.control, "/v1/sessions/other").await.json();
-    assert_eq!(shown["list"][0]["foreign_assistant_text"], true, "{shown}");
+    assert_eq!(shown["list"][1]["foreign_assistant_text"], true, "{shown}");
+}
+
+#[tokio::test]
+async fn results_of_parallel_calls_may_be_between_the_calls() {
+    let chat = start().await;
+    let mut body = request(json!([message("user", "Oslo and Bergen?")]));
+    body["tools"] = json!([function("weather"), {"type": "custom", "name": "patch"}]);
+    let city = |name: &str| call("weather", &format!(r#"{{"city": "{name}"}}"#));
+    let say = format!(
+        "<think>\nTwo.\n</think>\n\n{}\n{}\n{}<|im_end|>",
+        city("Oslo"),
+        city("Bergen"),
+        call("patch", r#"{"x": 1}"#)
+    );
+    let reply = chat.say(&body, &say).await;
+    for item in items(&reply) {
+        append(&mut body, [item.clone()]);
+        if item.get("call_id").is_some() {
+            append(&mut body, [output(&item, "rain")]);
+        }
+    }
+    chat.say(&body, "It rains.<|im_end|>").await;
+    let turns = chat.turns().await;
+    assert_eq!((&turns[1]["cause"], &turns[1]["foreign_assistant_text"]), (&json!("extends"), &json!(false)));
+}
+
+#[tokio::test]
+async fn custom_call_without_an_input_is_recognised_without_its_item_id() {
+    let chat = start().await;
+    let mut body = request(json!([message("user", "Patch!")]));
+    body["tools"] = json!([{"type": "custom", "name": "patch"}]);
+    let reply = chat.say(&body, &format!("{}<|im_end|>", call("patch", r#"{"x": 1}"#))).await;
+    let mut returned = items(&reply)[0].clone();
+    assert_eq!(returned["input"], r#"{"x": 1}"#);
+    returned.as_object_mut().unwrap().remove("id");
+    append(&mut body, [returned.clone(), output(&returned, "done")]);
+    chat.say(&body, "Done.<|im_end|>").await;
+    assert_eq!(chat.turns().await[1]["cause"], "extends");
 }
 
 #[tokio::test]

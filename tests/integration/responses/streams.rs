@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
 
 use super::super::chat::{Chat, with_say};
-use super::super::support::client::Connection;
+use super::super::support::client::{Connection, post};
 use super::{PATH, call, events, function, message, parse, request, start, types};
 
 /// Builds the response from its events, as the SDKs do. Checks the order and the ids of the events.
@@ -144,6 +144,54 @@ async fn streamed_response_equals_the_whole_one() {
 }
 
 #[tokio::test]
+async fn response_that_ends_by_length_is_the_same_streamed_and_whole() {
+    let chat = start().await;
+    let city = call("weather", r#"{"city": "Oslo, and a place with a long name"}"#);
+    let patch = call("patch", r#"{"input": "a long patch of many words"}"#);
+    for say in
+        [format!("<think>\nHm.\n</think>\n\nI look.\n{city}\n{patch}<|im_end|>"), format!("{patch}\n{city}<|im_end|>")]
+    {
+        for length in 1..48 {
+            let mut body = request("Oslo?");
+            body["tools"] = json!([function("weather"), {"type": "custom", "name": "patch"}]);
+            body["max_output_tokens"] = json!(length);
+            let whole = chat.say(&body, &say).await;
+            let streamed = accumulate(&events(&chat, &body, &say).await);
+            // text after a call is an item of its own only in a stream
+            let parts = |response: Value| {
+                let (calls, others): (Vec<Value>, Vec<Value>) = comparable(response)["output"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .cloned()
+                    .partition(|item| item["type"].as_str().unwrap().ends_with("call"));
+                let text = |item: &Value| item["content"][0]["text"].as_str().unwrap().trim().to_owned();
+                let cut = others.iter().filter(|item| item["status"] == "incomplete").count();
+                (calls, others.iter().map(text).collect::<String>(), cut)
+            };
+            assert_eq!(streamed["status"], whole["status"]);
+            assert_eq!(parts(streamed), parts(whole), "{length}: {say}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn line_ends_of_the_request_are_not_in_the_events() {
+    let chat = start().await;
+    let mut body = request("Oslo?");
+    body["tools"] = json!([function("weather")]);
+    body["metadata"] = json!({"a": "b", "c": "d\r\n\n"});
+    body["stream"] = json!(true);
+    let text = serde_json::to_string_pretty(&with_say(&body, "Rain.<|im_end|>")).unwrap();
+    for text in [text.replace('\n', "\n\n"), text.replace('\n', "\r"), text] {
+        let answer = post(chat.demo.proxy.data, PATH, text.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = accumulate(&parse(&answer.text()));
+        assert_eq!((&response["metadata"], &response["tools"]), (&body["metadata"], &body["tools"]));
+    }
+}
+
+#[tokio::test]
 async fn length_is_incomplete_and_for_codex_completed() {
     let chat = start().await;
     let long = "It rains and rains and rains and rains and rains. ".repeat(20);
@@ -197,9 +245,17 @@ proptest! {
             let calls = |response: &Value| {
                 let output = response["output"].as_array().unwrap().clone();
                 let calls = output.into_iter().filter(|item| item.get("call_id").is_some());
-                (calls.map(|call| (call["name"].clone(), call["arguments"].clone(), call["input"].clone())).collect::<Vec<_>>(), response["status"].clone())
+                calls.map(|call| (call["name"].clone(), call["arguments"].clone(), call["input"].clone())).collect::<Vec<_>>()
+            };
+            let texts = |response: &Value, kind: &str| -> String {
+                let output = response["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind);
+                output.map(|item| item["content"][0]["text"].as_str().unwrap()).collect::<Vec<_>>().concat()
             };
             assert_eq!(calls(&streamed), calls(&whole), "{say}");
+            assert_eq!(streamed["status"], whole["status"], "{say}");
+            for kind in ["reasoning", "message"] {
+                assert_eq!(texts(&streamed, kind).trim(), texts(&whole, kind).trim(), "{say}");
+            }
         });
     }
 }

@@ -5,13 +5,13 @@ use crate::chat::RequestError;
 
 /// The types of the parts that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Skipped {
+pub(crate) struct SkippedParts {
     /// `--strict`: such a part is an error.
     is_strict: bool,
     kinds: Vec<String>,
 }
 
-impl Skipped {
+impl SkippedParts {
     /// No part. With `is_strict`, adding one is an error.
     pub(crate) fn new(is_strict: bool) -> Self {
         Self { is_strict, kinds: Vec::new() }
