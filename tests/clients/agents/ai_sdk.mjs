@@ -18,6 +18,8 @@ const tools = {
 };
 // the model is unknown to the provider, and the server stores no responses
 const providerOptions = { openai: { store: false, forceReasoning: true, include: ["reasoning.encrypted_content"] } };
+// ai 7 has the messages of all steps in responseMessages, and only those of the last step in response; ai 6 has all in response
+const newMessages = async (result) => (await result.responseMessages) ?? (await result.response).messages;
 const messages = [];
 for (const [turn, user] of users.entries()) {
   messages.push({ role: "user", content: user });
@@ -25,10 +27,10 @@ for (const [turn, user] of users.entries()) {
   if (turn === 1) {
     const result = streamText(request);
     check(turn, await result.text);
-    messages.push(...(await result.response).messages);
+    messages.push(...(await newMessages(result)));
   } else {
     const result = await generateText(request);
     check(turn, result.text);
-    messages.push(...result.response.messages);
+    messages.push(...(await newMessages(result)));
   }
 }
