@@ -17,7 +17,7 @@ pub(super) struct Item {
 /// The kind of an output item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ItemKind {
-    /// Reasoning, with the value of `encrypted_content`.
+    /// Reasoning, with the value of `encrypted_content`. An item without it has no such member: it is not nullable.
     Reasoning(Option<String>),
     /// The text of the assistant, with its logprobs as a JSON list.
     Message(String),
@@ -127,9 +127,9 @@ impl Item {
         let (kind, members) = match kind {
             ItemKind::Reasoning(encrypted) => {
                 let encrypted = encrypted.as_ref().filter(|_| !begins);
-                let encrypted = encrypted.map_or("null".to_owned(), |text| quoted(text));
-                let content = content();
-                ("reasoning", format!("\"summary\":[],\"content\":[{content}],\"encrypted_content\":{encrypted}"))
+                let encrypted = encrypted.map(|text| format!(",\"encrypted_content\":{}", quoted(text)));
+                let (content, encrypted) = (content(), encrypted.unwrap_or_default());
+                ("reasoning", format!("\"summary\":[],\"content\":[{content}]{encrypted}"))
             }
             ItemKind::Message(_) => ("message", format!("\"role\":\"assistant\",\"content\":[{}]", content())),
             ItemKind::Function(names) => ("function_call", call(names, "arguments", text)),

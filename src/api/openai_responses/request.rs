@@ -42,7 +42,6 @@ const ECHOED: &[(&str, MemberType, &str)] = &[
     ("prompt_cache_key", MemberType::Text, "null"),
     ("reasoning", MemberType::Object, r#"{"effort":null,"summary":null}"#),
     ("safety_identifier", MemberType::Text, "null"),
-    ("service_tier", MemberType::Text, r#""default""#),
     ("text", MemberType::Object, r#"{"format":{"type":"text"}}"#),
     ("tool_choice", MemberType::TextOrObject, r#""auto""#),
     ("tools", MemberType::List, "[]"),
@@ -265,9 +264,11 @@ impl ResponsesRequest {
         for (name, _, default) in ECHOED {
             let default =
                 defaults.iter().find(|(known, _)| known == name).map_or(*default, |(_, value)| value.as_str());
-            let value = self.body().value(name).ok().flatten().map(|value| to_json(&value));
+            let value = self.body().value(name).ok().flatten().map(|value| completed(name, value));
             echo.extend([",\"", name, "\":", value.as_deref().unwrap_or(default)]);
         }
+        // there are no tiers
+        echo.push_str(",\"service_tier\":\"default\"");
         echo
     }
 }
@@ -316,6 +317,36 @@ impl MemberType {
             _ => Err(invalid(format!("{name} has a number that is not finite"))),
         }
     }
+}
+
+/// The member `name` of the response, as JSON text. It has the members that OpenAI's API always returns, also where the request omits them.
+fn completed(name: &str, value: Value) -> String {
+    let value = match (name, value) {
+        ("reasoning", value) => with_defaults(value, &[("effort", "null"), ("summary", "null")]),
+        ("text", value) => with_defaults(value, &[("format", r#"{"type":"text"}"#)]),
+        (_, Value::Array(tools)) => Value::Array(tools.into_iter().map(completed_tool).collect()),
+        (_, value) => value,
+    };
+    to_json(&value)
+}
+
+fn completed_tool(tool: Value) -> Value {
+    let is_function = tool.get("type").and_then(Value::as_str) == Some("function") && tool.get("name").is_some();
+    if !is_function {
+        return tool;
+    }
+    with_defaults(tool, &[("description", "null"), ("parameters", "null"), ("strict", "null")])
+}
+
+/// An object with these members, as JSON texts, where it has none of that name.
+fn with_defaults(value: Value, defaults: &[(&str, &str)]) -> Value {
+    let Value::Object(mut members) = value else { return value };
+    for (name, default) in defaults {
+        if members.iter().all(|(member, _)| member != name) {
+            members.push(((*name).to_owned(), Value::parse(default.as_bytes()).unwrap_or_default()));
+        }
+    }
+    Value::Object(members)
 }
 
 /// Refuses members that change the meaning of the request and are not supported.

@@ -125,6 +125,27 @@ async fn sampling_fields_and_formats_reach_the_engine() {
 }
 
 #[tokio::test]
+async fn response_has_the_members_that_openai_always_returns() {
+    let chat = start().await;
+    let mut body = request("Oslo?");
+    body["presence_penalty"] = json!(0.5);
+    body["service_tier"] = json!("auto");
+    body["reasoning"] = json!({"effort": "low"});
+    body["text"] = json!({"verbosity": "low"});
+    body["tools"] = json!([{"type": "function", "name": "weather"}, {"type": "custom", "name": "patch"}]);
+    let reply = chat.say(&body, "<think>\nHm.\n</think>\n\nRain.<|im_end|>").await;
+    assert_eq!((&reply["presence_penalty"], &reply["frequency_penalty"]), (&json!(0.5), &json!(0)), "{reply}");
+    assert_eq!(reply["service_tier"], "default", "there are no tiers: {reply}");
+    assert_eq!(reply["reasoning"], json!({"effort": "low", "summary": null}));
+    assert_eq!(reply["text"], json!({"verbosity": "low", "format": {"type": "text"}}));
+    let function =
+        json!({"type": "function", "name": "weather", "description": null, "parameters": null, "strict": null});
+    assert_eq!(reply["tools"], json!([function, {"type": "custom", "name": "patch"}]));
+    let reasoning = items(&reply)[0].as_object().unwrap().clone();
+    assert!(!reasoning.contains_key("encrypted_content"), "it is a string or missing: {reasoning:?}");
+}
+
+#[tokio::test]
 async fn items_of_consecutive_replies_stay_apart() {
     let chat = start().await;
     let mut body = request(json!([message("user", "Oslo?")]));
