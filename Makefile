@@ -66,9 +66,9 @@ agents-latest: ## the newest versions of these agents and SDKs; may fail (ten mi
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap LATEST=1 bash tests/clients/run.sh
 
-suites: ## conformance tests of llama.cpp for Messages and Responses, with the demo engine (a minute, 80 MB, PyPI)
+suites: ## conformance tests of llama.cpp for Messages and Responses; with SGLANG=path and OPENRESPONSES=path those of these checkouts (a minute, 200 MB, PyPI, npm)
 	cargo build
-	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/suites/run.sh
+	TOKENTAP=$(CURDIR)/target/debug/tokentap SGLANG="$(SGLANG)" OPENRESPONSES="$(OPENRESPONSES)" bash tests/suites/run.sh
 
 router: ## sglang-router in front of and after tokentap, with demo engines (a minute, a package registry)
 	cargo build

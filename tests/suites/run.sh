@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# run.sh [PYTEST ARGUMENTS]   runs conformance tests that other projects wrote, against tokentap with the demo engine.
-#   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
-#   PYTHON     the interpreter (python3), 3.11 or newer
-# llama.cpp's tests of both dialects are in the source package of llama-cpp-python. It is downloaded once into target/suites. Tests that
-# do not apply are listed in `skipped` with the reason.
+# run.sh [PYTEST ARGUMENTS]   runs conformance tests that other projects wrote, against tokentap.
+#   TOKENTAP        the binary (target/release/tokentap, else target/debug/tokentap)
+#   PYTHON          the interpreter (python3), 3.11 or newer
+#   SGLANG          a checkout of SGLang, for its server tests of Messages and Responses
+#   OPENRESPONSES   a checkout of Open Responses, for its compliance tests; they also need npm
+# llama.cpp's tests of both dialects are in the source package of llama-cpp-python. It is downloaded once into target/suites. They run
+# with the demo engine, and the arguments are for them; the others run with the scripted engine of tests/clients. Tests that do not apply or
+# fail are listed with the reason: in `skipped` below, and in FAILURES of sglang_modules.py and open_responses.py.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -12,7 +15,9 @@ for build in release debug; do
   if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
 done
 if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
-python=${PYTHON:-python3} home=$root/target/suites version=0.3.36
+python=${PYTHON:-python3} home=$root/target/suites version=0.3.36 bun=1.4.5
+if [[ ${SGLANG:-} ]]; then SGLANG=$(realpath "$SGLANG"); fi
+if [[ ${OPENRESPONSES:-} ]]; then OPENRESPONSES=$(realpath "$OPENRESPONSES"); fi
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 skipped=(
@@ -56,9 +61,48 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 
+failed=0
+echo "== llama.cpp"
 cd "$home/llama.cpp"
 deselect=()
 for name in "${skipped[@]}"; do deselect+=("not $name"); done
 printf -v expression '%s and ' "${deselect[@]}"
-TOKENTAP_URL=http://127.0.0.1:$data "$home/venv/bin/python" -m pytest -q -p no:cacheprovider --tb=short -k "${expression% and }" . "$@"
+TOKENTAP_URL=http://127.0.0.1:$data "$home/venv/bin/python" -m pytest -q -p no:cacheprovider --tb=short -k "${expression% and }" . "$@" || failed=1
 echo "skipped, with the reasons in tests/suites/run.sh: ${skipped[*]}"
+
+missing=()
+if [[ ${SGLANG:-} ]]; then
+  echo "== SGLang"
+  tests=()
+  while IFS= read -r file; do tests+=("$file"); done < <(
+    # files without a launcher test SGLang's classes
+    find "$SGLANG/test/registered/openai_server" \( -name 'test_anthropic*.py' -o -name 'test_responses*.py' \) -exec grep -l popen_launch_server {} + | sort)
+  if [[ ${#tests[@]} == 0 ]]; then echo "no server tests of Messages or Responses in SGLANG=$SGLANG" >&2; exit 2; fi
+  cd "$home"
+  PYTHONPATH=$here "$home/venv/bin/python" "$here/scripted.py" "$tokentap" \
+    "$home/venv/bin/python" -m pytest -q -rxs -p no:cacheprovider -p sglang_modules --tb=short --rootdir "$SGLANG" -c /dev/null --import-mode importlib "${tests[@]}" || failed=1
+else
+  missing+=("SGLang's server tests: SGLANG=path of a checkout was not given")
+fi
+
+if [[ ${OPENRESPONSES:-} ]]; then
+  echo "== Open Responses"
+  if [[ ! -f $OPENRESPONSES/bin/compliance-test.ts ]]; then echo "no bin/compliance-test.ts in OPENRESPONSES=$OPENRESPONSES" >&2; exit 2; fi
+  zod=$(node -p 'require(process.argv[1]).dependencies.zod' "$OPENRESPONSES/package.json")
+  if [[ "$(cat "$home/npm" 2>/dev/null)" != "$bun $zod" ]]; then
+    rm -rf "$home/node_modules"
+    (cd "$home" && echo '{"private": true}' >package.json && npm install --loglevel error --no-audit --no-fund --no-save --ignore-scripts "bun@$bun" "zod@$zod")
+    echo "$bun $zod" >"$home/npm"
+  fi
+  # a copy, so that the imports find the packages in the parent folder
+  rm -rf "$home/openresponses"
+  mkdir "$home/openresponses"
+  cp -r "$OPENRESPONSES/package.json" "$OPENRESPONSES/bin" "$OPENRESPONSES/src" "$home/openresponses"
+  "$home/venv/bin/python" "$here/scripted.py" "$tokentap" \
+    "$home/venv/bin/python" "$here/open_responses.py" "$(echo "$home"/node_modules/@oven/bun-*/bin/bun)" "$home/openresponses" || failed=1
+else
+  missing+=("Open Responses compliance tests: OPENRESPONSES=path of a checkout was not given")
+fi
+
+for suite in ${missing[@]+"${missing[@]}"}; do echo "SKIPPED $suite" >&2; done
+exit "$failed"
