@@ -18,6 +18,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench sessions
 	cargo bench --bench chat
 	cargo bench --bench agents
+	cargo bench --bench first_event
 	cargo bench --bench memory
 
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)

@@ -1,6 +1,7 @@
 //! One keep-alive HTTP/1.1 connection that reads replies without storing them.
 
 use std::io::{Error, ErrorKind, Result};
+use std::time::Instant;
 
 use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -11,18 +12,21 @@ pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
     head: Vec<u8>,
+    /// When the last byte of the last request was written.
+    pub sent: Instant,
 }
 
 impl Connection {
     pub async fn open(port: u16) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: vec![0; 256 * 1024], head: Vec::new() })
+        Ok(Self { stream, buffer: vec![0; 256 * 1024], head: Vec::new(), sent: Instant::now() })
     }
 
     /// Sends a request and passes the pieces of the reply's body to `body` as they arrive; returns the status.
     pub async fn exchange(&mut self, request: &[u8], mut body: impl FnMut(&[u8])) -> Result<u16> {
         self.stream.write_all(request).await?;
+        self.sent = Instant::now();
         let mut filled = 0;
         let end = loop {
             filled += self.read(filled).await?;
