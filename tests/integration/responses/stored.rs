@@ -224,7 +224,10 @@ async fn retried_request_gets_the_id_that_is_stored() {
 async fn stored_responses_and_deletions_survive_a_restart() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let flags = ["--tokenizer", TOKENIZER];
+    // the tokenizer is loaded after the ports are open
+    let rendered = async |control| while !get(control, "/readyz").await.text().contains("tokens") {};
     let mut binary = alone.start_binary(&dir, &flags).await;
+    soon("conversations are rendered", rendered(binary.control)).await;
     let ask = |body: Value| {
         let data = binary.data;
         async move { post(data, PATH, body.to_string().as_bytes()).await }
@@ -239,9 +242,7 @@ async fn stored_responses_and_deletions_survive_a_restart() {
     binary.terminate();
     assert_eq!(binary.code().await, Some(0));
     let binary = alone.start_binary(&dir, &flags).await;
-    // the tokenizer is loaded after the ports are open
-    let rendered = async { while !get(binary.control, "/readyz").await.text().contains("tokens") {} };
-    soon("conversations are rendered", rendered).await;
+    soon("conversations are rendered", rendered(binary.control)).await;
     assert_eq!(send(binary.data, "GET", &path(&two), &[], b"").await.status, 404);
     let found = send(binary.data, "GET", &path(&one), &[], b"").await;
     assert_eq!((found.status, comparable(&found.json())), (200, comparable(&one)), "{}", found.text());
