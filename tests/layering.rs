@@ -52,7 +52,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
-    ("sha2", &["src/chat/"]),
+    ("sha2", &["src/chat/", "src/session/"]),
     ("foldhash", &["src/generation/request.rs", "src/generation/entropy_store.rs"]),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),

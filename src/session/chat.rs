@@ -1,6 +1,7 @@
 //! The data that a turn of a chat records, so that the next call of the conversation finds the tokens of the turn.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
 
 use super::{Cause, Fingerprint, StoredRequest};
 
@@ -55,6 +56,12 @@ pub struct ParseOptions {
 }
 
 impl Digest {
+    /// The first 16 bytes of the SHA-256 of `bytes`.
+    #[must_use]
+    pub fn sha256(bytes: &[u8]) -> Self {
+        Self::of(&Sha256::digest(bytes))
+    }
+
     /// The first 16 bytes of a hash.
     #[must_use]
     pub fn of(hash: &[u8]) -> Self {

@@ -1,7 +1,6 @@
 //! The request of a stored response: what is needed, besides the tokens of its turn, to return the response or to continue it.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::{Digest, TurnKey};
 
@@ -44,7 +43,7 @@ impl CallerKey {
     /// Hashes the key of a caller. `salt` is random. A caller without a key has an empty key.
     #[must_use]
     pub fn of(salt: &[u8], key: &[u8]) -> Self {
-        let salt = Digest::of(&Sha256::digest(salt));
+        let salt = Digest::sha256(salt);
         Self { salt, hash: Self::hash(&salt, key) }
     }
 
@@ -55,8 +54,7 @@ impl CallerKey {
     }
 
     fn hash(salt: &Digest, key: &[u8]) -> Digest {
-        let hash = Sha256::new().chain_update(b"caller\n").chain_update(salt.as_bytes()).chain_update(key);
-        Digest::of(&hash.finalize())
+        Digest::sha256(&[b"caller\n", salt.as_bytes(), key].concat())
     }
 }
 

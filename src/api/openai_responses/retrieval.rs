@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use sha2::{Digest as _, Sha256};
 
 use super::stored::{StoredResponse, caller};
 use super::{OpenAiResponses, error};
@@ -232,9 +231,9 @@ fn shown(item: &str, response: &str, at: usize) -> Value {
             "reasoning" => "rs",
             _ => "item",
         };
-        let hash = Sha256::new().chain_update(response).chain_update((at as u64).to_le_bytes()).finalize();
-        let digits: String = hash[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        set(&mut members, "id", Value::String(format!("{prefix}_{digits}")));
+        // not the form of the ids that tokentap gives to items of replies
+        let response = response.rsplit('_').next().unwrap_or_default();
+        set(&mut members, "id", Value::String(format!("{prefix}_{response}_{at}")));
     }
     if member(&members, "status").is_none() && kind != "reasoning" {
         set(&mut members, "status", text("completed"));

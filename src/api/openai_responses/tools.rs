@@ -5,13 +5,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sha2::{Digest as _, Sha256};
-
 use crate::api::body::invalid;
 use crate::api::skipped_parts::SkippedParts;
 use crate::chat::tool_choice::ToolChoice;
 use crate::chat::{RequestError, dumps, quoted};
 use crate::json::Value;
+use crate::session::Digest;
 
 /// The text between a namespace and the name of its tool.
 const SEPARATOR: &str = "__";
@@ -83,7 +82,8 @@ fn short(name: String) -> String {
     if name.len() <= MAX_NAME {
         return name;
     }
-    let hash: String = Sha256::digest(&name)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = Digest::sha256(name.as_bytes());
+    let hash: String = hash.as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let length = (0..MAX_NAME - hash.len()).rev().find(|length| name.is_char_boundary(*length));
     format!("{}_{hash}", &name[..length.unwrap_or_default()])
 }

@@ -5,7 +5,6 @@ use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
 use crate::engine::client::Client;
-use crate::engine::routes;
 use crate::serve::denied::Denied;
 use crate::serve::request_info::{Access, RequestInfo};
 
@@ -30,16 +29,14 @@ pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Re
         }
         Access::Agent => {
             check_agent(config, client, request.headers_mut())?;
-            // the engine accepts bearer keys only
-            if matches!(RequestInfo::of(request).route.endpoint, routes::MESSAGES | routes::COUNT_TOKENS) {
-                move_api_key(request.headers_mut());
-            }
+            move_api_key(request.headers_mut());
             Ok(())
         }
     }
 }
 
-/// Makes the key in `x-api-key`, where clients of the Messages API send it, a bearer key, unless there is one.
+/// Makes the key in `x-api-key`, where clients of the Messages API send it, a bearer key, unless there is one. The engine accepts bearer keys
+/// only.
 fn move_api_key(headers: &mut HeaderMap) {
     let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).filter(|key| !key.is_empty());
     if let Some(bearer) = key.and_then(|key| HeaderValue::try_from(format!("Bearer {key}")).ok())
