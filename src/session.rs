@@ -45,7 +45,7 @@ pub use call::{Call, Turns};
 pub use change_feed::CommittedTurn;
 pub use chat::{Chat, Digest, ParseOptions};
 pub use classes::Classes;
-pub use conversation::{Fingerprint, Prefix};
+pub use conversation::{Fingerprint, HistoryChange, Prefix};
 pub use counts::TurnCounts;
 pub use fault::Fault;
 pub use forest::{Forest, Placement};

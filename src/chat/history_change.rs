@@ -7,8 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::Conversation;
 use super::message::Message;
 use super::reply_reader;
-use crate::session::TurnKey;
-use crate::session::{Cause, Digest, Fingerprint, Prefix, ReplyDigests, Session, Turn};
+use crate::session::{Cause, Digest, Fingerprint, HistoryChange, Prefix, ReplyDigests, Session, Turn, TurnKey};
 use crate::tokenizer::Renderer;
 
 /// The number of latest turns whose reply may be a summary.
@@ -128,17 +127,19 @@ impl ChangeDetector {
         latest_turn: Option<u32>,
         session: &Session,
         renderer: &Renderer,
-    ) -> Option<Cause> {
+    ) -> Option<HistoryChange> {
         let change = session.history_change(&self.prefixes, &self.fingerprint, latest_turn.is_some());
-        if change.is_some_and(|cause| cause != Cause::Forks) {
+        if change.is_some_and(|change| change.cause != Cause::Forks) {
             return change;
         }
-        match latest_turn {
-            Some(turn) if session.turn(turn).is_some_and(|turn| self.is_shorter(&turn)) => Some(Cause::Compacted),
-            Some(_) => Some(Cause::HistoryEdited),
-            None if self.has_summary(messages, session, renderer) => Some(Cause::Compacted),
-            None => change,
-        }
+        let Some(latest) = latest_turn else {
+            let summary = self.summary(messages, session, renderer);
+            let compacted = |turn| HistoryChange { cause: Cause::Compacted, predecessor: Some(turn) };
+            return summary.map(compacted).or(change);
+        };
+        let is_shorter = session.turn(latest).is_some_and(|turn| self.is_shorter(&turn));
+        let cause = if is_shorter { Cause::Compacted } else { Cause::HistoryEdited };
+        Some(HistoryChange { cause, predecessor: Some(latest) })
     }
 
     /// Whether the call has no more messages than the request that this turn answered. The call repeats the reply of the turn, so messages
@@ -148,10 +149,10 @@ impl ChangeDetector {
         before.is_some_and(|before| self.fingerprint.messages <= before.messages)
     }
 
-    /// Whether a message of the client contains the summary of a longer conversation with the same system prompt, and with the same tools or,
+    /// The turn whose reply is a summary that a message of the client contains: the summary of a longer conversation with the same system prompt, and with the same tools or,
     /// as Codex asks for it, without tools. The summary is the whole reply, or its part in `<summary>`, as in Claude Code.
-    fn has_summary(&self, messages: &[Message], session: &Session, renderer: &Renderer) -> bool {
-        session.latest(MAX_SUMMARY_TURNS).iter().any(|turn| {
+    fn summary(&self, messages: &[Message], session: &Session, renderer: &Renderer) -> Option<u32> {
+        let is_summary = |turn: &Turn| {
             let Some(before) = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref()) else {
                 return false;
             };
@@ -166,7 +167,8 @@ impl ChangeDetector {
             let contains = |message: &Message| message.texts.iter().any(|text| text.contains(summary));
             summary.len() >= MIN_SUMMARY_BYTES
                 && messages.iter().filter(|message| !message.is_assistant()).any(contains)
-        })
+        };
+        session.latest(MAX_SUMMARY_TURNS).iter().find(|turn| is_summary(turn)).map(|turn| turn.id)
     }
 }
 

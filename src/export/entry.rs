@@ -98,6 +98,7 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     text.key("rid").maybe_string(about.rid.as_deref());
     text.key("index").integer(about.index);
     text.key("cause").string(about.cause.name());
+    text.key("predecessor").maybe(about.predecessor);
     text.key("finish_reason").maybe_string(about.finish.as_deref());
     text.key("fault").maybe_string(about.fault.map(Fault::name));
     text.key("trained").literal(if step.trained { "true" } else { "false" });
@@ -198,7 +199,7 @@ mod tests {
         }));
         let entries = entries(turns);
         let blank = json!({
-            "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+            "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
             "trained": true, "supersedes": [], "measured": null, "sampling": null, "model": "m", "started_ms": 0,
             "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": {},
         });
@@ -223,7 +224,7 @@ mod tests {
                 "finish_reason": "length", "flags": ["crosses_versions", "policy_uncertain", "extends_length"],
                 "reward": 1.5,
                 "turns": [blank, {
-                    "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "finish_reason": "length",
+                    "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "finish_reason": "length",
                     "fault": null, "trained": true, "supersedes": [0],
                     "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "reason": null},
                     "sampling": {"temperature": 0.7, "stop": "\n"}, "model": "m", "started_ms": 5, "first_ms": 6,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{Cause, Fingerprint, StoredRequest};
+use super::{Fingerprint, HistoryChange, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -35,9 +35,9 @@ pub struct Chat {
     /// The request, if the response is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<Box<StoredRequest>>,
-    /// The change to an earlier conversation that begins a branch, if any. It becomes the cause of the turn.
+    /// The change to an earlier conversation that begins a branch, if any. It becomes the cause and the predecessor of the turn.
     #[serde(skip)]
-    pub history_change: Option<Cause>,
+    pub history_change: Option<HistoryChange>,
 }
 
 /// How the text of one reply is parsed.

@@ -39,6 +39,15 @@ pub struct Prefix {
     pub tool_bytes: u64,
 }
 
+/// The change that a call made to an earlier conversation of its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryChange {
+    /// What the call changed.
+    pub cause: Cause,
+    /// The latest turn of the conversation that it changed, if that is known.
+    pub predecessor: Option<u32>,
+}
+
 /// The turns that answer a conversation, by its digests.
 #[derive(Debug, Default)]
 pub(super) struct ConversationIndex {
@@ -92,26 +101,31 @@ impl ConversationIndex {
         prefixes: &[Prefix],
         call: &Fingerprint,
         edited: bool,
-    ) -> Option<Cause> {
+    ) -> Option<HistoryChange> {
         let deepest = |index: &dyn Fn(&Prefix) -> bool| prefixes.iter().rposition(index);
         let same = deepest(&|prefix| self.conversations.contains(&prefix.conversation));
         let body = deepest(&|prefix| self.bodies.contains(&prefix.body));
         let shape = deepest(&|prefix| self.shapes.contains(&prefix.shape));
         let fingerprint = |turn: Option<&u32>| turns[*turn? as usize].about.chat.as_ref()?.fingerprint.as_ref();
         if body > same {
-            let recorded = fingerprint(self.bodies.get(&prefixes[body?].body))?;
-            if recorded.system != call.system {
-                return Some(Cause::SystemChanged);
-            }
-            if recorded.tools != call.tools {
-                return Some(Cause::ToolsChanged);
+            let turn = self.bodies.get(&prefixes[body?].body);
+            let recorded = fingerprint(turn)?;
+            let cause = match recorded {
+                recorded if recorded.system != call.system => Some(Cause::SystemChanged),
+                recorded if recorded.tools != call.tools => Some(Cause::ToolsChanged),
+                _ => None,
+            };
+            if let Some(cause) = cause {
+                return Some(HistoryChange { cause, predecessor: turn.copied() });
             }
         }
         if edited && shape > body.max(same) {
             let prefix = &prefixes[shape?];
-            let is_cleared = prefix.tool_bytes < fingerprint(self.shapes.get(&prefix.shape))?.tool_bytes;
-            return Some(if is_cleared { Cause::ToolResultCleared } else { Cause::HistoryEdited });
+            let turn = self.shapes.get(&prefix.shape);
+            let is_cleared = prefix.tool_bytes < fingerprint(turn)?.tool_bytes;
+            let cause = if is_cleared { Cause::ToolResultCleared } else { Cause::HistoryEdited };
+            return Some(HistoryChange { cause, predecessor: turn.copied() });
         }
-        same.map(|_| Cause::Forks)
+        same.map(|_| HistoryChange { cause: Cause::Forks, predecessor: None })
     }
 }

@@ -16,7 +16,7 @@ use radix::{Part, ROOT, RadixTree};
 use super::conversation::ConversationIndex;
 use super::incremental_map::IncrementalMap;
 use super::segmented_vec::SegmentedVec;
-use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts, TurnKey};
+use super::{Cause, Digest, Fingerprint, HistoryChange, Prefix, Turn, TurnCounts, TurnKey};
 
 /// The turns of a session.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Forest {
 
     /// The change that a call made to the recorded conversations; `None` if they do not show one.
     #[must_use]
-    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<HistoryChange> {
         self.conversations.history_change(&self.turns, prefixes, call, edited)
     }
 

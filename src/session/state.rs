@@ -12,7 +12,10 @@ use super::lineage::{Claims, upwards};
 use super::replies::{Replies, ReplyDigests, ReplyTurns};
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, TurnKey, Uid};
+use super::{
+    Cause, Classes, Digest, ExcludedLeaf, Fault, Fingerprint, Forest, HistoryChange, Path, Prefix, Step, Turn, TurnKey,
+    Uid,
+};
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
@@ -266,7 +269,7 @@ impl Session {
 
     /// The change that a call made to the conversations of the session; see [`Prefix`].
     #[must_use]
-    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<HistoryChange> {
         self.state().forest.history_change(prefixes, call, edited)
     }
 
@@ -319,8 +322,13 @@ impl Session {
         let id = state.forest.next_id();
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {
-                let history_change = draft.about.chat.as_mut().and_then(|chat| chat.history_change.take());
-                let place = state.forest.place(prompt, history_change);
+                let change = draft.about.chat.as_mut().and_then(|chat| chat.history_change.take());
+                let place = state.forest.place(prompt, change.map(|change| change.cause));
+                // the change may be of a session of the same name that was removed
+                draft.about.predecessor = change
+                    .filter(|change| change.cause == place.cause)
+                    .and_then(|change| change.predecessor)
+                    .filter(|predecessor| *predecessor < id);
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),

@@ -53,6 +53,9 @@ pub struct TurnMetadata {
     pub index: u32,
     /// How it relates to earlier turns.
     pub cause: Cause,
+    /// The latest turn of the conversation that the client changed, if the cause is such a change and the turn is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predecessor: Option<u32>,
     /// `finish_reason.type`: `stop`, `length`, `abort`; `None` if none was received.
     pub finish: Option<Box<str>>,
     /// Why it is not trained; `None` if it is.

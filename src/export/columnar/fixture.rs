@@ -27,6 +27,7 @@ pub(crate) fn rich() -> Batch {
         reason: Some("r".into()),
     });
     about.supersedes = vec![0];
+    about.predecessor = Some(0);
     about.extras = [("routed_experts".into(), "[[1]]".into()), ("odd".into(), "NaN".into())].into();
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
@@ -69,13 +70,13 @@ pub(crate) const ROWS: &str = r#"[
     "prompt_text": null, "response_text": null,
     "turns": [
       {
-        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
         "temperature": null, "sampling": null,
         "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
-        "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "finish_reason": "length",
+        "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "finish_reason": "length",
         "fault": null, "trained": true, "supersedes": [0], "entropy_source": "exact", "entropy_estimator": "exact",
         "entropy_reason": "r", "temperature": 0.7,
         "sampling": "{\"temperature\": 0.7}", "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
@@ -108,13 +109,13 @@ pub(crate) const ROWS: &str = r#"[
     "prompt_text": null, "response_text": null,
     "turns": [
       {
-        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
         "temperature": null, "sampling": null,
         "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
-        "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
         "temperature": null, "sampling": null,
         "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null

@@ -256,6 +256,7 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         texts("rid", about().map(|about| about.rid.as_deref())),
         required("index", integers(about().map(|about| about.index))),
         required("cause", StringArray::from_iter_values(about().map(|about| about.cause.name()))),
+        optional("predecessor", about().map(|about| about.predecessor.map(i64::from)).collect::<Int64Array>()),
         texts("finish_reason", about().map(|about| about.finish.as_deref())),
         texts("fault", about().map(|about| about.fault.map(Fault::name))),
         required("trained", all.iter().map(|step| Some(step.trained)).collect::<BooleanArray>()),

@@ -60,6 +60,7 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         id: *id,
         parent: *parent,
         cause: cause.name().to_owned(),
+        predecessor: about.predecessor,
         fault: text(fault.map(Fault::name)),
         finish_reason: text(finish.as_deref()),
         rid: text(rid.as_deref()),

@@ -388,6 +388,7 @@ mod tests {
                     rid: rid.clone(),
                     index,
                     cause,
+                    predecessor: first_ms.map(|_| other),
                     finish: rid.clone(),
                     fault,
                     supersedes: vec![other; (other % 3) as usize],

@@ -46,15 +46,16 @@ fn assistant(text: &str) -> Value {
     json!({"role": "assistant", "content": text})
 }
 
-/// Runs a conversation of two turns in the session `name`, then a third call; returns the cause of the third turn.
-async fn third_cause(chat: &Chat, name: &str, call: &Value) -> String {
+/// Runs a conversation of two turns in the session `name`, then a third call; returns the cause and the predecessor of the
+/// third turn.
+async fn third_turn(chat: &Chat, name: &str, call: &Value) -> (String, Value) {
     let session = Session { chat, name };
     session.say(&conversation(&[system("Be brief."), user("One?")]), "Two.").await;
     session.say(&conversation(&[system("Be brief."), user("One?"), assistant("Two."), user("Three?")]), "Four.").await;
     session.say(call, "Six.").await;
     let causes = session.causes().await;
     assert_eq!(causes[..2], ["first", "extends"], "{name}");
-    causes[2].clone()
+    (causes[2].clone(), session.turns().await[2]["predecessor"].clone())
 }
 
 #[tokio::test]
@@ -85,7 +86,10 @@ async fn cause_names_the_change_of_the_client() {
         ("second-reply", changed(4, assistant("Quatre.")), "response_edited"),
         ("dropped", conversation(&[brief(), user("Three?"), assistant("Four."), user("Five?")]), "compacted"),
     ] {
-        assert_eq!(third_cause(&chat, name, &call).await, cause, "{name}");
+        // the conversation that the client changed ended with the second turn
+        let is_change = matches!(cause, "system_changed" | "tools_changed" | "history_edited" | "compacted");
+        let predecessor = if is_change { json!(1) } else { Value::Null };
+        assert_eq!(third_turn(&chat, name, &call).await, (cause.to_owned(), predecessor), "{name}");
     }
 }
 
@@ -106,13 +110,15 @@ async fn removed_tools_and_cleared_tool_results_have_separate_causes() {
     session.say(&body, "It rains.").await;
     let after =
         |result: &str| json!([user("Oslo?"), reply.clone(), answer(result), assistant("It rains."), user("Thanks!")]);
-    for (messages, cause) in [
-        (after("[cleared]"), "tool_result_cleared"),
-        (after("Sunshine all day, and in the evening still more sunshine."), "history_edited"),
+    for (messages, cause, predecessor) in [
+        (after("[cleared]"), "tool_result_cleared", 1),
+        // the latest turn with these messages is that with the cleared result
+        (after("Sunshine all day, and in the evening still more sunshine."), "history_edited", 2),
     ] {
         body["messages"] = messages;
         session.say(&body, "Bye.").await;
-        assert_eq!(session.causes().await.last().unwrap(), cause);
+        let last = session.turns().await.pop().unwrap();
+        assert_eq!((&last["cause"], &last["predecessor"]), (&json!(cause), &json!(predecessor)));
     }
     session.say(&conversation(&[user("Oslo?")]), "Where?").await;
     assert_eq!(session.causes().await.last().unwrap(), "tools_changed", "the list was removed");
@@ -133,6 +139,7 @@ async fn history_replaced_by_its_summary_is_compacted_and_parallel_conversations
     session.say(&conversation(&[system("Be brief."), user(&prompt)]), "Five.").await;
     let causes = session.causes().await;
     assert_eq!(causes, ["first", "extends", "extends", "compacted"]);
+    assert_eq!(session.turns().await[3]["predecessor"], 2, "the turn that sampled the summary");
     // a sub-agent that quotes its caller is not a compaction
     let task = format!("Your caller says: {summary}");
     session.say(&conversation(&[system("You are a sub-agent."), user(&task)]), "Five.").await;

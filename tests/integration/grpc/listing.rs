@@ -39,7 +39,7 @@ fn line(turn: &Turn) -> Value {
     json!({
         "turn": turn.id,
         "parent": turn.parent,
-        "cause": turn.cause,
+        "cause": turn.cause, "predecessor": turn.predecessor,
         "fault": turn.fault,
         "finish_reason": turn.finish_reason,
         "rid": turn.rid,

@@ -185,7 +185,7 @@ fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
         texts.chain(after).collect::<serde_json::Map<String, Value>>()
     });
     json!({
-        "id": turn.id, "parent": turn.parent, "rid": turn.rid, "index": turn.index, "cause": turn.cause,
+        "id": turn.id, "parent": turn.parent, "rid": turn.rid, "index": turn.index, "cause": turn.cause, "predecessor": turn.predecessor,
         "finish_reason": turn.finish_reason, "fault": turn.fault, "trained": trained, "supersedes": turn.supersedes,
         "measured": measured, "sampling": turn.sampling.as_ref().map(json), "model": turn.model,
         "started_ms": turn.started_ms, "first_ms": turn.first_ms, "elapsed_ms": turn.elapsed_ms,

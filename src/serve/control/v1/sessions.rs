@@ -118,6 +118,7 @@ fn line(turn: &Turn) -> Value {
         "turn": turn.id,
         "parent": turn.parent,
         "cause": turn.about.cause.name(),
+        "predecessor": turn.about.predecessor,
         "fault": turn.about.fault.map(crate::session::Fault::name),
         "finish_reason": turn.about.finish,
         "rid": turn.about.rid,

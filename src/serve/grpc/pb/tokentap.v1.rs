@@ -167,6 +167,9 @@ pub struct Turn {
     /// The client and the purpose of its request; absent without a signal.
     #[prost(message, optional, tag = "23")]
     pub labels: ::core::option::Option<Labels>,
+    /// The latest turn of the conversation that the client changed, if the cause is such a change and the turn is known.
+    #[prost(uint32, optional, tag = "24")]
+    pub predecessor: ::core::option::Option<u32>,
 }
 /// What the headers and the body of a request say about its client. A member is absent if there is no signal for it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
