@@ -92,6 +92,8 @@ pub struct ChatFacts {
     pub reasoning_parser: Option<String>,
     /// It uses the sampling defaults of the model's `generation_config.json`.
     pub model_defaults: bool,
+    /// A request may ask it for the ids of the prompt and the sampled ids.
+    pub reports_ids: bool,
     /// It returns the ids of prompts without a request to do so.
     pub input_ids: bool,
     /// It returns the sampled ids without a request to do so.

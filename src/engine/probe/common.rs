@@ -6,6 +6,13 @@ use super::{Capabilities, Plugin};
 
 /// Combines the capabilities of the engines. A capability in which they differ is unknown, and a note reports it. `None` without engines.
 pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
+    let mut found = combined(engines)?;
+    // a router may drop the fields that ask for ids, and no probe finds out
+    found.chat.reports_ids = false;
+    Some(found)
+}
+
+fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let (_, first) = engines.first()?;
     if engines.len() == 1 {
         return engines.into_iter().next().map(|(_, found)| found);
@@ -118,11 +125,18 @@ impl Engines<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Preferred, Streaming};
+    use super::super::{ChatFacts, Preferred, Streaming};
     use super::*;
 
     fn common(engines: impl IntoIterator<Item = Capabilities>) -> Capabilities {
         of(engines.into_iter().enumerate().map(|(at, found)| (format!("http://e{at}"), found)).collect()).unwrap()
+    }
+
+    #[test]
+    fn chat_endpoint_behind_a_router_reports_no_ids() {
+        let chat = ChatFacts { reports_ids: true, model_defaults: true, ..ChatFacts::default() };
+        let found = common([Capabilities { chat: chat.clone(), ..Capabilities::default() }]);
+        assert_eq!(found.chat, ChatFacts { reports_ids: false, ..chat });
     }
 
     #[test]

@@ -77,6 +77,8 @@ impl InfoObject {
             tool_call_parser: self.text("tool_call_parser"),
             reasoning_parser: self.text("reasoning_parser"),
             model_defaults: self.text("sampling_defaults").as_deref() != Some("openai"),
+            // an engine has both settings if it can report ids on request
+            reports_ids: ["return_input_ids", "return_output_ids"].iter().all(|name| self.flag(name).is_some()),
             input_ids: self.flag("return_input_ids") == Some(true),
             output_ids: self.flag("return_output_ids") == Some(true),
         };
@@ -164,6 +166,14 @@ mod tests {
         let found = server(&json!({"version": 7, "context_length": "long", "stream_output": true}));
         assert_eq!((found.version, found.context_length), (None, None));
         assert_eq!(found.streaming, Some(Streaming::IncrementalIds));
+    }
+
+    #[test]
+    fn chat_endpoint_reports_ids_where_the_engine_has_the_settings() {
+        let reports_ids = |answer: &Value| server(answer).chat.reports_ids;
+        assert!(reports_ids(&json!({"return_input_ids": false, "return_output_ids": true})));
+        assert!(!reports_ids(&json!({"return_input_ids": true})));
+        assert!(!reports_ids(&json!({"return_input_ids": null, "return_output_ids": null})));
     }
 
     #[test]
