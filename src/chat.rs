@@ -11,6 +11,7 @@ pub(crate) mod forwarded;
 mod history;
 mod history_change;
 pub(crate) mod limits;
+pub(crate) mod media;
 pub(crate) mod message;
 pub mod model;
 pub mod prompt;

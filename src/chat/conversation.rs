@@ -1,5 +1,6 @@
 //! A conversation, decoded from the request of an API.
 
+use super::media::MediaPart;
 use super::message::Message;
 use super::tool_choice::ToolChoice;
 use crate::json::Value;
@@ -41,6 +42,12 @@ impl Conversation {
     #[must_use]
     pub fn forced_call_schema(&self, parallel: bool) -> Option<Value> {
         self.tool_choice.schema(self.tools.as_deref().unwrap_or_default(), parallel)
+    }
+
+    /// The first part that only the engine can render.
+    #[must_use]
+    pub fn first_media(&self) -> Option<&MediaPart> {
+        self.messages.iter().find_map(|message| message.media.first())
     }
 
     /// Whether the client disables thinking.

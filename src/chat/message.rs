@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
+use super::media::MediaPart;
 use super::returned_arguments::may_return;
 use crate::json::Value;
 use crate::session::Digest;
@@ -21,6 +22,8 @@ pub struct Message {
     pub texts: Vec<String>,
     /// The client sent the content as a list of parts.
     pub in_parts: bool,
+    /// The parts of the content that only the engine can render.
+    pub media: Vec<MediaPart>,
     /// `reasoning_content`, or `reasoning`.
     pub reasoning: Option<String>,
     /// The tool calls of an assistant.
@@ -58,12 +61,19 @@ impl Message {
             role: role.to_owned(),
             in_parts: texts.len() > 1,
             texts,
+            media: Vec::new(),
             reasoning: None,
             calls: Vec::new(),
             tool_call_id: None,
             name: None,
             turn_keys: Vec::new(),
         }
+    }
+
+    /// A message with texts, and with parts that only the engine can render.
+    #[must_use]
+    pub fn with_media(role: &str, texts: Vec<String>, media: Vec<MediaPart>) -> Self {
+        Self { media, ..Self::of_parts(role, texts) }
     }
 
     /// The digest of this message without the messages before it.
@@ -85,10 +95,10 @@ impl Message {
         Self { tool_call_id, name, ..Self::of_parts(&self.role, Vec::new()) }
     }
 
-    /// Whether it has neither text nor tool calls.
+    /// Whether it has no text, no tool calls and no media.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.calls.is_empty() && self.texts.iter().all(|text| text.trim().is_empty())
+        self.calls.is_empty() && self.media.is_empty() && self.texts.iter().all(|text| text.trim().is_empty())
     }
 
     /// Whether its author is the assistant.
@@ -114,7 +124,7 @@ impl Message {
         [self.reasoning.as_deref().unwrap_or_default().trim().to_owned(), split_thought(&text).0.to_owned()]
     }
 
-    /// The value for the template, with a mark in each name of a control token. If the template does not accept content `parts`, they are
+    /// The value for the template without the media, with a mark in each name of a control token. If the template does not accept content `parts`, they are
     /// joined with spaces, as in SGLang.
     #[must_use]
     pub fn template_value(&self, marks: &Content, parts: bool) -> Value {
@@ -184,10 +194,10 @@ impl Message {
     /// The digest of a conversation that ends with this message. `previous` is the digest of the messages before it. `call_indexes` are
     /// those of the last assistant message.
     ///
-    /// Messages with the same meaning have the same digest. Content parts are joined. White space at the end of the text, the order of the
+    /// Messages with the same meaning have the same digest. Texts of content parts are joined. White space at the end of the text, the order of the
     /// keys of arguments, and the difference between `null` and a missing member do not count. Reasoning does not count, because most
     /// clients drop it. Ids of tool calls do not count, because some clients renumber them: a tool result is identified by the index of its
-    /// call.
+    /// call. Media count with their place among the texts.
     #[must_use]
     pub fn digest(&self, previous: Digest, call_indexes: &HashMap<&str, usize>) -> Digest {
         let mut hash = Sha256::new();
@@ -207,6 +217,12 @@ impl Message {
         for call in &self.calls {
             put(&call.name);
             put(&call.canonical());
+        }
+        for media in &self.media {
+            // no text has this number as its length, so no message without media has the same digest
+            hash.update(u64::MAX.to_le_bytes());
+            hash.update((media.at as u64).to_le_bytes());
+            hash.update(Sha256::digest(canonical(&media.part).as_bytes()));
         }
         Digest::of(hash.finalize().as_slice())
     }

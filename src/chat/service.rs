@@ -120,13 +120,14 @@ impl ChatService {
     /// Builds the prompt of a conversation. Tokens that the session holds are taken unchanged.
     ///
     /// # Errors
-    /// [`RequestError`] if the template or the tokenizer refuses the conversation.
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if it has media.
     pub fn prompt(
         &self,
         model: &Arc<ChatModel>,
         conversation: &Arc<Conversation>,
         session: RequestSession<'_>,
     ) -> Result<ChatPrompt, RequestError> {
+        check_media(conversation)?;
         let prepared = self.builder(model, session).prepare(conversation)?;
         self.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
         let PreparedPrompt { ids, chat, continues, .. } = prepared;
@@ -154,6 +155,7 @@ impl ChatService {
         conversation: &Conversation,
         session: RequestSession<'_>,
     ) -> Result<usize, RequestError> {
+        check_media(conversation)?;
         Ok(self.builder(model, session).prepare(conversation)?.ids.len())
     }
 
@@ -194,4 +196,10 @@ impl ChatService {
             drop(permit);
         });
     }
+}
+
+/// Checks that a conversation can be rendered here.
+fn check_media(conversation: &Conversation) -> Result<(), RequestError> {
+    let media = conversation.first_media();
+    media.map_or(Ok(()), |media| Err(RequestError::Unsupported(format!("a part of type {:?}", media.kind()))))
 }

@@ -16,6 +16,7 @@ pub(crate) fn fold_system_messages(messages: Vec<Message>) -> Vec<Message> {
             flush(&mut pending, &mut folded, Some(&message));
             let mut message = message;
             if message.role == "user" && !pending.is_empty() {
+                message.media.iter_mut().for_each(|media| media.at += pending.len());
                 message.texts.splice(0..0, pending.drain(..));
                 message.in_parts = message.texts.len() > 1;
             }

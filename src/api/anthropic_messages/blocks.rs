@@ -2,6 +2,7 @@
 
 use crate::api::body::invalid;
 use crate::api::skipped_parts::SkippedParts;
+use crate::chat::media::MediaPart;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
@@ -115,10 +116,10 @@ fn append_user(
     skipped: &mut SkippedParts,
 ) -> Result<(), RequestError> {
     let Some(blocks) = blocks_of("user", content, messages, at)? else { return Ok(()) };
-    let mut texts = Vec::new();
-    let flush = |texts: &mut Vec<String>, messages: &mut Vec<Message>| {
-        if !texts.is_empty() {
-            messages.push(Message::of_parts("user", std::mem::take(texts)));
+    let (mut texts, mut media) = (Vec::new(), Vec::new());
+    let flush = |texts: &mut Vec<String>, media: &mut Vec<MediaPart>, messages: &mut Vec<Message>| {
+        if !texts.is_empty() || !media.is_empty() {
+            messages.push(Message::with_media("user", std::mem::take(texts), std::mem::take(media)));
         }
     };
     for block in blocks {
@@ -126,22 +127,23 @@ fn append_user(
             "text" => texts.extend(text_of(&block).map(str::to_owned)),
             "search_result" => texts.extend(Some(search_result(&block)).filter(|text| !text.is_empty())),
             "tool_result" => {
-                flush(&mut texts, messages);
+                flush(&mut texts, &mut media, messages);
                 messages.push(tool_result(&block, skipped)?);
             }
             "mid_conv_system" => {
-                flush(&mut texts, messages);
+                flush(&mut texts, &mut media, messages);
                 let text = block.get("content").or_else(|| block.get("text")).cloned().unwrap_or_default();
                 let text = self::texts(text, "mid_conv_system", skipped)?.join("\n");
                 if !text.is_empty() {
                     messages.push(Message::of("system", text));
                 }
             }
-            kind @ ("image" | "document" | "container_upload") => return Err(unsupported(kind)),
+            "image" => media.push(image(&block, texts.len())?),
+            kind @ ("document" | "container_upload") => return Err(unsupported(kind)),
             kind => skipped.add(kind)?,
         }
     }
-    flush(&mut texts, messages);
+    flush(&mut texts, &mut media, messages);
     Ok(())
 }
 
@@ -184,7 +186,7 @@ fn tool_use(block: &Value, at: usize) -> Result<MessageToolCall, RequestError> {
 
 /// Converts a tool result. Its texts stay parts, as in SGLang.
 fn tool_result(block: &Value, skipped: &mut SkippedParts) -> Result<Message, RequestError> {
-    let mut texts = Vec::new();
+    let (mut texts, mut media) = (Vec::new(), Vec::new());
     match block.get("content") {
         None => {}
         Some(Value::String(text)) => texts.push(text.clone()),
@@ -202,18 +204,19 @@ fn tool_result(block: &Value, skipped: &mut SkippedParts) -> Result<Message, Req
                                 .map(str::to_owned),
                         );
                     }
-                    kind @ ("image" | "document") => return Err(unsupported(kind)),
+                    "image" => media.push(image(item, texts.len())?),
+                    "document" => return Err(unsupported("document")),
                     kind => skipped.add(kind)?,
                 }
             }
         }
         Some(_) => return Err(invalid("the content of a tool_result must be a string or a list of blocks")),
     }
-    if texts.is_empty() {
+    if texts.is_empty() && media.is_empty() {
         texts.push(String::new());
     }
     let id = block.get("tool_use_id").or_else(|| block.get("id")).and_then(Value::as_str);
-    Ok(Message { tool_call_id: Some(id.unwrap_or_default().to_owned()), ..Message::of_parts("tool", texts) })
+    Ok(Message { tool_call_id: Some(id.unwrap_or_default().to_owned()), ..Message::with_media("tool", texts, media) })
 }
 
 /// The text of a search result, in SGLang's format.
@@ -243,6 +246,21 @@ fn search_result(block: &Value) -> String {
     lines.join("\n")
 }
 
+/// Converts an image after `at` texts. An image in a file of Anthropic's servers is not supported.
+fn image(block: &Value, at: usize) -> Result<MediaPart, RequestError> {
+    let source = block.get("source");
+    let text = |name: &str| source?.get(name)?.as_str().filter(|text| !text.is_empty());
+    let url = match text("type") {
+        Some("base64") => text("data").map(|data| {
+            // the default of SGLang's own endpoint
+            format!("data:{};base64,{data}", text("media_type").unwrap_or("image/png"))
+        }),
+        Some("url") => text("url").map(str::to_owned),
+        _ => None,
+    };
+    url.map(|url| MediaPart::image(at, &url, None)).ok_or_else(|| unsupported("image"))
+}
+
 fn unsupported(kind: &str) -> RequestError {
     RequestError::Unsupported(format!("a block of type {kind:?}"))
 }
@@ -254,4 +272,51 @@ fn kind(block: &Value) -> &str {
 
 fn text_of(block: &Value) -> Option<&str> {
     block.get("text").and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(content: &str) -> Result<Vec<Message>, RequestError> {
+        let mut messages = Vec::new();
+        let message = format!(r#"{{"role":"user","content":{content}}}"#);
+        append_message(&mut messages, Value::parse(message.as_bytes()).unwrap(), 0, &mut SkippedParts::new(false))?;
+        Ok(messages)
+    }
+
+    #[test]
+    fn images_become_parts_of_a_chat_in_their_places() {
+        let image =
+            |source: &str| format!(r#"{{"type":"image","source":{source},"cache_control":{{"type":"ephemeral"}}}}"#);
+        let data = image(r#"{"type":"base64","media_type":"image/x-unknown","data":"!"}"#);
+        let url = image(r#"{"type":"url","url":"https://host/a.png"}"#);
+        let result = format!(r#"{{"type":"tool_result","tool_use_id":"c","content":[{url}]}}"#);
+        let text = r#"{"type":"text","text":"t"}"#;
+        let messages = read(&format!("[{data},{text},{url},{result},{url}]")).unwrap();
+        // the engine decides whether an image is valid
+        let data = "data:image/x-unknown;base64,!";
+        let url = "https://host/a.png";
+        let expected: [(&str, &[&str], &[(usize, &str)]); 3] =
+            [("user", &["t"], &[(0, data), (1, url)]), ("tool", &[], &[(0, url)]), ("user", &[], &[(0, url)])];
+        assert_eq!(messages.len(), expected.len());
+        for (message, (role, texts, media)) in messages.iter().zip(expected) {
+            let media: Vec<MediaPart> = media.iter().map(|(at, url)| MediaPart::image(*at, url, None)).collect();
+            assert_eq!((&*message.role, &message.media), (role, &media));
+            assert_eq!(message.texts, texts);
+        }
+    }
+
+    #[test]
+    fn other_sources_and_documents_are_not_supported() {
+        for block in [
+            r#"{"type":"image","source":{"type":"file","file_id":"f"}}"#,
+            r#"{"type":"image","source":{"type":"base64","media_type":"image/png"}}"#,
+            r#"{"type":"image"}"#,
+            r#"{"type":"document","source":{"type":"url","url":"u"}}"#,
+            r#"{"type":"tool_result","tool_use_id":"c","content":[{"type":"document"}]}"#,
+        ] {
+            assert!(matches!(read(&format!("[{block}]")), Err(RequestError::Unsupported(_))), "{block}");
+        }
+    }
 }

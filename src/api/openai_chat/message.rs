@@ -1,7 +1,9 @@
 //! Decodes the messages of a chat request.
 
+use crate::api::body::invalid;
 use crate::chat::RequestError;
 use crate::chat::dumps;
+use crate::chat::media::MediaPart;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::json::Value;
 
@@ -20,32 +22,12 @@ fn parse_role(role: String) -> Result<String, String> {
     }
 }
 
-/// Why a message cannot be decoded.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum MessageError {
-    /// The message is invalid.
-    #[error("{0}")]
-    Invalid(String),
-    /// The content has a part of this type, which only the engine can render: an image or audio.
-    #[error("a part of type {0:?}")]
-    Unsupported(String),
-}
-
-impl From<MessageError> for RequestError {
-    fn from(error: MessageError) -> Self {
-        match error {
-            MessageError::Invalid(message) => Self::Invalid(message),
-            MessageError::Unsupported(kind) => Self::Unsupported(format!("a part of type {kind:?}")),
-        }
-    }
-}
-
 /// Decodes a message. `at` is its index in `messages`, for the error.
 ///
 /// # Errors
-/// [`MessageError`].
-pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> {
-    let invalid = |problem: &str| MessageError::Invalid(format!("messages[{at}]{problem}"));
+/// [`RequestError::Invalid`].
+pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> {
+    let invalid = |problem: &str| invalid(format!("messages[{at}]{problem}"));
     let Value::Object(mut members) = value else { return Err(invalid(" must be an object")) };
     // moved, not copied: a conversation may be long
     let mut take = |name: &str| {
@@ -62,7 +44,7 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> 
     let (tool_call_id, name, reasoning) = (text("tool_call_id")?, text("name")?, text("reasoning_content")?);
     // SGLang has no member `reasoning` and ignores it, so a value of another type is not an error
     let reasoning = reasoning.or_else(|| text("reasoning").ok().flatten());
-    let mut texts = Vec::new();
+    let (mut texts, mut media) = (Vec::new(), Vec::new());
     let content = take("content");
     let in_parts = matches!(content, Some(Value::Array(_)));
     match content {
@@ -74,7 +56,8 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> 
                 match (&part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
                     (Value::String(text), ..) => texts.push(text.clone()),
                     (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
-                    (_, Some(kind), _) if kind != "text" => return Err(MessageError::Unsupported(kind.to_owned())),
+                    // an image or audio
+                    (_, Some(kind), _) if kind != "text" => media.push(MediaPart { at: texts.len(), part }),
                     _ => return Err(invalid(".content has a part without a text")),
                 }
             }
@@ -89,7 +72,7 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> 
             .collect::<Result<_, _>>()?,
         Some(_) => return Err(invalid(".tool_calls must be a list")),
     };
-    Ok(Message { role, texts, in_parts, reasoning, calls, tool_call_id, name, turn_keys: Vec::new() })
+    Ok(Message { role, texts, in_parts, media, reasoning, calls, tool_call_id, name, turn_keys: Vec::new() })
 }
 
 /// Decodes a tool call of an assistant; `None` without `function.name`.

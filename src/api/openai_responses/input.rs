@@ -8,6 +8,7 @@ use super::items::{RAW_CUSTOM, is_raw_call};
 use super::tools::{ToolName, Tools, custom_arguments};
 use crate::api::body::invalid;
 use crate::api::skipped_parts::SkippedParts;
+use crate::chat::media::MediaPart;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::system_messages::fold_system_messages;
 use crate::chat::{RequestError, dumps};
@@ -166,7 +167,10 @@ impl InputReader<'_> {
 
     fn message(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
         let content = item.get("content");
-        let texts = self.texts(content, &format!("{place}.content"))?;
+        let (texts, media) = self.parts(content, &format!("{place}.content"))?;
+        if !media.is_empty() && text_of(item, "role") != Some("user") {
+            return Err(unsupported("input_image"));
+        }
         let role = match text_of(item, "role") {
             Some("assistant") => {
                 let is_list = matches!(content, Some(Value::Array(_)));
@@ -182,18 +186,26 @@ impl InputReader<'_> {
         self.end_reply();
         self.answered = None;
         if role == "user" || texts.iter().any(|text| !text.is_empty()) {
-            self.messages.push(Message::of_parts(role, texts));
+            self.messages.push(Message::with_media(role, texts, media));
         }
         Ok(())
     }
 
-    /// The texts of a string or of a list of parts.
+    /// The texts of a string or of a list of parts without images.
     fn texts(&mut self, content: Option<&Value>, place: &str) -> Result<Vec<String>, RequestError> {
+        match self.parts(content, place)? {
+            (texts, media) if media.is_empty() => Ok(texts),
+            _ => Err(unsupported("input_image")),
+        }
+    }
+
+    /// The texts and images of a string or of a list of parts.
+    fn parts(&mut self, content: Option<&Value>, place: &str) -> Result<(Vec<String>, Vec<MediaPart>), RequestError> {
         match content {
-            None | Some(Value::Null) => Ok(Vec::new()),
-            Some(Value::String(text)) => Ok(vec![text.clone()]),
+            None | Some(Value::Null) => Ok((Vec::new(), Vec::new())),
+            Some(Value::String(text)) => Ok((vec![text.clone()], Vec::new())),
             Some(Value::Array(parts)) => {
-                let mut texts = Vec::with_capacity(parts.len());
+                let (mut texts, mut media) = (Vec::with_capacity(parts.len()), Vec::new());
                 for (at, part) in parts.iter().enumerate() {
                     let text = text_of(part, "text").or_else(|| text_of(part, "refusal"));
                     match (kind(part), text) {
@@ -201,8 +213,9 @@ impl InputReader<'_> {
                         ("input_text" | "output_text" | "text" | "refusal" | "summary_text", Some(text)) => {
                             texts.push(text.to_owned());
                         }
-                        (kind @ ("input_image" | "input_file" | "input_audio" | "computer_screenshot"), _) => {
-                            return Err(RequestError::Unsupported(format!("a part of type {kind:?}")));
+                        ("input_image", _) => media.push(image(part, texts.len())?),
+                        (kind @ ("input_file" | "input_audio" | "computer_screenshot"), _) => {
+                            return Err(unsupported(kind));
                         }
                         ("input_text" | "output_text" | "text" | "refusal" | "summary_text", None) => {
                             return Err(invalid(format!("{place}[{at}].text must be a string")));
@@ -210,7 +223,7 @@ impl InputReader<'_> {
                         (kind, _) => self.skipped.add(kind)?,
                     }
                 }
-                Ok(texts)
+                Ok((texts, media))
             }
             Some(_) => Err(invalid(format!("{place} must be a string or a list of parts"))),
         }
@@ -255,11 +268,11 @@ impl InputReader<'_> {
 
     fn output(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
         self.end_reply();
-        let mut texts = match item.get("output") {
-            Some(output @ Value::Object(_)) => vec![dumps(output)],
-            output => self.texts(output, &format!("{place}.output"))?,
+        let (mut texts, media) = match item.get("output") {
+            Some(output @ Value::Object(_)) => (vec![dumps(output)], Vec::new()),
+            output => self.parts(output, &format!("{place}.output"))?,
         };
-        if texts.is_empty() {
+        if texts.is_empty() && media.is_empty() {
             texts.push(String::new());
         }
         let id = text_of(item, "call_id").or_else(|| {
@@ -267,7 +280,7 @@ impl InputReader<'_> {
             Some(self.shells.get(id).map_or(id, String::as_str))
         });
         let id = id.unwrap_or_default().to_owned();
-        self.messages.push(Message { tool_call_id: Some(id), ..Message::of_parts("tool", texts) });
+        self.messages.push(Message { tool_call_id: Some(id), ..Message::with_media("tool", texts, media) });
         Ok(())
     }
 
@@ -303,6 +316,18 @@ impl InputReader<'_> {
         message.turn_keys.extend(key);
         self.messages.push(message);
     }
+}
+
+/// Converts an image after `at` texts. An image in a file of OpenAI's servers is not supported.
+fn image(part: &Value, at: usize) -> Result<MediaPart, RequestError> {
+    let url = text_of(part, "image_url").filter(|url| !url.is_empty()).ok_or_else(|| unsupported("input_image"))?;
+    // chats have no other values
+    let detail = text_of(part, "detail").filter(|detail| matches!(*detail, "auto" | "low" | "high"));
+    Ok(MediaPart::image(at, url, detail))
+}
+
+fn unsupported(kind: &str) -> RequestError {
+    RequestError::Unsupported(format!("a part of type {kind:?}"))
 }
 
 /// The key of the turn that sampled an item.
