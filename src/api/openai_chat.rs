@@ -9,6 +9,7 @@ pub mod request;
 pub mod sglext;
 pub(crate) mod stream;
 mod tool_choice;
+pub(crate) mod translation;
 
 use std::sync::Arc;
 

@@ -15,12 +15,14 @@ use crate::tokenizer::Renderer;
 pub struct ForwardedChat {
     chat: Chat,
     renderer: Arc<Renderer>,
+    /// The conversation, if it has media.
+    conversation: Option<Arc<Conversation>>,
 }
 
 impl ForwardedChat {
     /// Describes the chat of a request. `session` is its session, if it exists.
     #[must_use]
-    pub fn of(request: &Conversation, model: &ChatModel, session: Option<&Session>) -> Self {
+    pub fn of(request: &Arc<Conversation>, model: &ChatModel, session: Option<&Session>) -> Self {
         let history = History::of(request);
         let detector = history.change_detector();
         // the engine renders all messages as text
@@ -39,7 +41,14 @@ impl ForwardedChat {
             stored: None,
             history_change,
         };
-        Self { chat, renderer: Arc::clone(&model.renderer) }
+        let conversation = request.first_media().map(|_| Arc::clone(request));
+        Self { chat, renderer: Arc::clone(&model.renderer), conversation }
+    }
+
+    /// Takes the conversation, which may be large. `None` if it has no media.
+    #[must_use]
+    pub fn take_conversation(&mut self) -> Option<Arc<Conversation>> {
+        self.conversation.take()
     }
 
     /// The chat that the turn records, now that the ids of its prompt are known.

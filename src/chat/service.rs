@@ -25,6 +25,9 @@ pub struct RequestSession<'a> {
     pub is_named: bool,
     /// The named session, if it exists.
     pub existing: Option<&'a Arc<Session>>,
+    /// Parts that only the engine can render are left out of the prompt, because the engine's own chat endpoint renders the conversation.
+    /// The prompt then shows only how the reply begins. Without this, a conversation with such parts is not supported.
+    pub omits_media: bool,
 }
 
 /// A prompt, and the chat that its turn records.
@@ -127,6 +130,10 @@ impl ChatService {
         conversation: &Arc<Conversation>,
         session: RequestSession<'_>,
     ) -> Result<ChatPrompt, RequestError> {
+        if session.omits_media {
+            let PreparedPrompt { ids, chat, .. } = PromptBuilder::without_session(model).prepare(conversation)?;
+            return Ok(ChatPrompt { ids, chat });
+        }
         check_media(conversation)?;
         let prepared = self.builder(model, session).prepare(conversation)?;
         self.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
@@ -170,7 +177,7 @@ impl ChatService {
 
     /// Describes a conversation that the engine's own endpoint renders. `None` without a model.
     #[must_use]
-    pub fn forwarded_chat(&self, conversation: &Conversation, session: Option<&Session>) -> Option<ForwardedChat> {
+    pub fn forwarded_chat(&self, conversation: &Arc<Conversation>, session: Option<&Session>) -> Option<ForwardedChat> {
         match &**self.chats.borrow() {
             Chats::Rendered(model) => Some(ForwardedChat::of(conversation, model, session)),
             Chats::Forwarded(_) => None,

@@ -1,5 +1,6 @@
 //! The answer to a generation: its head and its events, whatever their source.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -53,9 +54,40 @@ pub enum Events {
     },
     /// The events of an attempt that retries of the same call may read too.
     Shared(Reader),
+    /// Events that all come at the end of the generation.
+    Deferred(DeferredEvents),
     /// Events that a test provides.
     #[cfg(test)]
-    Scripted(std::collections::VecDeque<Arc<GenerationEvent>>),
+    Scripted(VecDeque<Arc<GenerationEvent>>),
+}
+
+/// Events that a future returns. Dropping them drops the future.
+pub struct DeferredEvents {
+    /// `None` once it has returned.
+    future: Option<Pin<Box<dyn Future<Output = Vec<Arc<GenerationEvent>>> + Send>>>,
+    events: VecDeque<Arc<GenerationEvent>>,
+}
+
+impl DeferredEvents {
+    /// The events that `future` returns.
+    #[must_use]
+    pub fn new(future: impl Future<Output = Vec<Arc<GenerationEvent>>> + Send + 'static) -> Self {
+        Self { future: Some(Box::pin(future)), events: VecDeque::new() }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
+        if let Some(future) = &mut self.future {
+            self.events.extend(ready!(future.as_mut().poll(cx)));
+            self.future = None;
+        }
+        Poll::Ready(self.events.pop_front())
+    }
+}
+
+impl std::fmt::Debug for DeferredEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeferredEvents").field("events", &self.events).finish_non_exhaustive()
+    }
 }
 
 /// Why a reply could not be buffered.
@@ -120,6 +152,7 @@ impl Events {
                 }
             },
             Self::Shared(reader) => reader.poll_next(cx),
+            Self::Deferred(deferred) => deferred.poll_next(cx).map(|event| event.map(Ok)),
             #[cfg(test)]
             Self::Scripted(events) => Poll::Ready(events.pop_front().map(Ok)),
         }
@@ -164,7 +197,7 @@ impl Events {
         match self {
             Self::Whole { event, .. } => event.take(),
             Self::Shared(reader) => reader.take_whole(),
-            Self::Stream(_) | Self::Unparsed { .. } => None,
+            Self::Stream(_) | Self::Unparsed { .. } | Self::Deferred(_) => None,
             #[cfg(test)]
             Self::Scripted(_) => None,
         }
@@ -176,13 +209,19 @@ impl Events {
         matches!(self, Self::Shared(_))
     }
 
+    /// Whether all events come at the end of the generation.
+    #[must_use]
+    pub fn are_deferred(&self) -> bool {
+        matches!(self, Self::Deferred(_))
+    }
+
     /// Statistics of the reply so far.
     #[must_use]
     pub fn observed(&self) -> Option<ReplyStats> {
         match self {
             Self::Stream(stream) => Some(*stream.observed()),
             Self::Whole { observed, .. } => *observed,
-            Self::Unparsed { .. } => None,
+            Self::Unparsed { .. } | Self::Deferred(_) => None,
             Self::Shared(reader) => reader.observed(),
             #[cfg(test)]
             Self::Scripted(_) => None,
@@ -194,6 +233,7 @@ impl Events {
     pub fn is_end_stream(&self) -> bool {
         match self {
             Self::Stream(_) => false,
+            Self::Deferred(deferred) => deferred.future.is_none() && deferred.events.is_empty(),
             Self::Whole { event, .. } => event.is_none(),
             Self::Unparsed { body, .. } => body.is_end_stream(),
             Self::Shared(reader) => reader.is_end_stream(),
@@ -208,7 +248,7 @@ impl Events {
         match self {
             Self::Unparsed { body, .. } => body.size_hint(),
             Self::Shared(reader) => reader.size_hint(),
-            Self::Stream(_) | Self::Whole { .. } => SizeHint::default(),
+            Self::Stream(_) | Self::Whole { .. } | Self::Deferred(_) => SizeHint::default(),
             #[cfg(test)]
             Self::Scripted(_) => SizeHint::default(),
         }

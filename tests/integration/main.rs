@@ -34,6 +34,7 @@ mod grpc;
 mod guard;
 mod head_method;
 mod heads;
+mod images;
 mod information_routes;
 mod jax;
 mod kernels;

@@ -74,3 +74,8 @@ fn parse(stream: &str) -> Vec<Value> {
     };
     stream.split_terminator("\n\n").map(event).collect()
 }
+
+/// Builds the message from the text of a stream.
+pub(super) fn accumulate(stream: &str) -> Value {
+    streams::accumulate(&parse(stream))
+}

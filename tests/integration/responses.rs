@@ -97,3 +97,8 @@ fn types(events: &[Value]) -> Vec<String> {
     types.dedup();
     types
 }
+
+/// Builds the response from the text of a stream.
+pub(super) fn accumulate(stream: &str) -> Value {
+    streams::accumulate(&parse(stream))
+}

@@ -2,6 +2,7 @@
 
 mod passthrough;
 mod reply;
+mod translated;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::long_work::{BodyLength, on_body, on_thread};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::api_call::passthrough::pass_through;
+use crate::serve::data::api_call::translated::TranslatedCall;
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
@@ -79,6 +81,7 @@ pub(crate) async fn serve(
                 identity: None,
                 labels: None,
                 forwarded_chat: None,
+                translated: None,
             };
             answer(state, call, record).await
         }
@@ -100,6 +103,8 @@ pub(super) struct ApiCall {
     labels: Option<Arc<Labels>>,
     /// The chat to record with the turn if the engine's own endpoint serves it.
     pub(super) forwarded_chat: Option<ForwardedChat>,
+    /// The call as a chat of the engine's own endpoint, if only that endpoint can serve it and report its tokens.
+    translated: Option<TranslatedCall>,
 }
 
 async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
@@ -107,7 +112,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
         // forwarded without decoding
         return pass_through(state, call, record).await;
     }
-    let (prepared, call) = prepare(state, call).await?;
+    let (prepared, mut call) = prepare(state, call).await?;
     match prepared {
         Ok(PreparedCall::Reply(LocalReply { encoded, stored })) => {
             state.generator.context.log_wait.wait(vec![stored]).await;
@@ -134,6 +139,10 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
         }
         Err(RequestError::Unsupported(reason)) => {
+            if let Some(translated) = call.translated.take() {
+                tracing::debug!(%reason, endpoint = call.route.endpoint, "sending a call to the engine's chat endpoint");
+                return translated::serve(state, call, translated, record).await;
+            }
             tracing::debug!(%reason, endpoint = call.route.endpoint, "forwarding a call to the engine's own endpoint");
             pass_through(state, call, record).await
         }
@@ -181,10 +190,12 @@ async fn prepare(
     let make = move || {
         let prepared = catch_panic(&own, || {
             let is_named = call.session_name().is_some();
-            if let Some(reply) = decoded.reply(RequestSession { is_named, existing: session.as_ref() }) {
+            if let Some(reply) =
+                decoded.reply(RequestSession { is_named, existing: session.as_ref(), omits_media: false })
+            {
                 return reply.map(PreparedCall::Reply);
             }
-            let generation = match generation(&mut call, &*decoded, session.as_ref()) {
+            let generation = match generation(&own, &mut call, &*decoded, session.as_ref()) {
                 Ok(generation) => generation,
                 Err(error) => return decoded.failed_stream(&error).map(PreparedCall::Events).ok_or(error),
             };
@@ -200,16 +211,19 @@ async fn prepare(
     made.map_err(|error| Error::Internal { message: error.to_string() })
 }
 
-/// Builds the generation of a request. If the engine's own endpoint must serve it, sets the chat that the turn records.
+/// Builds the generation of a request. If the engine must render it, sets the chat that the turn records, and the request for the engine's
+/// chat endpoint.
 fn generation(
+    state: &ProxyState,
     call: &mut ApiCall,
     decoded: &dyn ApiRequest,
     session: Option<&Arc<Session>>,
 ) -> Result<ApiGeneration, RequestError> {
     let is_named = call.session_name().is_some();
-    let generation = decoded.generation(RequestSession { is_named, existing: session });
+    let generation = decoded.generation(RequestSession { is_named, existing: session, omits_media: false });
     if is_named && matches!(generation, Err(RequestError::Unsupported(_))) {
         call.forwarded_chat = decoded.forwarded_chat(session.map(|session| &**session));
+        call.translated = TranslatedCall::of(state, call, decoded);
     }
     generation
 }

@@ -9,7 +9,7 @@ use super::super::support::client::{Connection, post};
 use super::{PATH, call, events, function, message, parse, request, start, types};
 
 /// Builds the response from its events, as the SDKs do. Checks the order and the ids of the events.
-fn accumulate(events: &[Value]) -> Value {
+pub(super) fn accumulate(events: &[Value]) -> Value {
     let (first, last) = (&events[0], &events[events.len() - 1]);
     assert_eq!((&first["type"], &first["response"]["output"]), (&json!("response.created"), &json!([])));
     let mut output: Vec<Value> = Vec::new();

@@ -1,12 +1,12 @@
 //! Forwards calls to the engine's own endpoint unchanged. If the engine reports the token ids of a chat, they are recorded.
 
-mod recorder;
+pub(super) mod recorder;
 mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use http::{HeaderValue, Response, StatusCode, header, response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response};
 
 use crate::api::openai_chat::sglext::{EngineIds, Remainder};
 use crate::engine::client::{self, Reply, ReplyBody};
@@ -73,12 +73,8 @@ pub(super) async fn pass_through(
         uncaptured.answered(reply.status());
         return Ok(forwarded(state, reply).map(|body| body.with_unnamed(unnamed)));
     };
-    session_limits::check(&state.config.sessions, &state.sessions, &identity.session, 1)?;
     let name = HeaderValue::try_from(&*identity.session);
-    let mut turns = crate::session::Call::new(Arc::clone(&state.sessions), identity.session);
-    if is_last(&head.headers) {
-        turns.mark_last();
-    }
+    let turns = begin_turns(state, &head.headers, identity.session)?;
     let mut headers = upstream_headers(head.headers);
     // the reply is parsed, so it must not be compressed
     headers.remove(header::ACCEPT_ENCODING);
@@ -96,6 +92,23 @@ pub(super) async fn pass_through(
         reply.headers_mut().insert(SESSION, name);
     }
     Ok(reply)
+}
+
+/// Begins the turns of a call. `headers` are the client's.
+///
+/// # Errors
+/// When the session has reached a limit.
+pub(super) fn begin_turns(
+    state: &ProxyState,
+    headers: &HeaderMap,
+    session: Arc<str>,
+) -> Result<crate::session::Call, Error> {
+    session_limits::check(&state.config.sessions, &state.sessions, &session, 1)?;
+    let mut turns = crate::session::Call::new(Arc::clone(&state.sessions), session);
+    if is_last(headers) {
+        turns.mark_last();
+    }
+    Ok(turns)
 }
 
 /// Forwards a reply and records its turns.

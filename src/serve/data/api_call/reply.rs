@@ -91,8 +91,12 @@ impl From<Error> for ReplyFailure {
     }
 }
 
+/// The time after which a stream begins whose events all come at the end of the generation. Errors that the engine replies earlier keep their
+/// status.
+const DEFERRED_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The bytes of an engine's error that are read.
-const LARGEST_ERROR: u64 = 1 << 20;
+pub(super) const LARGEST_ERROR: u64 = 1 << 20;
 
 async fn start(
     state: &ProxyState,
@@ -112,6 +116,7 @@ async fn start(
     let limit = state.config.limits.max_reply_bytes;
     let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
     let timeout = match encoder.encoder.first_event_timeout() {
+        _ if events.are_deferred() => Some(DEFERRED_TIMEOUT),
         None if !state.config.chat.sse_keepalive.is_zero() => Some(Duration::ZERO),
         timeout => timeout,
     };

@@ -14,7 +14,7 @@ use crate::session::{Call, Labels, ReportedVersions};
 
 /// Records one reply. If it cannot, the generation counts as uncaptured.
 #[derive(Debug)]
-pub(super) struct PassthroughRecorder {
+pub(in crate::serve::data::api_call) struct PassthroughRecorder {
     pub(super) state: Arc<ProxyState>,
     pub(super) request: PassthroughRequest,
     forwarded_chat: Option<ForwardedChat>,
@@ -26,7 +26,7 @@ pub(super) struct PassthroughRecorder {
 
 impl PassthroughRecorder {
     /// Creates a recorder before the request is sent.
-    pub(super) fn new(
+    pub(in crate::serve::data::api_call) fn new(
         state: &Arc<ProxyState>,
         (request, forwarded_chat, labels): (PassthroughRequest, Option<ForwardedChat>, Option<Arc<Labels>>),
         call: Call,
@@ -50,18 +50,18 @@ impl PassthroughRecorder {
     }
 
     /// Does not record a reply, such as an error or a compressed one.
-    pub(super) fn skip(self, status: http::StatusCode) {
+    pub(in crate::serve::data::api_call) fn skip(self, status: http::StatusCode) {
         self.uncaptured.answered(status);
     }
 
     /// Records the time of the first bytes of a stream.
-    pub(super) fn record_first_bytes(&mut self) {
+    pub(in crate::serve::data::api_call) fn record_first_bytes(&mut self) {
         self.first_ms.get_or_insert_with(|| self.recorder.elapsed_ms());
     }
 
     /// Records a turn for each choice if the engine reported the ids of all choices. The acks resolve when the turns are on disk. A panic
     /// loses the turns, never the reply.
-    pub(super) fn record(self, engine_ids: EngineIds) -> Vec<Ack> {
+    pub(in crate::serve::data::api_call) fn record(self, engine_ids: EngineIds) -> Vec<Ack> {
         let state = Arc::clone(&self.state);
         let recorded = catch_unwind(AssertUnwindSafe(|| self.commit(engine_ids)));
         recorded.unwrap_or_else(|_| {

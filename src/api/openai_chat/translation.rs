@@ -1,0 +1,369 @@
+//! Translates a request of another API to a chat of the engine's own endpoint, and the reply to a reply of /generate.
+//!
+//! The engine renders what tokentap cannot render, such as images. The other members of the chat come from the /generate request that the API
+//! builds for the conversation without these parts, so that no API needs code for this.
+
+use serde::Serialize;
+
+use super::sglext::EngineIds;
+use crate::api::generate_request::MemberWriter;
+use crate::api::openai::{FIELDS, FieldTarget, id_list};
+use crate::api::to_json;
+use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::{Conversation, quoted};
+use crate::engine::probe::Capabilities;
+use crate::engine::request::GenerateRequest;
+use crate::json::{Cursor, Object, Value};
+
+/// Top-level members of a /generate request that a chat does not need: the engine's endpoint sets them, or tokentap reads them only.
+const OMITTED: &[&str] = &[
+    "input_ids",
+    "sampling_params",
+    "stream",
+    "return_logprob",
+    "require_reasoning",
+    "reasoning",
+    "session_id",
+    "_proxy_session_id",
+    "return_entropy",
+    "entropy_options",
+];
+
+/// A chat request that asks for a reply that does not stream, with its token ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TranslatedChat {
+    /// The body.
+    pub(crate) body: Vec<u8>,
+    /// The sampling parameters under their names in `sampling_params`, as a JSON object.
+    pub(crate) sampling: Box<str>,
+}
+
+impl TranslatedChat {
+    /// Translates a conversation. `request` is the /generate request of the conversation without its media. `None` if `request` has a member
+    /// that chats do not have.
+    #[must_use]
+    pub(crate) fn of(conversation: &Conversation, request: &GenerateRequest, engine: &Capabilities) -> Option<Self> {
+        let sampling = Object::parse(request.object.get(&request.bytes, "sampling_params")?).ok()?;
+        let sampling_bytes = &request.bytes[request.object.value_span(&request.bytes, "sampling_params")?];
+        let mut body = b"{".to_vec();
+        let mut members = MemberWriter::new(&mut body);
+        members.put("model", quoted(&engine.model).as_bytes());
+        let messages: Vec<ChatMessage<'_>> = conversation.messages.iter().map(ChatMessage::of).collect();
+        members.put("messages", to_json(&messages).as_bytes());
+        if let Some(tools) = conversation.tools.as_ref().filter(|_| conversation.parses_tool_calls()) {
+            members.put("tools", to_json(tools).as_bytes());
+        }
+        if !conversation.template_variables.is_empty() {
+            let variables = Value::Object(conversation.template_variables.clone());
+            members.put("chat_template_kwargs", to_json(&variables).as_bytes());
+        }
+        if conversation.continues_last {
+            members.put("continue_final_message", b"true");
+        }
+        for name in ["return_input_ids_in_sglext", "return_output_ids_in_sglext"] {
+            members.put(name, b"true");
+        }
+        let mut recorded = b"{".to_vec();
+        let mut recorded_members = MemberWriter::new(&mut recorded);
+        for member in &sampling.members {
+            let name = sampling.key(sampling_bytes, member).decode();
+            let value = &sampling_bytes[member.value.clone()];
+            match &*name {
+                // the media take room too, and without a limit the engine uses the rest of the context
+                "max_new_tokens" if fills_context(value, request, engine) => continue,
+                "max_new_tokens" => members.put("max_completion_tokens", value),
+                "skip_special_tokens" => members.put("skip_special_tokens", value),
+                "json_schema" => {
+                    let schema = Cursor::new(value).string().ok()?.decode().into_owned();
+                    let format = format!(
+                        "{{\"type\":\"json_schema\",\"json_schema\":{{\"name\":\"reply\",\"schema\":{schema}}}}}"
+                    );
+                    members.put("response_format", format.as_bytes());
+                }
+                name => members.put(field(|target| matches!(target, FieldTarget::Sampling(to) if to == name))?, value),
+            }
+            recorded_members.put(&name, value);
+        }
+        for member in &request.object.members {
+            let name = request.object.key(&request.bytes, member).decode();
+            if !OMITTED.contains(&&*name) {
+                let value = &request.bytes[member.value.clone()];
+                members.put(field(|target| matches!(target, FieldTarget::Top(to) if to == name))?, value);
+            }
+        }
+        body.push(b'}');
+        recorded.push(b'}');
+        Some(Self { body, sampling: String::from_utf8(recorded).ok()?.into() })
+    }
+}
+
+/// The field of chats with this target.
+fn field(is_target: impl Fn(FieldTarget) -> bool) -> Option<&'static str> {
+    FIELDS.iter().find(|(_, target)| is_target(*target)).map(|(name, _)| *name)
+}
+
+/// Whether a reply of `limit` tokens, which is JSON text, would fill the context after the prompt without its media.
+fn fills_context(limit: &[u8], request: &GenerateRequest, engine: &Capabilities) -> bool {
+    let limit: Option<u64> = std::str::from_utf8(limit).ok().and_then(|limit| limit.parse().ok());
+    let prompt = request.ids.written.as_ref().map_or(0, |ids| ids.len() as u64);
+    match (limit, engine.context_length) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(limit), Some(context)) => {
+            prompt.saturating_add(limit).saturating_add(engine.reserved_tokens()) >= context
+        }
+    }
+}
+
+/// The reply of /generate with the ids of the first choice of a chat. `None` if the engine did not report them.
+#[must_use]
+pub(crate) fn generate_reply(chat: &[u8], engine_ids: &EngineIds) -> Option<Vec<u8>> {
+    let (prompt, ids) = (engine_ids.prompt.as_ref()?, engine_ids.responses.as_ref()?.first()?);
+    let object = Object::parse(chat).ok()?;
+    let member = |name: &str| object.get(chat, name).and_then(|value| Value::parse(value).ok());
+    let choices = member("choices");
+    let matched = choices.as_ref().and_then(|choices| choices.as_array()?.first()?.get("matched_stop"));
+    let usage = member("usage").unwrap_or_default();
+    let reasoning = usage.get("reasoning_tokens");
+    let cached = usage.get("prompt_tokens_details").and_then(|details| details.get("cached_tokens"));
+    let mut meta = format!(
+        "\"id\":{},\"finish_reason\":{{\"type\":{},\"matched\":{}}},\"prompt_tokens\":{},\"completion_tokens\":{}",
+        quoted(engine_ids.rid.as_deref().unwrap_or_default()),
+        quoted(engine_ids.finishes.get(&0).map_or("stop", |kind| kind)),
+        to_json(&matched),
+        prompt.len(),
+        ids.len(),
+    );
+    for (name, value) in [("cached_tokens", cached), ("reasoning_tokens", reasoning)] {
+        if let Some(value @ Value::Number(_)) = value {
+            meta.push_str(&format!(",\"{name}\":{}", to_json(value)));
+        }
+    }
+    Some(format!("{{\"text\":\"\",\"output_ids\":{},\"meta_info\":{{{meta}}}}}", id_list(ids)).into_bytes())
+}
+
+/// A message of a chat request.
+#[derive(Serialize)]
+struct ChatMessage<'a> {
+    role: &'a str,
+    content: ChatContent<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ChatCall<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ChatContent<'a> {
+    Missing(()),
+    Text(&'a str),
+    Parts(Vec<ChatPart<'a>>),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ChatPart<'a> {
+    Text {
+        #[serde(rename = "type")]
+        kind: &'static str,
+        text: &'a str,
+    },
+    Media(&'a Value),
+}
+
+#[derive(Serialize)]
+struct ChatCall<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: ChatFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct ChatFunction<'a> {
+    name: &'a str,
+    arguments: String,
+}
+
+impl<'a> ChatMessage<'a> {
+    fn of(message: &'a Message) -> Self {
+        let content = match &message.texts[..] {
+            [] if message.media.is_empty() && message.is_assistant() => ChatContent::Missing(()),
+            [] if message.media.is_empty() => ChatContent::Text(""),
+            [text] if message.media.is_empty() && !message.in_parts => ChatContent::Text(text),
+            texts => ChatContent::Parts(parts(texts, message)),
+        };
+        Self {
+            role: &message.role,
+            content,
+            reasoning_content: message.reasoning.as_deref(),
+            tool_calls: message.calls.iter().map(ChatCall::of).collect(),
+            tool_call_id: message.tool_call_id.as_deref(),
+            name: message.name.as_deref(),
+        }
+    }
+}
+
+/// The texts and media of a message in their order.
+fn parts<'a>(texts: &'a [String], message: &'a Message) -> Vec<ChatPart<'a>> {
+    let mut media = message.media.iter().peekable();
+    let mut parts = Vec::with_capacity(texts.len() + message.media.len());
+    for (at, text) in texts.iter().enumerate() {
+        while let Some(media) = media.next_if(|media| media.at <= at) {
+            parts.push(ChatPart::Media(&media.part));
+        }
+        parts.push(ChatPart::Text { kind: "text", text });
+    }
+    parts.extend(media.map(|media| ChatPart::Media(&media.part)));
+    parts
+}
+
+impl<'a> ChatCall<'a> {
+    fn of(call: &'a MessageToolCall) -> Self {
+        let text = call.arguments.trim();
+        // the engine parses the arguments: those that are not an object become a string, as in tokentap's own prompts
+        let arguments = match Value::parse(text.as_bytes()) {
+            Ok(Value::Object(_)) => text.to_owned(),
+            _ if text.is_empty() => "{}".to_owned(),
+            _ => quoted(&call.arguments),
+        };
+        Self { id: call.id.as_deref(), kind: "function", function: ChatFunction { name: &call.name, arguments } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::chat::media::MediaPart;
+    use crate::chat::tool_choice::ToolChoice;
+
+    /// A conversation of a call whose result is an image between two texts.
+    fn conversation() -> Conversation {
+        let call = |arguments: &str| MessageToolCall {
+            id: Some("c".to_owned()),
+            name: "f".to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        let reply = Message {
+            calls: vec![call("{\"a\": 1}"), call("no"), call("")],
+            reasoning: Some("hm".to_owned()),
+            ..Message::of_parts("assistant", Vec::new())
+        };
+        let image = MediaPart::image(1, "data:image/png;base64,AA", Some("low"));
+        let result = Message::with_media("tool", vec!["a".to_owned(), "b".to_owned()], vec![image]);
+        Conversation {
+            messages: vec![
+                Message::of("user", "u".to_owned()),
+                reply,
+                Message { tool_call_id: Some("c".to_owned()), ..result },
+            ],
+            tools: Some(vec![Value::parse(br#"{"type":"function","function":{"name":"f"}}"#).unwrap()]),
+            tool_choice: ToolChoice::Auto,
+            template_variables: vec![("thinking".to_owned(), Value::Bool(true))],
+            continues_last: false,
+            prompt_ids: None,
+            separates_reasoning: true,
+            has_reasoning_items: true,
+            skips_special_tokens: true,
+            keeps_stop: false,
+        }
+    }
+
+    fn translate(request: &str) -> Option<(serde_json::Value, serde_json::Value)> {
+        let request =
+            GenerateRequest::parse_with_ids(Bytes::copy_from_slice(request.as_bytes()), Arc::new([1, 2]), 13..18);
+        let engine = Capabilities { context_length: Some(100), ..Capabilities::unknown(None) };
+        let chat = TranslatedChat::of(&conversation(), &request.unwrap(), &engine)?;
+        Some((serde_json::from_slice(&chat.body).unwrap(), serde_json::from_str(&chat.sampling).unwrap()))
+    }
+
+    #[test]
+    fn chat_has_the_conversation_and_the_sampling_parameters() {
+        let (body, sampling) = translate(
+            r#"{"input_ids":[1,2],"sampling_params":{"max_new_tokens":20,"temperature":0.5,"sampling_seed":7,"stop":["x"],"json_schema":"{\"type\":\"object\"}"},"stream":true,"return_logprob":true,"require_reasoning":true,"lora_path":"l"}"#,
+        )
+        .unwrap();
+        let call = |arguments: &str| serde_json::json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let text = |text: &str| serde_json::json!({"type": "text", "text": text});
+        assert_eq!(
+            body,
+            serde_json::json!({
+                "model": "unknown",
+                "messages": [
+                    {"role": "user", "content": "u"},
+                    {"role": "assistant", "content": null, "reasoning_content": "hm",
+                     "tool_calls": [call("{\"a\": 1}"), call("\"no\""), call("{}")]},
+                    {"role": "tool", "tool_call_id": "c", "content": [
+                        text("a"),
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
+                        text("b"),
+                    ]},
+                ],
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+                "chat_template_kwargs": {"thinking": true},
+                "return_input_ids_in_sglext": true,
+                "return_output_ids_in_sglext": true,
+                "max_completion_tokens": 20,
+                "temperature": 0.5,
+                "seed": 7,
+                "stop": ["x"],
+                "response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": {"type": "object"}}},
+                "lora_path": "l",
+            })
+        );
+        assert_eq!((&sampling["sampling_seed"], &sampling["max_new_tokens"]), (&7.into(), &20.into()));
+    }
+
+    #[test]
+    fn limit_that_fills_the_context_is_left_to_the_engine() {
+        for (limit, expected) in
+            [("91", serde_json::json!(91)), ("92", serde_json::Value::Null), ("null", serde_json::Value::Null)]
+        {
+            let request = format!(r#"{{"input_ids":[1,2],"sampling_params":{{"max_new_tokens":{limit}}}}}"#);
+            let (body, sampling) = translate(&request).unwrap();
+            assert_eq!(
+                (&body["max_completion_tokens"], &sampling["max_new_tokens"]),
+                (&expected, &expected),
+                "{limit}"
+            );
+        }
+    }
+
+    #[test]
+    fn member_that_chats_do_not_have_is_not_translated() {
+        assert_eq!(translate(r#"{"input_ids":[1,2],"sampling_params":{},"top_logprobs_num":3}"#), None);
+        assert_eq!(translate(r#"{"input_ids":[1,2],"sampling_params":{"unknown":3}}"#), None);
+    }
+
+    #[test]
+    fn reply_of_generate_has_the_ids_and_the_counts_of_the_chat() {
+        let chat = br#"{"id":"r","choices":[{"index":0,"finish_reason":"tool_calls","matched_stop":"x"}],
+            "usage":{"prompt_tokens":2,"reasoning_tokens":1,"prompt_tokens_details":{"cached_tokens":2}}}"#;
+        let ids = EngineIds {
+            rid: Some("r".into()),
+            prompt: Some(vec![1, 2]),
+            responses: Some(vec![vec![3, 4, 5]]),
+            finishes: [(0, "stop".into())].into(),
+            ..EngineIds::default()
+        };
+        let reply: serde_json::Value = serde_json::from_slice(&generate_reply(chat, &ids).unwrap()).unwrap();
+        assert_eq!(
+            reply,
+            serde_json::json!({"text": "", "output_ids": [3, 4, 5], "meta_info": {
+                "id": "r", "finish_reason": {"type": "stop", "matched": "x"}, "prompt_tokens": 2, "completion_tokens": 3,
+                "cached_tokens": 2, "reasoning_tokens": 1,
+            }})
+        );
+        assert_eq!(generate_reply(chat, &EngineIds { responses: None, ..ids }), None);
+    }
+}
