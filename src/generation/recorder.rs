@@ -92,6 +92,8 @@ pub struct ForwardedSequence {
     pub rid: Option<Box<str>>,
     /// The finish reason.
     pub finish: Option<Box<str>>,
+    /// Cached tokens of the prompt.
+    pub cached_tokens: Option<u64>,
     /// The weight versions that the engine reported.
     pub reported: ReportedVersions,
 }
@@ -191,11 +193,11 @@ impl Recorder {
 
     /// Records a sequence of a reply that is forwarded unchanged. It is not trained.
     pub fn record_forwarded(&mut self, sequence: ForwardedSequence, first_ms: Option<u64>) {
-        let ForwardedSequence { index, prompt, ids, rid, finish, reported } = sequence;
+        let ForwardedSequence { index, prompt, ids, rid, finish, cached_tokens, reported } = sequence;
         self.turns.resize_with(self.turns.len().max(index + 1), TurnBuilder::default);
         self.observe(&reported);
         let turn = TurnBuilder { ids, rid, first_ms, ..TurnBuilder::default() };
-        let about = TurnMetadata { finish, fault: Some(Fault::Forwarded), ..TurnMetadata::default() };
+        let about = TurnMetadata { finish, fault: Some(Fault::Forwarded), cached_tokens, ..TurnMetadata::default() };
         self.commit(turn, (index, 0), Some(prompt), reported, about);
     }
 

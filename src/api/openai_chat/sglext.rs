@@ -25,6 +25,8 @@ pub(crate) struct EngineIds {
     pub responses: Option<Vec<Vec<u32>>>,
     /// By choice: `finish_reason.type`, as /generate reports it.
     pub finishes: BTreeMap<usize, Box<str>>,
+    /// `usage.prompt_tokens_details.cached_tokens`.
+    pub cached_tokens: Option<u64>,
     /// `weight_version`.
     pub label: Option<Box<str>>,
     /// `weight_versions` of the first choice: the label, the first token, and the token after the last.
@@ -78,6 +80,9 @@ impl EngineIds {
         if let Some(metadata) = object.get(text, "metadata") {
             self.read_metadata(&Value::parse(metadata)?);
         }
+        if let Some(usage) = object.get(text, "usage").filter(|usage| usage.first() == Some(&b'{')) {
+            self.read_usage(&Value::parse(usage)?);
+        }
         let Some(at) = object.value_span(text, "sglext").filter(|at| text[at.start] == b'{') else {
             return Ok(Remainder::Same);
         };
@@ -125,6 +130,14 @@ impl EngineIds {
             cursor.take(b',');
         }
         Ok(())
+    }
+
+    /// Records the number of cached tokens.
+    fn read_usage(&mut self, usage: &Value) {
+        let cached = usage.get("prompt_tokens_details").and_then(|details| details.get("cached_tokens"));
+        if let Some(Value::Number(cached)) = cached {
+            self.cached_tokens = cached.parse().ok();
+        }
     }
 
     /// Records the weight versions.
@@ -178,7 +191,7 @@ mod tests {
     #[test]
     fn ids_finish_reasons_and_weight_versions_are_parsed() {
         let text = r#"{"id":"r\u0031","choices":[{"index":1,"finish_reason":"tool_calls"},{"index":0,"finish_reason":"length"},
-            {"index":2,"finish_reason":null}],"metadata":{"weight_version":"b","weight_versions":[{"version":"a","start":0,"end":1},
+            {"index":2,"finish_reason":null}],"usage":{"prompt_tokens_details":{"cached_tokens":1}},"metadata":{"weight_version":"b","weight_versions":[{"version":"a","start":0,"end":1},
             {"version":"b","start":1,"end":2}]},"sglext":{"input_ids":[1,2],"output_ids":[[3,4],[5],[]]}}"#;
         let (remainder, engine_ids) = read(text, NONE);
         assert!(matches!(remainder, Ok(Remainder::Changed(_))));
@@ -187,6 +200,7 @@ mod tests {
             prompt: Some(vec![1, 2]),
             responses: Some(vec![vec![3, 4], vec![5], vec![]]),
             finishes: BTreeMap::from([(0, "length".into()), (1, "stop".into())]),
+            cached_tokens: Some(1),
             label: Some("b".into()),
             spans: vec![("a".into(), 0, 1), ("b".into(), 1, 2)],
         };

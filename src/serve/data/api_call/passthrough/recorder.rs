@@ -71,8 +71,15 @@ impl PassthroughRecorder {
     }
 
     fn commit(mut self, engine_ids: EngineIds) -> Vec<Ack> {
-        let EngineIds { rid, prompt: Some(prompt), responses: Some(responses), mut finishes, label, mut spans } =
-            engine_ids
+        let EngineIds {
+            rid,
+            prompt: Some(prompt),
+            responses: Some(responses),
+            mut finishes,
+            cached_tokens,
+            label,
+            mut spans,
+        } = engine_ids
         else {
             return Vec::new();
         };
@@ -86,6 +93,8 @@ impl PassthroughRecorder {
                 ids,
                 rid: rid.clone(),
                 finish: finishes.remove(&index),
+                // the prompt is counted once
+                cached_tokens: cached_tokens.filter(|_| index == 0),
                 // the spans belong to the first choice
                 reported: ReportedVersions { label: label.clone(), spans: std::mem::take(&mut spans) },
             };
