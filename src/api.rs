@@ -113,7 +113,7 @@ pub trait ApiRequest: Debug + Send + Sync {
     }
 
     /// Describes the chat that a turn records if the engine's own endpoint serves the request.
-    fn forwarded_chat(&self, _session: Option<&Session>) -> Option<ForwardedChat> {
+    fn forwarded_chat(&self, _session: RequestSession<'_>) -> Option<ForwardedChat> {
         None
     }
 }

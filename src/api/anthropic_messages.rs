@@ -169,7 +169,7 @@ impl ApiRequest for DecodedMessages {
         Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
     }
 
-    fn forwarded_chat(&self, session: Option<&Session>) -> Option<ForwardedChat> {
+    fn forwarded_chat(&self, session: RequestSession<'_>) -> Option<ForwardedChat> {
         self.api.chats.forwarded_chat(&self.request.conversation, session)
     }
 }

@@ -140,7 +140,7 @@ impl ApiRequest for DecodedChat {
         Ok(ApiGeneration { request, chat: Some(Box::new(recorded)), encoder })
     }
 
-    fn forwarded_chat(&self, session: Option<&Session>) -> Option<ForwardedChat> {
+    fn forwarded_chat(&self, session: RequestSession<'_>) -> Option<ForwardedChat> {
         self.api.chats.forwarded_chat(&self.chat.conversation, session)
     }
 }

@@ -197,8 +197,9 @@ impl ApiRequest for DecodedResponses {
         Some(events)
     }
 
-    fn forwarded_chat(&self, session: Option<&Session>) -> Option<ForwardedChat> {
-        self.api.chats.forwarded_chat(&self.request.conversation, session)
+    fn forwarded_chat(&self, session: RequestSession<'_>) -> Option<ForwardedChat> {
+        let request = self.with_history(session).ok()?;
+        self.api.chats.forwarded_chat(&request.conversation, session)
     }
 }
 

@@ -7,7 +7,7 @@ use super::history::History;
 use super::history_change::AssistantMessages;
 use super::model::ChatModel;
 use super::prompt::is_opened;
-use crate::session::{Chat, Session};
+use crate::session::{Chat, Session, StoredRequest};
 use crate::tokenizer::Renderer;
 
 /// The chat of a request that the engine's own endpoint serves. The token ids of its prompt are not known yet.
@@ -49,6 +49,11 @@ impl ForwardedChat {
     #[must_use]
     pub fn take_conversation(&mut self) -> Option<Arc<Conversation>> {
         self.conversation.take()
+    }
+
+    /// Stores the request of the response with the turn.
+    pub fn set_stored(&mut self, stored: Option<Box<StoredRequest>>) {
+        self.chat.stored = stored;
     }
 
     /// The chat that the turn records, now that the ids of its prompt are known.

@@ -177,7 +177,12 @@ impl ChatService {
 
     /// Describes a conversation that the engine's own endpoint renders. `None` without a model.
     #[must_use]
-    pub fn forwarded_chat(&self, conversation: &Arc<Conversation>, session: Option<&Session>) -> Option<ForwardedChat> {
+    pub fn forwarded_chat(
+        &self,
+        conversation: &Arc<Conversation>,
+        session: RequestSession<'_>,
+    ) -> Option<ForwardedChat> {
+        let session = session.existing.map(|session| &**session);
         match &**self.chats.borrow() {
             Chats::Rendered(model) => Some(ForwardedChat::of(conversation, model, session)),
             Chats::Forwarded(_) => None,

@@ -61,10 +61,13 @@ pub enum Events {
     Scripted(VecDeque<Arc<GenerationEvent>>),
 }
 
+/// A future of events.
+type EventsFuture = dyn Future<Output = Vec<Arc<GenerationEvent>>> + Send;
+
 /// Events that a future returns. Dropping them drops the future.
 pub struct DeferredEvents {
     /// `None` once it has returned.
-    future: Option<Pin<Box<dyn Future<Output = Vec<Arc<GenerationEvent>>> + Send>>>,
+    future: Option<Pin<Box<EventsFuture>>>,
     events: VecDeque<Arc<GenerationEvent>>,
 }
 

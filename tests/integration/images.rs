@@ -168,7 +168,9 @@ async fn start(profile: EngineProfile, says: &'static [&'static str]) -> (Upstre
     let upstream = Upstream::start(profile, move |asked: &UpstreamRequest| match &*asked.path {
         CHAT => {
             let turn = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            json_message(200, chat_reply(turn, says[turn]).to_string().as_bytes())
+            let mut reply = chat_reply(turn, says[turn]);
+            reply["id"] = asked.json()["rid"].take();
+            json_message(200, reply.to_string().as_bytes())
         }
         _ => own(),
     })
@@ -271,10 +273,11 @@ async fn conversation_with_an_image_is_recorded_by_the_ids_of_the_engines_chat_e
 
         let shown = session(&proxy).await;
         assert_eq!((&shown["incomplete"], &shown["faults"]), (&json!(false), &json!({"forwarded": 3})), "{about}");
+        let asked = upstream.asked();
         for (turn, said) in [CALL, "The lamp is lit.", "Since noon."].into_iter().enumerate() {
             let listed = &shown["list"][turn];
             let name = format!("{dialect:?}").to_lowercase();
-            assert_eq!((&listed["rid"], &listed["labels"]["dialect"]), (&json!(format!("r{turn}")), &json!(name)));
+            assert_eq!((&listed["rid"], &listed["labels"]["dialect"]), (&asked[turn].json()["rid"], &json!(name)));
             let part = get(proxy.control, &format!("/v1/sessions/s/paths/{turn}?from=0")).await.json();
             let ids = [prompt(turn), sampled(said)].concat();
             assert_eq!(part["token_ids"], json!(ids), "{about} {turn}");
@@ -284,6 +287,33 @@ async fn conversation_with_an_image_is_recorded_by_the_ids_of_the_engines_chat_e
         assert_eq!(sampling["temperature"], json!(1), "{about}: {sampling}");
         let uncaptured = format!("tokentap_uncaptured_generations_total{{endpoint=\"{}\"}}", dialect.path());
         assert_eq!(proxy.metric(&uncaptured).await, 0.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_response_with_an_image_is_retrieved_and_continued() {
+    for streams in [false, true] {
+        let (upstream, proxy) = start(profile(), &["It is lit.", "Since noon."]).await;
+        let mut body = Responses.request();
+        body["stream"] = json!(streams);
+        let reply = Responses.reply(&ask(&proxy, Responses, &body).await);
+        assert_eq!(reply["store"], true);
+        let path = format!("/sessions/s/v1/responses/{}", reply["id"].as_str().unwrap());
+        let timeless = |mut response: Value| {
+            response.as_object_mut().unwrap().retain(|name, _| !name.ends_with("_at"));
+            response
+        };
+        assert_eq!(timeless(get(proxy.data, &path).await.json()), timeless(reply.clone()));
+
+        let next = json!({"model": "gpt", "previous_response_id": reply["id"], "input": "Since when?"});
+        let reply = Responses.reply(&ask(&proxy, Responses, &next).await);
+        assert_eq!(Responses.read(&reply).0, "Since noon.");
+        let messages = upstream.asked().pop().unwrap().json()["messages"].take();
+        assert_eq!(messages[0]["content"][1]["type"], "image_url", "{messages}");
+        assert_eq!(messages[1]["content"], "It is lit.", "{messages}");
+        assert_eq!(messages[2]["content"], "Since when?", "{messages}");
+        let shown = session(&proxy).await;
+        assert_eq!((&shown["incomplete"], &shown["faults"]), (&json!(false), &json!({"forwarded": 2})));
     }
 }
 

@@ -278,6 +278,9 @@ fn text_of(block: &Value) -> Option<&str> {
 mod tests {
     use super::*;
 
+    /// The role, the texts, and the places and URLs of the images.
+    type ExpectedMessage<'a> = (&'a str, &'a [&'a str], &'a [(usize, &'a str)]);
+
     fn read(content: &str) -> Result<Vec<Message>, RequestError> {
         let mut messages = Vec::new();
         let message = format!(r#"{{"role":"user","content":{content}}}"#);
@@ -297,7 +300,7 @@ mod tests {
         // the engine decides whether an image is valid
         let data = "data:image/x-unknown;base64,!";
         let url = "https://host/a.png";
-        let expected: [(&str, &[&str], &[(usize, &str)]); 3] =
+        let expected: [ExpectedMessage<'_>; 3] =
             [("user", &["t"], &[(0, data), (1, url)]), ("tool", &[], &[(0, url)]), ("user", &[], &[(0, url)])];
         assert_eq!(messages.len(), expected.len());
         for (message, (role, texts, media)) in messages.iter().zip(expected) {

@@ -3,6 +3,8 @@
 //! The engine renders what tokentap cannot render, such as images. The other members of the chat come from the /generate request that the API
 //! builds for the conversation without these parts, so that no API needs code for this.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::sglext::EngineIds;
@@ -13,6 +15,7 @@ use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{Conversation, quoted};
 use crate::engine::probe::Capabilities;
 use crate::engine::request::GenerateRequest;
+use crate::generation::rid;
 use crate::json::{Cursor, Object, Value};
 
 /// Top-level members of a /generate request that a chat does not need: the engine's endpoint sets them, or tokentap reads them only.
@@ -36,6 +39,8 @@ pub(crate) struct TranslatedChat {
     pub(crate) body: Vec<u8>,
     /// The sampling parameters under their names in `sampling_params`, as a JSON object.
     pub(crate) sampling: Box<str>,
+    /// The request id: the client's, or a new one.
+    pub(crate) rid: Arc<str>,
 }
 
 impl TranslatedChat {
@@ -91,9 +96,17 @@ impl TranslatedChat {
                 members.put(field(|target| matches!(target, FieldTarget::Top(to) if to == name))?, value);
             }
         }
+        let rid = match request.rid.get(0) {
+            Some(rid) => rid.as_str().into(),
+            None => {
+                let rid = rid::fresh();
+                members.put("rid", quoted(&rid).as_bytes());
+                rid
+            }
+        };
         body.push(b'}');
         recorded.push(b'}');
-        Some(Self { body, sampling: String::from_utf8(recorded).ok()?.into() })
+        Some(Self { body, sampling: String::from_utf8(recorded).ok()?.into(), rid })
     }
 }
 
@@ -124,8 +137,6 @@ pub(crate) fn generate_reply(chat: &[u8], engine_ids: &EngineIds) -> Option<Vec<
     let choices = member("choices");
     let matched = choices.as_ref().and_then(|choices| choices.as_array()?.first()?.get("matched_stop"));
     let usage = member("usage").unwrap_or_default();
-    let reasoning = usage.get("reasoning_tokens");
-    let cached = usage.get("prompt_tokens_details").and_then(|details| details.get("cached_tokens"));
     let mut meta = format!(
         "\"id\":{},\"finish_reason\":{{\"type\":{},\"matched\":{}}},\"prompt_tokens\":{},\"completion_tokens\":{}",
         quoted(engine_ids.rid.as_deref().unwrap_or_default()),
@@ -134,10 +145,11 @@ pub(crate) fn generate_reply(chat: &[u8], engine_ids: &EngineIds) -> Option<Vec<
         prompt.len(),
         ids.len(),
     );
-    for (name, value) in [("cached_tokens", cached), ("reasoning_tokens", reasoning)] {
-        if let Some(value @ Value::Number(_)) = value {
-            meta.push_str(&format!(",\"{name}\":{}", to_json(value)));
-        }
+    if let Some(cached) = engine_ids.cached_tokens {
+        meta.push_str(&format!(",\"cached_tokens\":{cached}"));
+    }
+    if let Some(reasoning @ Value::Number(_)) = usage.get("reasoning_tokens") {
+        meta.push_str(&format!(",\"reasoning_tokens\":{}", to_json(reasoning)));
     }
     Some(format!("{{\"text\":\"\",\"output_ids\":{},\"meta_info\":{{{meta}}}}}", id_list(ids)).into_bytes())
 }
@@ -239,8 +251,6 @@ impl<'a> ChatCall<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bytes::Bytes;
 
     use super::*;
@@ -284,7 +294,9 @@ mod tests {
             GenerateRequest::parse_with_ids(Bytes::copy_from_slice(request.as_bytes()), Arc::new([1, 2]), 13..18);
         let engine = Capabilities { context_length: Some(100), ..Capabilities::unknown(None) };
         let chat = TranslatedChat::of(&conversation(), &request.unwrap(), &engine)?;
-        Some((serde_json::from_slice(&chat.body).unwrap(), serde_json::from_str(&chat.sampling).unwrap()))
+        let mut body: serde_json::Value = serde_json::from_slice(&chat.body).unwrap();
+        assert_eq!(body.as_object_mut().unwrap().remove("rid"), Some(chat.rid.as_ref().into()));
+        Some((body, serde_json::from_str(&chat.sampling).unwrap()))
     }
 
     #[test]
@@ -348,12 +360,13 @@ mod tests {
     #[test]
     fn reply_of_generate_has_the_ids_and_the_counts_of_the_chat() {
         let chat = br#"{"id":"r","choices":[{"index":0,"finish_reason":"tool_calls","matched_stop":"x"}],
-            "usage":{"prompt_tokens":2,"reasoning_tokens":1,"prompt_tokens_details":{"cached_tokens":2}}}"#;
+            "usage":{"prompt_tokens":2,"reasoning_tokens":1}}"#;
         let ids = EngineIds {
             rid: Some("r".into()),
             prompt: Some(vec![1, 2]),
             responses: Some(vec![vec![3, 4, 5]]),
             finishes: [(0, "stop".into())].into(),
+            cached_tokens: Some(2),
             ..EngineIds::default()
         };
         let reply: serde_json::Value = serde_json::from_slice(&generate_reply(chat, &ids).unwrap()).unwrap();

@@ -219,11 +219,11 @@ fn generation(
     decoded: &dyn ApiRequest,
     session: Option<&Arc<Session>>,
 ) -> Result<ApiGeneration, RequestError> {
-    let is_named = call.session_name().is_some();
-    let generation = decoded.generation(RequestSession { is_named, existing: session, omits_media: false });
-    if is_named && matches!(generation, Err(RequestError::Unsupported(_))) {
-        call.forwarded_chat = decoded.forwarded_chat(session.map(|session| &**session));
-        call.translated = TranslatedCall::of(state, call, decoded);
+    let session = RequestSession { is_named: call.session_name().is_some(), existing: session, omits_media: false };
+    let generation = decoded.generation(session);
+    if session.is_named && matches!(generation, Err(RequestError::Unsupported(_))) {
+        call.forwarded_chat = decoded.forwarded_chat(session);
+        call.translated = TranslatedCall::of(state, call, decoded, session);
     }
     generation
 }

@@ -50,15 +50,23 @@ pub(super) struct TranslatedCall {
 impl TranslatedCall {
     /// Translates a call of a named session. `None` if its conversation has no media, if the engine's own endpoint of its API reports ids
     /// itself, or if the engine reports none.
-    pub(super) fn of(state: &ProxyState, call: &mut ApiCall, decoded: &dyn ApiRequest) -> Option<Self> {
-        let conversation = call.forwarded_chat.as_mut()?.take_conversation()?;
+    pub(super) fn of(
+        state: &ProxyState,
+        call: &mut ApiCall,
+        decoded: &dyn ApiRequest,
+        session: RequestSession<'_>,
+    ) -> Option<Self> {
+        let forwarded_chat = call.forwarded_chat.as_mut()?;
+        let conversation = forwarded_chat.take_conversation()?;
         let engine = Arc::clone(&state.upstream.borrow());
         if !state.config.sessions.record || call.api.records_passthrough() || !engine.chat.reports_ids {
             return None;
         }
-        let session = RequestSession { is_named: true, existing: None, omits_media: true };
-        let ApiGeneration { request, encoder, .. } = decoded.generation(session).ok()?;
-        let TranslatedChat { body, sampling } = TranslatedChat::of(&conversation, &request, &engine)?;
+        let session = RequestSession { omits_media: true, ..session };
+        let ApiGeneration { request, chat, mut encoder } = decoded.generation(session).ok()?;
+        let TranslatedChat { body, sampling, rid } = TranslatedChat::of(&conversation, &request, &engine)?;
+        forwarded_chat.set_stored(chat.and_then(|chat| chat.stored));
+        encoder.set_rid(&rid);
         Some(Self { body: state.budget.hold(body), sampling, streams: request.stream == Some(true), encoder })
     }
 }
@@ -122,7 +130,7 @@ struct EngineChat {
     route: Route,
     call: UpstreamCall,
     recorder: PassthroughRecorder,
-    /// The engine chooses the request id.
+    /// The request id is not one of those in flight.
     _unnamed: UnknownRidGuard,
 }
 
