@@ -157,7 +157,7 @@ async fn response_that_ends_by_length_is_the_same_streamed_and_whole() {
             body["max_output_tokens"] = json!(length);
             let whole = chat.say(&body, &say).await;
             let streamed = accumulate(&events(&chat, &body, &say).await);
-            // text after a call is an item of its own only in a stream
+            // a stream makes text after a call a separate item
             let parts = |response: Value| {
                 let (calls, others): (Vec<Value>, Vec<Value>) = comparable(response)["output"]
                     .as_array()
