@@ -8,9 +8,15 @@ use super::{Digest, TurnKey};
 /// conversation take as much memory as the conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {
-    /// The members of the body except the input, as the text of a JSON object. `None` if they are those of the request in `shared`.
+    /// The members of the body except the input, as the text of a JSON object. `None` if another request has the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Box<str>>,
+    /// The request that has the same members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members_of: Option<TurnKey>,
+    /// The input has items that add tools.
+    #[serde(default)]
+    pub adds_tools: bool,
     /// The response that it continues, if the client named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<TurnKey>,

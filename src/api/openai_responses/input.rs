@@ -27,17 +27,19 @@ pub(super) struct TemplateRoles {
     pub(super) has_developer_role: bool,
 }
 
-/// Adds the tools of the items `additional_tools` of an input.
+/// Adds the tools of the items `additional_tools` of an input. Returns whether there are such items.
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
-pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut SkippedParts) -> Result<(), RequestError> {
+pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut SkippedParts) -> Result<bool, RequestError> {
+    let mut adds = false;
     for (at, item) in input.as_array().unwrap_or_default().iter().enumerate() {
         if kind(item) == "additional_tools" {
+            adds = true;
             tools.add(item.get("tools"), &format!("input[{at}].tools"), skipped)?;
         }
     }
-    Ok(())
+    Ok(adds)
 }
 
 /// Converts `instructions` and `input`.

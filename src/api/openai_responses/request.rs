@@ -81,6 +81,8 @@ pub(super) struct ResponsesRequest {
     pub(super) stores: bool,
     /// The id in `previous_response_id`: the response that this one continues.
     pub(super) previous: Option<String>,
+    /// The input has items that add tools.
+    pub(super) adds_tools: bool,
     /// It refers to stored items, which the conversation does not have yet.
     pub(super) refers: bool,
     /// The key of the last turn whose items are in the input.
@@ -156,7 +158,7 @@ impl ResponsesRequest {
         let last_key = input::last_key(&input);
         let mut tools = Tools::default();
         tools.add(body.value("tools")?.as_ref(), "tools", &mut skipped)?;
-        input::add_tools(&input, &mut tools, &mut skipped)?;
+        let adds_tools = input::add_tools(&input, &mut tools, &mut skipped)?;
         let choice = Choice::of(body.value("tool_choice")?.as_ref(), &tools)?;
         let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped))?;
         if messages.is_empty() && (is_complete || !refers) {
@@ -190,6 +192,7 @@ impl ResponsesRequest {
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
             stores: body.flag("store", true)?,
             previous,
+            adds_tools,
             refers: refers && !is_complete,
             last_key,
             all_items: None,

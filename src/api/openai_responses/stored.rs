@@ -3,9 +3,9 @@
 //! Only the request of a response is stored, with its turn. The response itself is encoded again from the tokens of the turn.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use super::OpenAiResponses;
@@ -53,25 +53,37 @@ impl StoredResponse {
         Items::of(&self.session, Arc::clone(&self.turn))
     }
 
-    /// The members of its request except the input, as the text of a JSON object.
-    fn members(&self) -> Option<String> {
-        let mut turn = Arc::clone(&self.turn);
-        while stored_request(&turn)?.members.is_none() {
-            turn = earlier(&self.session, &turn)?;
+    /// The turn whose request has the members of its request.
+    fn members_turn(&self) -> Option<Arc<Turn>> {
+        match self.request()?.members_of {
+            None => Some(Arc::clone(&self.turn)),
+            Some(key) => Some(self.session.stored(key)?.0),
         }
-        stored_request(&turn)?.members.as_deref().map(str::to_owned)
     }
 
-    /// The body of its request, with all items of its input.
-    fn body(&self) -> Option<Bytes> {
-        let previous = self.request()?.previous.map_or("null".to_owned(), |key| quoted(&key.response_id()));
-        let items = self.items()?;
+    /// Its request with all items of its input.
+    fn whole_request(&self, api: &OpenAiResponses) -> Result<ResponsesRequest, RequestError> {
+        let items = self.items().ok_or_else(missing_part)?;
         let items: Vec<&str> = items.iter().collect();
-        let members = self.members()?;
-        let members = members.strip_suffix('}')?;
+        let previous = self.request().and_then(|request| request.previous);
+        self.parse(api, previous, &format!("[{}]", items.join(",")))
+    }
+
+    /// Its request with this input, JSON text.
+    fn parse(
+        &self,
+        api: &OpenAiResponses,
+        previous: Option<TurnKey>,
+        input: &str,
+    ) -> Result<ResponsesRequest, RequestError> {
+        let turn = self.members_turn().ok_or_else(missing_part)?;
+        let members = stored_request(&turn).and_then(|request| request.members.as_deref()?.strip_suffix('}'));
+        let members = members.ok_or_else(missing_part)?;
         let separator = if members.len() > 1 { "," } else { "" };
-        let items = items.join(",");
-        Some(format!("{members}{separator}\"previous_response_id\":{previous},\"input\":[{items}]}}").into())
+        let previous = previous.map_or("null".to_owned(), |key| quoted(&key.response_id()));
+        let body = format!("{members}{separator}\"previous_response_id\":{previous},\"input\":{input}}}");
+        let options = api.decode_options(&HeaderMap::new());
+        ResponsesRequest::parse(body.into(), DecodeOptions { is_strict: false, is_complete: true, ..options })
     }
 
     /// The response, as JSON text.
@@ -79,14 +91,20 @@ impl StoredResponse {
     /// # Errors
     /// [`RequestError`] if its request or its tokens cannot be read any more, such as after a change of the model.
     pub(super) fn json(&self, api: &OpenAiResponses) -> Result<String, RequestError> {
-        let lost = || body::invalid("the response cannot be restored, because a part of its session is missing");
-        let options = api.decode_options(&HeaderMap::new());
-        let options = DecodeOptions { is_strict: false, is_complete: true, ..options };
-        let request = ResponsesRequest::parse(self.body().ok_or_else(lost)?, options)?;
+        let prompt_tokens = self.session.tokens(self.turn.id).len() - self.turn.response.len();
+        self.encode(api, &self.whole_request(api)?, prompt_tokens)
+    }
+
+    /// The response to `request`, as JSON text.
+    fn encode(
+        &self,
+        api: &OpenAiResponses,
+        request: &ResponsesRequest,
+        prompt_tokens: usize,
+    ) -> Result<String, RequestError> {
         let model = api.chats.model(&request.conversation)?;
         let about = &self.turn.about;
         let options = about.chat.as_ref().map(|chat| chat.reading.clone()).unwrap_or_default();
-        let prompt_tokens = self.session.tokens(self.turn.id).len() - self.turn.response.len();
         let mut context = request.context(api, &model, options, prompt_tokens);
         context.created = about.started_ms / 1000;
         context.completed = Some(about.started_ms.saturating_add(about.elapsed_ms) / 1000);
@@ -118,14 +136,34 @@ impl StoredResponse {
         )
     }
 
-    /// The items of its output, as JSON texts.
-    fn output(&self, api: &OpenAiResponses) -> Result<Vec<String>, RequestError> {
-        let json = self.json(api)?;
+    /// The items of its output, as JSON texts. `requests` are the requests that were read for other responses, by the turn of their members:
+    /// items of many responses may be named in one request, and each takes only the time of its own tokens.
+    fn output(
+        &self,
+        api: &OpenAiResponses,
+        requests: &mut HashMap<u32, ResponsesRequest>,
+    ) -> Result<Vec<String>, RequestError> {
+        let adds_tools = self.request().is_some_and(|request| request.adds_tools);
+        let json = if adds_tools {
+            self.json(api)?
+        } else {
+            let members = self.members_turn().ok_or_else(missing_part)?.id;
+            let request = match requests.entry(members) {
+                Entry::Occupied(known) => known.into_mut(),
+                // the tools of the members are all that the output depends on
+                Entry::Vacant(new) => new.insert(self.parse(api, None, "\"-\"")?),
+            };
+            self.encode(api, request, 0)?
+        };
         let object =
             Object::parse(json.as_bytes()).map_err(|error| body::invalid(format!("the response is {error}")))?;
         let output = object.value_span(json.as_bytes(), "output").map(|span| &json[span]);
         Ok(elements(output.unwrap_or("[]")).into_iter().map(str::to_owned).collect())
     }
+}
+
+fn missing_part() -> RequestError {
+    body::invalid("the response cannot be read, because a part of its session is missing")
 }
 
 fn stored_request(turn: &Turn) -> Option<&StoredRequest> {
@@ -190,13 +228,9 @@ pub(super) fn with_history(
         None => None,
         Some(id) => Some(StoredResponse::find(session, id, caller).ok_or_else(|| error::no_previous_response(id))?),
     };
-    let history = previous.as_ref().map(|previous| {
-        previous.items().ok_or_else(|| {
-            body::invalid("previous_response_id: a part of the session is missing, so the response cannot be continued")
-        })
-    });
-    let history = history.transpose()?;
-    let output = previous.as_ref().map(|previous| previous.output(api)).transpose()?;
+    let mut requests = HashMap::new();
+    let history = previous.as_ref().map(|previous| previous.items().ok_or_else(missing_part)).transpose()?;
+    let output = previous.as_ref().map(|previous| previous.output(api, &mut requests)).transpose()?;
     let mut items: Vec<Box<str>> = history.iter().flat_map(Items::iter).map(Into::into).collect();
     items.extend(output.into_iter().flatten().map(Into::into));
     // each response is encoded once, however often its items are named
@@ -211,15 +245,17 @@ pub(super) fn with_history(
         let missing = || body::invalid(format!("no item of this session has the id {id:?}; send the item itself"));
         let key = TurnKey::in_item_id(id).ok_or_else(missing)?;
         let response = StoredResponse::find(session, &key.response_id(), caller).ok_or_else(missing)?;
-        if !outputs.contains_key(&response.turn()) {
-            let id_of = |text: String| {
-                let item = Value::parse(text.as_bytes()).ok()?;
-                Some((item.get("id")?.as_str()?.to_owned(), text))
-            };
-            outputs.insert(response.turn(), response.output(api)?.into_iter().filter_map(id_of).collect());
-        }
-        let text = outputs.get(&response.turn()).and_then(|items| items.get(id)).ok_or_else(missing)?;
-        items.push(text.as_str().into());
+        let named = match outputs.entry(response.turn()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let id_of = |text: String| {
+                    let item = Value::parse(text.as_bytes()).ok()?;
+                    Some((item.get("id")?.as_str()?.to_owned(), text))
+                };
+                new.insert(response.output(api, &mut requests)?.into_iter().filter_map(id_of).collect())
+            }
+        };
+        items.push(named.get(id).ok_or_else(missing)?.as_str().into());
     }
     request.with_items(items)
 }
@@ -237,17 +273,24 @@ pub(super) fn request_to_store(
         Some((StoredResponse { session: Arc::clone(session), turn }, key))
     });
     let mut members = Some(request.members());
-    let mut shared = None;
+    let (mut shared, mut members_of) = (None, None);
     if let Some((base, key)) = base
         && let Some(known) = base.items()
     {
         let count = known.iter().zip(&items).take_while(|(known, item)| *known == &***item).count();
         shared = Some(SharedItems { request: key, count: u32::try_from(count).unwrap_or(u32::MAX) });
-        members = members.filter(|members| base.members().as_deref() != Some(members));
+        let turn = base.members_turn();
+        let known = turn.as_ref().and_then(|turn| stored_request(turn)?.members.as_deref());
+        if known.is_some() && known == members.as_deref() {
+            members = None;
+            members_of = turn.as_ref().and_then(|turn| turn.stored_key());
+        }
     }
     let count = shared.map_or(0, |shared| shared.count as usize);
     StoredRequest {
         members: members.map(Into::into),
+        members_of,
+        adds_tools: request.adds_tools,
         previous,
         shared,
         items: items[count..].iter().map(|item| item.as_ref().into()).collect(),

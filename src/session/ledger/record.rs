@@ -454,6 +454,8 @@ mod tests {
         let key = TurnKey::of(&number.to_string(), 0);
         StoredRequest {
             members: number.is_multiple_of(2).then(|| "{}".into()),
+            members_of: (!number.is_multiple_of(2)).then_some(key),
+            adds_tools: number.is_multiple_of(7),
             previous: number.is_multiple_of(3).then_some(key),
             shared: number.is_multiple_of(5).then_some(SharedItems { request: key, count: 7 }),
             items: vec!["\"\\n\"".into(); (number % 3) as usize],
