@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::body::invalid;
 use super::client_headers::{add_attribution, session_in_user_id};
-use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
+use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
 use super::skipped_parts::SkippedParts;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply};
 use crate::budget::Budget;
@@ -121,12 +121,12 @@ impl ApiRequest for DecodedMessages {
         let Self { api, request } = self;
         let model = api.chats.model(&request.conversation)?;
         let constraint = request.constraint()?;
-        let ChatPrompt { ids, chat } = api.chats.prompt(&model, &request.conversation, session)?;
+        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
             .map_err(|context| invalid(error::prompt_too_long(ids.len(), context)))?;
+        let client = request.sampling();
         let sampling = |sampling: &mut MemberWriter<'_>| {
-            let client = request.sampling();
             sampling.put_max_new_tokens(length.tokens);
             if !chat.reading.skip_special {
                 sampling.put("skip_special_tokens", b"false");
@@ -153,6 +153,8 @@ impl ApiRequest for DecodedMessages {
                 }
             }
         };
+        let is_set = |name: &str| client.iter().any(|(known, _)| *known == name);
+        chat.sampling_sources = sampling_sources(&model.defaults, is_set, length.is_limited_by_context);
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
         let context = ReplyContext {
             reader: ReplyReader {

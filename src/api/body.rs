@@ -20,6 +20,11 @@ impl<'a> RequestBody<'a> {
         self.object.get(self.bytes, name)
     }
 
+    /// Whether the body has a member that is not null.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.raw(name).is_some_and(is_present)
+    }
+
     /// A member as a value. `None` if it is missing or null.
     ///
     /// # Errors

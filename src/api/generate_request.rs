@@ -9,6 +9,7 @@ use crate::chat::RequestError;
 use crate::engine::probe::Capabilities;
 use crate::engine::request::GenerateRequest;
 use crate::json::{Malformed, write_ids};
+use crate::session::{SamplingSource, SamplingSources};
 use crate::tokenizer::SamplingDefaults;
 
 /// Writes the /generate request of a prompt. `sampling` writes the members of `sampling_params`, `members` the other ones. `hold` counts the
@@ -60,6 +61,30 @@ pub(crate) fn reply_length(upstream: &Capabilities, prompt: usize, wanted: Optio
     }
     let is_limited_by_context = wanted.is_none_or(|wanted| room < wanted);
     Ok(ReplyLength { tokens: Some(wanted.unwrap_or(room).min(room)), is_limited_by_context })
+}
+
+/// The sources of the sampling parameters. `is_set` says whether the client has set one.
+pub(crate) fn sampling_sources(
+    model: &SamplingDefaults,
+    is_set: impl Fn(&str) -> bool,
+    is_limited_by_context: bool,
+) -> SamplingSources {
+    let SamplingDefaults { temperature, top_p, top_k, min_p, repetition_penalty } = model;
+    let of_model = [
+        ("temperature", temperature.is_some()),
+        ("top_p", top_p.is_some()),
+        ("top_k", top_k.is_some()),
+        ("min_p", min_p.is_some()),
+        ("repetition_penalty", repetition_penalty.is_some()),
+    ];
+    let mut sources = SamplingSources::default();
+    for (name, is_of_model) in of_model.into_iter().filter(|(name, _)| !is_set(name)) {
+        sources.set(name, if is_of_model { SamplingSource::Model } else { SamplingSource::Default });
+    }
+    if is_limited_by_context {
+        sources.set("max_new_tokens", SamplingSource::Context);
+    }
+    sources
 }
 
 /// The error for a /generate request that cannot be parsed because of a member that was copied from the client's request.

@@ -18,6 +18,7 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::watch;
 
 use super::body::RequestBody;
+use super::generate_request::sampling_sources;
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest};
@@ -113,7 +114,7 @@ impl ApiRequest for DecodedChat {
         let Self { api, chat, sglext } = self;
         let model = api.chats.model(&chat.conversation)?;
         chat.check_fields()?;
-        let ChatPrompt { ids, chat: recorded } = api.chats.prompt(&model, &chat.conversation, session)?;
+        let ChatPrompt { ids, chat: mut recorded } = api.chats.prompt(&model, &chat.conversation, session)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let options = recorded.reading.clone();
         let inputs = GenerateInputs {
@@ -124,6 +125,8 @@ impl ApiRequest for DecodedChat {
             served_model: &upstream.model,
             loses_ids: upstream.loses_ids(),
         };
+        let body = RequestBody { bytes: &chat.bytes, object: &chat.object };
+        recorded.sampling_sources = sampling_sources(&model.defaults, |name| body.has(name), false);
         let request = chat.generate_request(inputs, |body| api.budget.hold(body))?;
         let needs_prompt = chat.extras.includes_prompt_ids() || sglext.input;
         let context = ReplyContext {

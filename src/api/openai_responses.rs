@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::body::{RequestBody, is_present};
 use super::client_headers::add_codex;
-use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults};
+use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
 use crate::budget::Budget;
@@ -174,6 +174,7 @@ impl ApiRequest for DecodedResponses {
                 members.put("return_logprob", b"true");
             }
         };
+        chat.sampling_sources = sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context);
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
         let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
         context.stores = request.stores && session.is_named && api.chats.records_sessions();

@@ -7,7 +7,7 @@ use super::history::History;
 use super::history_change::AssistantMessages;
 use super::model::ChatModel;
 use super::prompt::is_opened;
-use crate::session::{Chat, Session, StoredRequest};
+use crate::session::{Chat, SamplingSources, Session, StoredRequest};
 use crate::tokenizer::Renderer;
 
 /// The chat of a request that the engine's own endpoint serves. The token ids of its prompt are not known yet.
@@ -38,6 +38,7 @@ impl ForwardedChat {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
             fingerprint: Some(detector.fingerprint),
+            sampling_sources: SamplingSources::default(),
             stored: None,
             history_change,
         };

@@ -111,6 +111,10 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
         Some(sampling) => text.key("sampling").foreign(sampling),
         None => text.key("sampling").literal("null"),
     }
+    match &about.chat {
+        Some(chat) => text.key("sampling_sources").foreign(&chat.sampling_sources.json()),
+        None => text.key("sampling_sources").literal("null"),
+    }
     text.key("model").string(&about.model);
     text.key("started_ms").integer(about.started_ms);
     text.key("first_ms").maybe(about.first_ms);
@@ -200,7 +204,7 @@ mod tests {
         let entries = entries(turns);
         let blank = json!({
             "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
-            "trained": true, "supersedes": [], "measured": null, "sampling": null, "model": "m", "started_ms": 0,
+            "trained": true, "supersedes": [], "measured": null, "sampling": null, "sampling_sources": null, "model": "m", "started_ms": 0,
             "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": {},
         });
         assert_eq!(
@@ -227,7 +231,7 @@ mod tests {
                     "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "finish_reason": "length",
                     "fault": null, "trained": true, "supersedes": [0],
                     "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "reason": null},
-                    "sampling": {"temperature": 0.7, "stop": "\n"}, "model": "m", "started_ms": 5, "first_ms": 6,
+                    "sampling": {"temperature": 0.7, "stop": "\n"}, "sampling_sources": null, "model": "m", "started_ms": 5, "first_ms": 6,
                     "elapsed_ms": 7, "cached_tokens": null,
                     "labels": {"client": "c/1", "request_class": "main", "after_compaction": true},
                     "extras": {"odd": "[NaN]", "routed_experts": "AAA="},

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{Fingerprint, HistoryChange, StoredRequest};
+use super::{Fingerprint, HistoryChange, SamplingSources, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -32,6 +32,9 @@ pub struct Chat {
     /// Digests that later calls are compared with. `None` in turns of older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
+    /// The sources of the sampling parameters that the client did not set.
+    #[serde(default, skip_serializing_if = "SamplingSources::is_empty")]
+    pub sampling_sources: SamplingSources,
     /// The request, if the response is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<Box<StoredRequest>>,

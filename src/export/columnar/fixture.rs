@@ -72,14 +72,14 @@ pub(crate) const ROWS: &str = r#"[
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
-        "temperature": null, "sampling": null,
+        "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "finish_reason": "length",
         "fault": null, "trained": true, "supersedes": [0], "entropy_source": "exact", "entropy_estimator": "exact",
         "entropy_reason": "r", "temperature": 0.7,
-        "sampling": "{\"temperature\": 0.7}", "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
+        "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
         "cached_tokens": 4,
         "labels": {
           "dialect": "messages", "client": "claude-cli/2.1.330", "agent": null, "agent_type": null, "parent_agent": null,
@@ -111,13 +111,13 @@ pub(crate) const ROWS: &str = r#"[
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
-        "temperature": null, "sampling": null,
+        "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
-        "temperature": null, "sampling": null,
+        "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       }
     ]

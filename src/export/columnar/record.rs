@@ -249,6 +249,8 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
     let all: Vec<&Step> = rows.iter().flat_map(|row| &row.steps).collect();
     let about = || all.iter().map(|step| &step.turn.about);
     let measured = || about().map(|about| about.measured.as_ref());
+    let sources: Vec<Option<String>> =
+        about().map(|about| about.chat.as_ref().map(|chat| chat.sampling_sources.json())).collect();
     let superseded = integers(about().flat_map(|about| about.supersedes.iter().copied()));
     let items = structs(vec![
         required("id", integers(all.iter().map(|step| step.turn.id))),
@@ -266,6 +268,7 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         texts("entropy_reason", measured().map(|how| how.and_then(|how| how.reason.as_deref()))),
         optional("temperature", measured().map(|how| how.and_then(|how| how.temperature)).collect::<Float64Array>()),
         texts("sampling", rows.iter().zip(chosen).flat_map(|(row, chosen)| chosen.sampling(row))),
+        texts("sampling_sources", sources.iter().map(Option::as_deref)),
         required("model", StringArray::from_iter_values(about().map(|about| &*about.model))),
         required("started_ms", counts(about().map(|about| about.started_ms))),
         optional("first_ms", maybe_counts(about().map(|about| about.first_ms))),

@@ -71,6 +71,7 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         measured: how.as_ref().map(measured),
         policy: policy.iter().map(|span| policy_span(span, 0)).collect(),
         sampling: text(sampling.as_deref()),
+        sampling_sources: about.chat.as_ref().map(|chat| chat.sampling_sources.json()),
         model: about.model.to_string(),
         started_ms: about.started_ms,
         first_ms: about.first_ms,

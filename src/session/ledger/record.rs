@@ -346,7 +346,7 @@ mod tests {
     use crate::session::ledger::log::fake;
     use crate::session::{
         CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, RequestClass,
-        SharedItems, Span, StoredRequest, TurnKey,
+        SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,
     };
 
     fn bytes(record: &Record) -> Vec<u8> {
@@ -444,10 +444,19 @@ mod tests {
                     messages: index,
                     ..Fingerprint::default()
                 }),
+                sampling_sources: sampling_sources(number),
                 stored: number.is_multiple_of(29).then(|| Box::new(stored(number))),
                 history_change: None,
             })
         })
+    }
+
+    fn sampling_sources(number: u64) -> SamplingSources {
+        let mut sources = SamplingSources::default();
+        if number.is_multiple_of(2) {
+            sources.set("top_p", SamplingSource::Model);
+        }
+        sources
     }
 
     fn stored(number: u64) -> StoredRequest {

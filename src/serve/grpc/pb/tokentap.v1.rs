@@ -170,6 +170,10 @@ pub struct Turn {
     /// The latest turn of the conversation that the client changed, if the cause is such a change and the turn is known.
     #[prost(uint32, optional, tag = "24")]
     pub predecessor: ::core::option::Option<u32>,
+    /// The sources of the sampling parameters that the client of a chat did not set: the text of a JSON object of names and `model`, `default` or
+    /// `context`.
+    #[prost(string, optional, tag = "25")]
+    pub sampling_sources: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// What the headers and the body of a request say about its client. A member is absent if there is no signal for it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
