@@ -107,6 +107,14 @@ pub trait ApiRequest: Debug + Send + Sync {
         None
     }
 
+    /// Whether the engine's own endpoint has all to which the request refers.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] if only tokentap has it.
+    fn check_passthrough(&self) -> Result<(), RequestError> {
+        Ok(())
+    }
+
     /// The events of a stream that ends with this error. `None` if the reply has the status of the error and no events.
     fn failed_stream(&self, _error: &RequestError) -> Option<String> {
         None

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::session::{Labels, RequestClass, fill_label};
 
+/// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine reads the request id from this header, so the body must not have one.
+pub(crate) const OVERRIDE_RID: HeaderName = HeaderName::from_static("x-override-rid");
+
 /// Claude Code's id of a session.
 pub(crate) const CLAUDE_CODE_SESSION: HeaderName = HeaderName::from_static("x-claude-code-session-id");
 

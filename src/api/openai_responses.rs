@@ -14,11 +14,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{Request, StatusCode};
 use tokio::sync::watch;
 
 use super::body::{RequestBody, is_present};
-use super::client_headers::add_codex;
+use super::client_headers::{OVERRIDE_RID, add_codex};
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
@@ -57,16 +57,17 @@ struct DecodedResponses {
     request: ResponsesRequest,
     /// The API key of the client.
     caller: Vec<u8>,
+    /// The client has chosen the request id. It could be guessed, so the response is not stored.
+    names_rid: bool,
 }
 
 impl OpenAiResponses {
-    /// How the requests of a client with these headers are decoded.
-    fn decode_options(&self, headers: &HeaderMap) -> DecodeOptions {
+    /// How the requests of a client are decoded.
+    fn decode_options(&self, is_codex: bool) -> DecodeOptions {
         let roles = TemplateRoles {
             shows_system_messages: self.chats.shows_system_messages(),
             has_developer_role: self.chats.has_developer_role(),
         };
-        let is_codex = request::is_codex(headers);
         DecodeOptions { roles, is_codex, is_strict: self.chats.is_strict(), is_complete: false }
     }
 }
@@ -85,10 +86,12 @@ impl Api for OpenAiResponses {
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
-        let caller = stored::caller(request.headers());
-        let request = ResponsesRequest::parse(request.body().clone(), self.decode_options(request.headers()))?;
+        let headers = request.headers();
+        let caller = stored::caller(headers);
+        let request = ResponsesRequest::parse(request.body().clone(), self.decode_options(request::is_codex(headers)))?;
         self.chats.report_skipped(request.skipped.kinds());
-        Ok(Box::new(DecodedResponses { api: self.clone(), request, caller }))
+        let names_rid = headers.contains_key(OVERRIDE_RID) || request.body().has("rid");
+        Ok(Box::new(DecodedResponses { api: self.clone(), request, caller, names_rid }))
     }
 
     fn error(&self, status: StatusCode, message: String) -> ApiError {
@@ -177,12 +180,16 @@ impl ApiRequest for DecodedResponses {
         chat.sampling_sources = sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context);
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
         let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
-        context.stores = request.stores && session.is_named && api.chats.records_sessions();
+        context.stores = request.stores && session.is_named && !self.names_rid && api.chats.records_sessions();
         if context.stores {
-            chat.stored = Some(Box::new(stored::request_to_store(request, session.existing, &self.caller)));
+            chat.stored = Some(Arc::new(stored::request_to_store(request, session.existing, &self.caller)));
         }
         let encoder = Box::new(ResponseEncoder::new(context));
         Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
+    }
+
+    fn check_passthrough(&self) -> Result<(), RequestError> {
+        if self.request.refers_to_session() { Err(error::not_for_engine()) } else { Ok(()) }
     }
 
     fn failed_stream(&self, error: &RequestError) -> Option<String> {

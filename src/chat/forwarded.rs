@@ -40,6 +40,7 @@ impl ForwardedChat {
             fingerprint: Some(detector.fingerprint),
             sampling_sources: SamplingSources::default(),
             stored: None,
+            session_birth: session.and_then(|session| session.birth),
             history_change,
         };
         let conversation = request.first_media().map(|_| Arc::clone(request));
@@ -53,7 +54,7 @@ impl ForwardedChat {
     }
 
     /// Stores the request of the response with the turn.
-    pub fn set_stored(&mut self, stored: Option<Box<StoredRequest>>) {
+    pub fn set_stored(&mut self, stored: Option<Arc<StoredRequest>>) {
         self.chat.stored = stored;
     }
 

@@ -184,6 +184,7 @@ impl<'a> PromptBuilder<'a> {
             fingerprint: Some(fingerprint),
             sampling_sources: SamplingSources::default(),
             stored: None,
+            session_birth: session.and_then(|session| session.birth),
             history_change,
         };
         Ok(PreparedPrompt {

@@ -1,9 +1,11 @@
 //! The data that a turn of a chat records, so that the next call of the conversation finds the tokens of the turn.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{Fingerprint, HistoryChange, SamplingSources, StoredRequest};
+use super::{Fingerprint, HistoryChange, SamplingSources, StoredRequest, Uid};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -37,7 +39,10 @@ pub struct Chat {
     pub sampling_sources: SamplingSources,
     /// The request, if the response is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stored: Option<Box<StoredRequest>>,
+    pub stored: Option<Arc<StoredRequest>>,
+    /// The birth of the session whose turns the fields of this chat name by their numbers.
+    #[serde(skip)]
+    pub session_birth: Option<Uid>,
     /// The change to an earlier conversation that begins a branch, if any. It becomes the cause and the predecessor of the turn.
     #[serde(skip)]
     pub history_change: Option<HistoryChange>,

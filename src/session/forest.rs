@@ -143,7 +143,8 @@ impl Forest {
         self.count(&turn);
         self.conversations.insert(&turn);
         if let Some(key) = turn.stored_key() {
-            self.stored.insert(key.digest(), turn.id);
+            // a client that chooses request ids cannot replace a response of another
+            self.stored.get_or_insert(key.digest(), turn.id);
         }
         self.turns.push(Arc::clone(&turn));
         self.places.push(TurnLinks { end: ROOT, ..TurnLinks::default() });

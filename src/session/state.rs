@@ -324,15 +324,17 @@ impl Session {
             Some(prompt) => {
                 let change = draft.about.chat.as_mut().and_then(|chat| chat.history_change.take());
                 let place = state.forest.place(prompt, change.map(|change| change.cause));
-                // the change may be of a session of the same name that was removed
-                draft.about.predecessor = change
-                    .filter(|change| change.cause == place.cause)
-                    .and_then(|change| change.predecessor)
-                    .filter(|predecessor| *predecessor < id);
+                draft.about.predecessor =
+                    change.filter(|change| change.cause == place.cause).and_then(|change| change.predecessor);
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),
         };
+        if let Some(chat) = draft.about.chat.as_mut().filter(|chat| chat.session_birth != self.birth) {
+            // the numbers are of a session of the same name that was removed, if there was one
+            draft.about.predecessor = None;
+            chat.stored = chat.stored.take().filter(|stored| stored.shared.is_none() && stored.members_of.is_none());
+        }
         if cause == Cause::Unplaced {
             // a turn without its prompt cannot be trained
             draft.about.fault.get_or_insert(Fault::PromptUnknown);

@@ -11,12 +11,15 @@ pub struct StoredRequest {
     /// The members of the body except the input, as the text of a JSON object. `None` if another request has the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Box<str>>,
-    /// The request that has the same members.
+    /// The turn whose request has the same members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub members_of: Option<TurnKey>,
+    pub members_of: Option<u32>,
     /// The input has items that add tools.
     #[serde(default)]
     pub adds_tools: bool,
+    /// A response that ends by length is complete for the client.
+    #[serde(default)]
+    pub completes_at_length: bool,
     /// The response that it continues, if the client named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<TurnKey>,
@@ -32,8 +35,8 @@ pub struct StoredRequest {
 /// Items that a request shares with an earlier request of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedItems {
-    /// The earlier request.
-    pub request: TurnKey,
+    /// The turn of the earlier request.
+    pub turn: u32,
     /// The number of its first items that are shared.
     pub count: u32,
 }

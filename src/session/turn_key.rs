@@ -1,6 +1,7 @@
 //! The key of a turn: an opaque text that the client gets with the reply and returns in later calls.
 //!
-//! A key is a hash of the engine's random request id, which the turn records. So it cannot be guessed, and it stays valid after a restart.
+//! A key is a hash of the engine's request id, which the turn records, so it stays valid after a restart. The id is random and the key cannot be
+//! guessed, unless the client has chosen the id.
 //! It is only compared with the keys of turns in the session of the call. The ids of tool calls contain the key.
 
 use std::fmt;
@@ -47,8 +48,7 @@ impl TurnKey {
     /// Reads the key in the id of a tool call. `None` if the id has none.
     #[must_use]
     pub fn in_call_id(id: &str) -> Option<Self> {
-        let digits = id.strip_prefix(CALL_PREFIX)?;
-        if digits.len() != 2 * LENGTH + CALL_DIGITS { None } else { Self::from_digits(digits.get(..2 * LENGTH)?) }
+        Self::before_index(id.strip_prefix(CALL_PREFIX)?)
     }
 
     /// The id of the call at index `at` of the turn.
@@ -67,8 +67,7 @@ impl TurnKey {
     /// Reads the key in the id of an item, such as `msg_…`. `None` if the id has none.
     #[must_use]
     pub fn in_item_id(id: &str) -> Option<Self> {
-        let (_, digits) = id.split_once('_')?;
-        if digits.len() != 2 * LENGTH + CALL_DIGITS { None } else { Self::from_digits(digits.get(..2 * LENGTH)?) }
+        Self::before_index(id.split_once('_')?.1)
     }
 
     /// The id of the item at index `at` of the turn. `prefix` names the kind of the item.
@@ -93,6 +92,13 @@ impl TurnKey {
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::of(&self.0)
+    }
+
+    /// Reads the key before an index.
+    fn before_index(digits: &str) -> Option<Self> {
+        let (key, index) = digits.split_at_checked(2 * LENGTH)?;
+        let is_index = index.len() == CALL_DIGITS && index.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_index { Self::from_digits(key) } else { None }
     }
 
     fn from_digits(digits: &str) -> Option<Self> {
@@ -145,6 +151,7 @@ mod tests {
         assert_eq!(TurnKey::call_index(&key.call_id(40_000)), 40_000);
         assert_eq!(TurnKey::in_item_id(&key.item_id("msg", 3)), Some(key));
         assert_eq!(TurnKey::in_item_id("msg_1"), None);
+        assert_eq!(TurnKey::in_item_id(&format!("{}_100", key.response_id())), None);
         for other in ["", "turn_", "turn_00", "call_0", "toolu_01", "turn_ééééééééééééééééééééé", &"turn_zz".repeat(4)]
         {
             assert_eq!((TurnKey::parse(other), TurnKey::in_call_id(other)), (None, None), "{other}");

@@ -303,6 +303,8 @@ impl ReplyEncoder for ResponseEncoder {
             return;
         }
         self.end_item(Status::Incomplete, out);
+        // a generation without a token leaves no turn
+        self.context.has_turn_key &= self.tokens > 0;
         let error = error::of_response(error);
         let usage = Usage { prompt: self.context.prompt_tokens, completion: self.tokens as u64, ..Usage::default() };
         // a prompt that was not sent is not counted

@@ -21,7 +21,7 @@ const SERVER_ERROR: &str = "server_error";
 const OVERFLOWS: [&str; 3] = ["maximum context length", "context length", "maximum allowed length"];
 
 /// The first words of the message for a previous response that is not stored.
-const NO_PREVIOUS_RESPONSE: &str = "there is no response";
+const NO_PREVIOUS_RESPONSE: &str = "there is no stored response";
 
 #[derive(Serialize)]
 struct ErrorBody<'a> {
@@ -68,6 +68,13 @@ pub(super) fn no_previous_response(id: &str) -> RequestError {
     ))
 }
 
+/// The error for a request that only the engine can serve, although it refers to what only the session has.
+pub(super) fn not_for_engine() -> RequestError {
+    RequestError::invalid(
+        "only the engine's own endpoint can serve this request, and it does not know previous_response_id and item_reference; send the whole conversation in input",
+    )
+}
+
 /// The message for a prompt that leaves no room for a reply.
 pub(super) fn prompt_too_long(tokens: usize, context: u64) -> String {
     format!("the input has {tokens} tokens, and the model's maximum context length is {context} tokens")
@@ -76,6 +83,11 @@ pub(super) fn prompt_too_long(tokens: usize, context: u64) -> String {
 /// The error for a generation that the engine aborted, for example for an update of its weights. Clients retry it.
 pub(super) fn aborted() -> ApiError {
     error(StatusCode::SERVICE_UNAVAILABLE, "the engine aborted the generation; try again")
+}
+
+/// The error of a stored response whose generation ended early.
+pub(super) fn cut() -> ApiError {
+    error(StatusCode::INTERNAL_SERVER_ERROR, "the generation ended early, for example because the client disconnected")
 }
 
 /// Converts an error reply of the engine to a /generate request.

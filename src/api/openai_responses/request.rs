@@ -1,12 +1,12 @@
 //! Decodes the body of a Responses request.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
+use super::error;
 use super::input::{self, TemplateRoles};
 use super::tools::{Choice, Tools};
 use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
@@ -159,8 +159,14 @@ impl ResponsesRequest {
         let mut tools = Tools::default();
         tools.add(body.value("tools")?.as_ref(), "tools", &mut skipped)?;
         let adds_tools = input::add_tools(&input, &mut tools, &mut skipped)?;
-        let choice = Choice::of(body.value("tool_choice")?.as_ref(), &tools)?;
-        let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped))?;
+        // the tools of earlier responses are not known yet
+        let choice = body.value("tool_choice")?.filter(|_| is_complete || !refers);
+        let choice = Choice::of(choice.as_ref(), &tools)?;
+        let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped));
+        let messages = messages.map_err(|error| match error {
+            RequestError::Unsupported(_) if refers && !is_of_engine(previous.as_deref()) => error::not_for_engine(),
+            error => error,
+        })?;
         if messages.is_empty() && (is_complete || !refers) {
             return Err(invalid("input: no item has content that can be rendered"));
         }
@@ -210,16 +216,22 @@ impl ResponsesRequest {
         RequestBody { bytes: &self.bytes, object: &self.object }
     }
 
+    /// Whether it refers to what only tokentap has stored.
+    pub(super) fn refers_to_session(&self) -> bool {
+        self.refers && !is_of_engine(self.previous.as_deref())
+    }
+
     /// The items of the input, as JSON texts.
     pub(super) fn items(&self) -> Vec<Cow<'_, str>> {
         if let Some(items) = &self.all_items {
             return items.iter().map(|item| Cow::Borrowed(&**item)).collect();
         }
-        let input = self.body().raw("input").and_then(|input| std::str::from_utf8(input).ok()).unwrap_or_default();
-        if !input.starts_with('[') {
-            return vec![format!(r#"{{"role":"user","content":{input}}}"#).into()];
+        // bytes that are not UTF-8 are U+FFFD in the prompt too
+        match String::from_utf8_lossy(self.body().raw("input").unwrap_or_default()) {
+            input if !input.starts_with('[') => vec![format!(r#"{{"role":"user","content":{input}}}"#).into()],
+            Cow::Borrowed(input) => elements(input).into_iter().map(Cow::Borrowed).collect(),
+            Cow::Owned(input) => elements(&input).into_iter().map(|item| Cow::Owned(item.to_owned())).collect(),
         }
-        elements(input).into_iter().map(Cow::Borrowed).collect()
     }
 
     /// The members of the body except the input, as the text of a JSON object.
@@ -230,9 +242,9 @@ impl ResponsesRequest {
             if ["input", "previous_response_id"].iter().any(|name| key.is(name)) {
                 continue;
             }
-            let text = |span: &Range<usize>| std::str::from_utf8(&self.bytes[span.clone()]).unwrap_or("null");
             let separator = if members.len() > 1 { "," } else { "" };
-            members.extend([separator, &quoted(&key.decode()), ":", text(&member.value)]);
+            let value = String::from_utf8_lossy(&self.bytes[member.value.clone()]);
+            members.extend([separator, &quoted(&key.decode()), ":", &value]);
         }
         members + "}"
     }
@@ -350,6 +362,11 @@ fn with_defaults(value: Value, defaults: &[(&str, &str)]) -> Value {
         }
     }
     Value::Object(members)
+}
+
+/// Whether a previous response is none of tokentap's, so that the engine may have stored it.
+fn is_of_engine(previous: Option<&str>) -> bool {
+    previous.is_some_and(|id| TurnKey::in_response_id(id).is_none())
 }
 
 /// Refuses members that change the meaning of the request and are not supported.

@@ -1,5 +1,6 @@
 //! `GET` and `DELETE /v1/responses/{id}`, and `GET /v1/responses/{id}/input_items`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,8 +9,8 @@ use http::{Method, Request, StatusCode};
 use super::stored::{StoredResponse, caller};
 use super::{OpenAiResponses, error};
 use crate::api::body::invalid;
-use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalReply};
-use crate::chat::{RequestError, RequestSession, dumps, quoted};
+use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalReply, to_json};
+use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::request::SessionNames;
 use crate::engine::routes;
 use crate::json::Value;
@@ -133,8 +134,8 @@ impl DecodedRetrieval {
             Action::Show => Ok(Ok(response.json(&api.responses)?).into()),
             Action::ShowInput(page) => {
                 let items = response.items().ok_or_else(|| invalid("a part of the session is missing"))?;
-                let items: Vec<Value> = items.iter().enumerate().map(|(at, item)| shown(item, id, at)).collect();
-                Ok(Ok(page.of(items)?).into())
+                let items: Vec<&str> = items.iter().collect();
+                Ok(Ok(page.of(&items, id)?).into())
             }
             Action::Delete => {
                 let stored =
@@ -179,42 +180,64 @@ impl Page {
         Ok(page)
     }
 
-    /// The list of the items of the page, as JSON text.
-    fn of(&self, mut items: Vec<Value>) -> Result<String, RequestError> {
+    /// The list of the items of the page, as JSON text. `items` are those of the input of a response.
+    fn of(&self, items: &[&str], response: &str) -> Result<String, RequestError> {
+        let ids = ids(items, response);
+        let mut order: Vec<usize> = (0..items.len()).collect();
         if !self.is_ascending {
-            items.reverse();
+            order.reverse();
         }
         let start = match &self.after {
             None => 0,
             Some(after) => {
-                let at = items.iter().position(|item| item.get("id").and_then(Value::as_str) == Some(after));
+                let at = order.iter().position(|at| ids[*at] == *after);
                 1 + at.ok_or_else(|| invalid(format!("after: no item has the id {after:?}")))?
             }
         };
-        let rest = &items[start..];
-        let shown = &rest[..rest.len().min(self.limit)];
-        let id = |item: Option<&Value>| item.and_then(|item| item.get("id")).map_or("null".to_owned(), dumps);
-        let list: Vec<String> = shown.iter().map(dumps).collect();
+        let rest = &order[start..];
+        let page = &rest[..rest.len().min(self.limit)];
+        let id = |at: Option<&usize>| at.map_or("null".to_owned(), |at| quoted(&ids[*at]));
+        let list: Vec<String> = page.iter().map(|at| to_json(&shown(items[*at], &ids[*at]))).collect();
         Ok(format!(
             "{{\"object\":\"list\",\"data\":[{}],\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
             list.join(","),
-            id(shown.first()),
-            id(shown.last()),
-            shown.len() < rest.len()
+            id(page.first()),
+            id(page.last()),
+            page.len() < rest.len()
         ))
     }
 }
 
+/// The ids of items. An item without an id, or with that of an item before it, gets one that it has in every list of the response.
+fn ids(items: &[&str], response: &str) -> Vec<String> {
+    let mut known = HashSet::new();
+    let id = |(at, item): (usize, &&str)| {
+        let item = Value::parse(item.as_bytes()).unwrap_or_default();
+        let text = |name: &str| item.get(name).and_then(Value::as_str);
+        let own = text("id").map(str::to_owned).filter(|id| !id.is_empty() && known.insert(id.clone()));
+        own.unwrap_or_else(|| {
+            let prefix = match text("type").unwrap_or("message") {
+                "message" => "msg",
+                "function_call" => "fc",
+                "function_call_output" => "fco",
+                "reasoning" => "rs",
+                _ => "item",
+            };
+            // not the form of the ids that tokentap gives to items of replies
+            let response = response.rsplit('_').next().unwrap_or_default();
+            format!("{prefix}_{response}_{at}")
+        })
+    };
+    items.iter().enumerate().map(id).collect()
+}
+
 /// An item as lists show it: with a type, an id, and its content as parts.
-fn shown(item: &str, response: &str, at: usize) -> Value {
+fn shown(item: &str, id: &str) -> Value {
     let Ok(Value::Object(mut members)) = Value::parse(item.as_bytes()) else { return Value::Null };
     let text = |value: &str| Value::String(value.to_owned());
     let member = |members: &[(String, Value)], name: &str| {
-        members
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.clone())
-            .filter(|value| *value != Value::Null)
+        let found = members.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        found.filter(|value| *value != Value::Null)
     };
     let set = |members: &mut Vec<(String, Value)>, name: &str, value: Value| {
         members.retain(|(known, _)| known != name);
@@ -223,18 +246,7 @@ fn shown(item: &str, response: &str, at: usize) -> Value {
     let kind = member(&members, "type").and_then(|kind| kind.as_str().map(str::to_owned));
     let kind = kind.unwrap_or_else(|| "message".to_owned());
     set(&mut members, "type", text(&kind));
-    if member(&members, "id").is_none() {
-        let prefix = match &*kind {
-            "message" => "msg",
-            "function_call" => "fc",
-            "function_call_output" => "fco",
-            "reasoning" => "rs",
-            _ => "item",
-        };
-        // not the form of the ids that tokentap gives to items of replies
-        let response = response.rsplit('_').next().unwrap_or_default();
-        set(&mut members, "id", Value::String(format!("{prefix}_{response}_{at}")));
-    }
+    set(&mut members, "id", text(id));
     if member(&members, "status").is_none() && kind != "reasoning" {
         set(&mut members, "status", text("completed"));
     }
@@ -259,8 +271,13 @@ mod tests {
     use super::*;
 
     fn list(query: &str, count: usize) -> Value {
-        let items = (0..count).map(|at| shown(&format!(r#"{{"role":"user","content":"{at}"}}"#), "resp_1", at));
-        let list = Page::parse(query).unwrap().of(items.collect()).unwrap();
+        // two items have one id
+        let item = |at| {
+            format!(r#"{{"role":"user","id":"{}","content":"{at}"}}"#, if at == 1 || at == 3 { "same" } else { "" })
+        };
+        let items: Vec<String> = (0..count).map(item).collect();
+        let items: Vec<&str> = items.iter().map(String::as_str).collect();
+        let list = Page::parse(query).unwrap().of(&items, "resp_1").unwrap();
         Value::parse(list.as_bytes()).unwrap()
     }
 
@@ -295,6 +312,6 @@ mod tests {
         for invalid in ["limit=0", "limit=101", "limit=x", "order=up"] {
             assert!(Page::parse(invalid).is_err(), "{invalid}");
         }
-        assert!(Page::parse("after=item_1").unwrap().of(Vec::new()).is_err());
+        assert!(Page::parse("after=item_1").unwrap().of(&[], "resp_1").is_err());
     }
 }

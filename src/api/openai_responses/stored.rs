@@ -57,7 +57,7 @@ impl StoredResponse {
     fn members_turn(&self) -> Option<Arc<Turn>> {
         match self.request()?.members_of {
             None => Some(Arc::clone(&self.turn)),
-            Some(key) => Some(self.session.stored(key)?.0),
+            Some(turn) => self.session.turn(turn).filter(|turn| turn.id < self.turn.id),
         }
     }
 
@@ -82,7 +82,7 @@ impl StoredResponse {
         let separator = if members.len() > 1 { "," } else { "" };
         let previous = previous.map_or("null".to_owned(), |key| quoted(&key.response_id()));
         let body = format!("{members}{separator}\"previous_response_id\":{previous},\"input\":{input}}}");
-        let options = api.decode_options(&HeaderMap::new());
+        let options = api.decode_options(self.request().is_some_and(|request| request.completes_at_length));
         ResponsesRequest::parse(body.into(), DecodeOptions { is_strict: false, is_complete: true, ..options })
     }
 
@@ -116,7 +116,9 @@ impl StoredResponse {
         let event = event.map_err(|error| body::invalid(format!("the recorded turn is {error}")))?;
         let updates =
             SequenceUpdate::all(&event).map_err(|error| body::invalid(format!("the recorded turn is {error}")))?;
+        let is_cut = matches!(about.finish.as_deref(), None | Some("abort"));
         match encoder.whole(&updates) {
+            _ if is_cut => Ok(encoder.failed(&error::cut())),
             Ok(Ok(json)) => Ok(json),
             Ok(Err(error)) => Ok(encoder.failed(&error)),
             Err(error) => Err(RequestError::Unsupported(error.to_string())),
@@ -172,7 +174,7 @@ fn stored_request(turn: &Turn) -> Option<&StoredRequest> {
 
 /// The turn of the request with which the request of `turn` shares items.
 fn earlier(session: &Session, turn: &Turn) -> Option<Arc<Turn>> {
-    let (earlier, _) = session.stored(stored_request(turn)?.shared?.request)?;
+    let earlier = session.turn(stored_request(turn)?.shared?.turn)?;
     // a damaged log must not cause an endless loop
     (earlier.id < turn.id).then_some(earlier)
 }
@@ -270,20 +272,20 @@ pub(super) fn request_to_store(
     let previous = request.previous.as_deref().and_then(TurnKey::in_response_id);
     let base = session.zip(previous.or(request.last_key)).and_then(|(session, key)| {
         let (turn, _) = session.stored(key)?;
-        Some((StoredResponse { session: Arc::clone(session), turn }, key))
+        Some(StoredResponse { session: Arc::clone(session), turn })
     });
     let mut members = Some(request.members());
     let (mut shared, mut members_of) = (None, None);
-    if let Some((base, key)) = base
+    if let Some(base) = base
         && let Some(known) = base.items()
     {
         let count = known.iter().zip(&items).take_while(|(known, item)| *known == &***item).count();
-        shared = Some(SharedItems { request: key, count: u32::try_from(count).unwrap_or(u32::MAX) });
+        shared = Some(SharedItems { turn: base.turn(), count: u32::try_from(count).unwrap_or(u32::MAX) });
         let turn = base.members_turn();
         let known = turn.as_ref().and_then(|turn| stored_request(turn)?.members.as_deref());
         if known.is_some() && known == members.as_deref() {
             members = None;
-            members_of = turn.as_ref().and_then(|turn| turn.stored_key());
+            members_of = turn.as_ref().map(|turn| turn.id);
         }
     }
     let count = shared.map_or(0, |shared| shared.count as usize);
@@ -291,6 +293,7 @@ pub(super) fn request_to_store(
         members: members.map(Into::into),
         members_of,
         adds_tools: request.adds_tools,
+        completes_at_length: request.options.is_codex,
         previous,
         shared,
         items: items[count..].iter().map(|item| item.as_ref().into()).collect(),

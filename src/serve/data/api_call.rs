@@ -116,7 +116,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
     match prepared {
         Ok(PreparedCall::Reply(LocalReply { encoded, stored })) => {
             state.generator.context.log_wait.wait(vec![stored]).await;
-            Ok(reply::without_generation(encoded))
+            Ok(reply::without_generation(state, encoded))
         }
         Ok(PreparedCall::Events(events)) => Ok(reply::stream_without_generation(events)),
         Ok(PreparedCall::Generation(ApiGeneration { request, chat, mut encoder }, digest)) => {
@@ -197,6 +197,10 @@ async fn prepare(
             }
             let generation = match generation(&own, &mut call, &*decoded, session.as_ref()) {
                 Ok(generation) => generation,
+                Err(RequestError::Unsupported(reason)) if call.translated.is_none() => {
+                    decoded.check_passthrough()?;
+                    return Err(RequestError::Unsupported(reason));
+                }
                 Err(error) => return decoded.failed_stream(&error).map(PreparedCall::Events).ok_or(error),
             };
             let digest = generate::digest(&own, call.identity.as_ref(), &generation.request);

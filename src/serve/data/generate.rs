@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
 
-use crate::api::client_headers;
+use crate::api::client_headers::{self, OVERRIDE_RID};
 use crate::api::native::{self, NativeEncoder};
 use crate::engine::request::GenerateRequest;
 use crate::engine::upstream::send;
@@ -22,9 +22,6 @@ use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers
 use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::{Chat, Dialect, Labels};
-
-/// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine reads the request id from this header, so the body must not have one.
-const OVERRIDE_RID: HeaderName = HeaderName::from_static("x-override-rid");
 
 /// The number of earlier attempts of this call. The SDKs that most agents use send this header.
 const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");

@@ -445,7 +445,8 @@ mod tests {
                     ..Fingerprint::default()
                 }),
                 sampling_sources: sampling_sources(number),
-                stored: number.is_multiple_of(29).then(|| Box::new(stored(number))),
+                stored: number.is_multiple_of(29).then(|| Arc::new(stored(number))),
+                session_birth: None,
                 history_change: None,
             })
         })
@@ -463,10 +464,11 @@ mod tests {
         let key = TurnKey::of(&number.to_string(), 0);
         StoredRequest {
             members: number.is_multiple_of(2).then(|| "{}".into()),
-            members_of: (!number.is_multiple_of(2)).then_some(key),
+            members_of: (!number.is_multiple_of(2)).then_some(3),
             adds_tools: number.is_multiple_of(7),
+            completes_at_length: number.is_multiple_of(11),
             previous: number.is_multiple_of(3).then_some(key),
-            shared: number.is_multiple_of(5).then_some(SharedItems { request: key, count: 7 }),
+            shared: number.is_multiple_of(5).then_some(SharedItems { turn: 3, count: 7 }),
             items: vec!["\"\\n\"".into(); (number % 3) as usize],
             caller: CallerKey::of(b"salt", &number.to_le_bytes()),
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::chat::{Chat, TOKENIZER, with_say};
 use super::super::crash::StandaloneEngine;
-use super::super::support::client::{Answer, get, post, request as send};
+use super::super::support::client::{Answer, Connection, get, post, request as send};
 use super::super::support::manual_upstream::soon;
 use super::{PATH, call, events, function, items, message, of_type, output, request, start};
 
@@ -250,4 +250,85 @@ async fn stored_responses_and_deletions_survive_a_restart() {
     next["max_output_tokens"] = json!(8);
     let next = post(binary.data, PATH, next.to_string().as_bytes()).await;
     assert_eq!(next.status, 200, "{}", next.text());
+}
+
+#[tokio::test]
+async fn request_id_of_the_client_stores_nothing() {
+    let chat = start().await;
+    let mut body = request("Oslo?");
+    body["rid"] = json!("chosen");
+    for _ in 0..2 {
+        let reply = chat.say(&body, "Rain.<|im_end|>").await;
+        assert_eq!(reply["store"], false, "another caller could guess the id");
+        let answer = ask(&chat, "GET", &format!("{PATH}/{}", reply["id"].as_str().unwrap()), &[]).await;
+        assert_eq!(answer.status, 404);
+    }
+}
+
+#[tokio::test]
+async fn generation_that_was_cut_off_is_a_failed_response() {
+    let chat = start().await;
+    let mut body = with_say(&request("Oslo?"), &"It rains and rains. ".repeat(500));
+    body["stream"] = json!(true);
+    let text = body.to_string();
+    let mut connection = Connection::open(chat.demo.proxy.data).await;
+    let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", text.len());
+    connection.send(format!("{head}{text}").as_bytes()).await;
+    let has_text = |seen: &[u8]| String::from_utf8_lossy(seen).matches("output_text.delta").count() > 2;
+    assert!(connection.read_until(has_text).await);
+    let seen = String::from_utf8_lossy(connection.seen()).into_owned();
+    let id = seen.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    drop(connection);
+    let path = format!("{PATH}/{id}");
+    let found = async {
+        loop {
+            let answer = ask(&chat, "GET", &path, &[]).await;
+            if answer.status == 200 {
+                return answer.json();
+            }
+        }
+    };
+    let response = soon("the turn is recorded", found).await;
+    assert_eq!((&response["status"], &response["output"]), (&json!("failed"), &json!([])), "{response}");
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_utf_8_are_stored_as_the_prompt_shows_them() {
+    let chat = start().await;
+    let body =
+        with_say(&json!({"model": "m", "input": [message("user", "caf?")], "instructions": "be ?"}), "Yes.<|im_end|>");
+    let bytes: Vec<u8> = body.to_string().bytes().map(|byte| if byte == b'?' { 0xe9 } else { byte }).collect();
+    let reply = post(chat.demo.proxy.data, PATH, &bytes).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let reply = reply.json();
+    assert_eq!(stored(&chat, &reply["id"]).await["instructions"], "be \u{fffd}");
+    assert_eq!(input(&chat, &reply["id"]).await[0]["content"][0]["text"], "caf\u{fffd}");
+    let mut next = continued(&reply, "And now?");
+    next["instructions"] = json!("be \u{fffd}");
+    chat.say(&next, "No.<|im_end|>").await;
+    assert_eq!(chat.turns().await[1]["cause"], "extends");
+}
+
+#[tokio::test]
+async fn tools_of_the_history_may_be_chosen() {
+    let chat = start().await;
+    let added = json!({"type": "additional_tools", "role": "developer", "tools": [function("weather")]});
+    let one = chat.say(&request(json!([message("user", "Oslo?"), added])), "Rain.<|im_end|>").await;
+    let mut body = continued(&one, "And Bergen?");
+    body["tool_choice"] = json!({"type": "function", "name": "weather"});
+    let answer = chat.post(&body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(of_type(&answer.json(), "function_call")[0]["name"], "weather");
+    body["tool_choice"] = json!({"type": "function", "name": "other"});
+    assert_eq!(chat.post(&body).await.status, 400);
+}
+
+#[tokio::test]
+async fn engine_is_not_asked_for_what_only_the_session_has() {
+    let chat = start().await;
+    let one = chat.say(&request("Oslo?"), "Rain.<|im_end|>").await;
+    let file = json!([{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]);
+    let answer = chat.post(&continued(&one, file)).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.text().contains("send the whole conversation"), "{}", answer.text());
 }

@@ -41,12 +41,12 @@ pub(super) async fn reply(
 }
 
 /// Builds a reply that needs no generation.
-pub(super) fn without_generation(reply: EncodedReply) -> Response<Body> {
+pub(super) fn without_generation(state: &ProxyState, reply: EncodedReply) -> Response<Body> {
     let (status, body) = match reply {
         Ok(body) => (StatusCode::OK, body),
         Err(error) => (error.status, error.body),
     };
-    let mut reply = Response::new(Body::full(body));
+    let mut reply = Response::new(Body::full(state.budget.hold(body)));
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
