@@ -139,7 +139,7 @@ impl StoredResponse {
     }
 
     /// The items of its output, as JSON texts. `requests` are the requests that were read for other responses, by the turn of their members:
-    /// items of many responses may be named in one request, and each takes only the time of its own tokens.
+    /// one request may name items of many responses, and each then takes only the time of its own tokens.
     fn output(
         &self,
         api: &OpenAiResponses,

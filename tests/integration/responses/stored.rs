@@ -324,7 +324,7 @@ async fn tools_of_the_history_may_be_chosen() {
 }
 
 #[tokio::test]
-async fn engine_is_not_asked_for_what_only_the_session_has() {
+async fn request_that_refers_to_the_session_is_not_sent_to_the_engine() {
     let chat = start().await;
     let one = chat.say(&request("Oslo?"), "Rain.<|im_end|>").await;
     let file = json!([{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]);
