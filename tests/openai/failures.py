@@ -57,8 +57,8 @@ def invalid_requests(tap: Tap) -> None:
             create(model="demo", messages=QUESTION, functions=[{"name": "f", "parameters": {}}])
         with raised(openai.NotFoundError, "does not exist", 404):
             to.sync.models.retrieve("another")
-        with raised(openai.BadRequestError, "previous_response_id", 400):
-            to.sync.responses.create(model="demo", input="Say yes.", previous_response_id="resp_1")
+        with raised(openai.BadRequestError, "there is no stored response", 400):
+            to.sync.responses.create(model="demo", input="Say yes.", previous_response_id="resp_00000000000000000000")
     for base, words in (("", "/v1 is missing"), ("/v1/v1", "/v1 is in the path twice")):
         with openai.OpenAI(base_url=f"http://{tap.data}{base}", api_key=tap.key, max_retries=0) as client:
             with raised(openai.NotFoundError, words, 404):
