@@ -154,8 +154,8 @@ pub struct ApiGeneration {
 
 /// Encodes the reply to one request.
 pub trait ReplyEncoder: Debug + Send + Sync {
-    /// Sets the engine's request id before anything is encoded. It is not called if the id is not known before the engine's reply. All retries of
-    /// a request have the id of the first.
+    /// Sets the engine's request id before anything is encoded. It is not called if the id is not known before the engine's reply. All
+    /// retries of a request have the id of the first.
     fn set_rid(&mut self, _rid: &str) {}
 
     /// Encodes the body of a reply that does not stream.

@@ -154,7 +154,7 @@ impl ApiRequest for DecodedMessages {
             }
         };
         let is_set = |name: &str| client.iter().any(|(known, _)| *known == name);
-        chat.sampling_sources = sampling_sources(&model.defaults, is_set, length.is_limited_by_context);
+        chat.sampling_sources = Some(sampling_sources(&model.defaults, is_set, length.is_limited_by_context));
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
         let context = ReplyContext {
             reader: ReplyReader {

@@ -126,7 +126,7 @@ impl ApiRequest for DecodedChat {
             loses_ids: upstream.loses_ids(),
         };
         let body = RequestBody { bytes: &chat.bytes, object: &chat.object };
-        recorded.sampling_sources = sampling_sources(&model.defaults, |name| body.has(name), false);
+        recorded.sampling_sources = Some(sampling_sources(&model.defaults, |name| body.has(name), false));
         let request = chat.generate_request(inputs, |body| api.budget.hold(body))?;
         let needs_prompt = chat.extras.includes_prompt_ids() || sglext.input;
         let context = ReplyContext {

@@ -11,7 +11,7 @@ mod stored;
 mod tools;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -59,6 +59,8 @@ struct DecodedResponses {
     caller: Vec<u8>,
     /// The client has chosen the request id. It could be guessed, so the response is not stored.
     names_rid: bool,
+    /// The request with the stored items to which it refers, once they have been read.
+    whole: OnceLock<Result<ResponsesRequest, RequestError>>,
 }
 
 impl OpenAiResponses {
@@ -91,7 +93,7 @@ impl Api for OpenAiResponses {
         let request = ResponsesRequest::parse(request.body().clone(), self.decode_options(request::is_codex(headers)))?;
         self.chats.report_skipped(request.skipped.kinds());
         let names_rid = headers.contains_key(OVERRIDE_RID) || request.body().has("rid");
-        Ok(Box::new(DecodedResponses { api: self.clone(), request, caller, names_rid }))
+        Ok(Box::new(DecodedResponses { api: self.clone(), request, caller, names_rid, whole: OnceLock::new() }))
     }
 
     fn error(&self, status: StatusCode, message: String) -> ApiError {
@@ -141,7 +143,7 @@ impl ApiRequest for DecodedResponses {
 
     fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
         let api = &self.api;
-        let request = &*self.with_history(session)?;
+        let request = self.with_history(session)?;
         let model = api.chats.model(&request.conversation)?;
         request.check_fields()?;
         let constraint = request.constraint()?;
@@ -177,7 +179,8 @@ impl ApiRequest for DecodedResponses {
                 members.put("return_logprob", b"true");
             }
         };
-        chat.sampling_sources = sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context);
+        chat.sampling_sources =
+            Some(sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context));
         let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
         let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
         context.stores = request.stores && session.is_named && !self.names_rid && api.chats.records_sessions();
@@ -216,11 +219,12 @@ impl DecodedResponses {
     ///
     /// # Errors
     /// [`RequestError`].
-    fn with_history(&self, session: RequestSession<'_>) -> Result<Cow<'_, ResponsesRequest>, RequestError> {
+    fn with_history(&self, session: RequestSession<'_>) -> Result<&ResponsesRequest, RequestError> {
         if !self.request.refers {
-            return Ok(Cow::Borrowed(&self.request));
+            return Ok(&self.request);
         }
-        stored::with_history(&self.api, &self.request, session.existing, &self.caller).map(Cow::Owned)
+        let read = || stored::with_history(&self.api, &self.request, session.existing, &self.caller);
+        self.whole.get_or_init(read).as_ref().map_err(Clone::clone)
     }
 }
 

@@ -7,7 +7,7 @@ use super::history::History;
 use super::history_change::AssistantMessages;
 use super::model::ChatModel;
 use super::prompt::is_opened;
-use crate::session::{Chat, SamplingSources, Session, StoredRequest};
+use crate::session::{Chat, Session};
 use crate::tokenizer::Renderer;
 
 /// The chat of a request that the engine's own endpoint serves. The token ids of its prompt are not known yet.
@@ -38,7 +38,7 @@ impl ForwardedChat {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
             fingerprint: Some(detector.fingerprint),
-            sampling_sources: SamplingSources::default(),
+            sampling_sources: None,
             stored: None,
             session_birth: session.and_then(|session| session.birth),
             history_change,
@@ -53,9 +53,10 @@ impl ForwardedChat {
         self.conversation.take()
     }
 
-    /// Stores the request of the response with the turn.
-    pub fn set_stored(&mut self, stored: Option<Arc<StoredRequest>>) {
-        self.chat.stored = stored;
+    /// Takes what does not depend on the prompt from the chat of the same conversation without its media.
+    pub fn complete(&mut self, without_media: Chat) {
+        self.chat.sampling_sources = without_media.sampling_sources;
+        self.chat.stored = without_media.stored;
     }
 
     /// The chat that the turn records, now that the ids of its prompt are known.

@@ -149,8 +149,9 @@ impl ChangeDetector {
         before.is_some_and(|before| self.fingerprint.messages <= before.messages)
     }
 
-    /// The turn whose reply is a summary that a message of the client contains: the summary of a longer conversation with the same system prompt, and with the same tools or,
-    /// as Codex asks for it, without tools. The summary is the whole reply, or its part in `<summary>`, as in Claude Code.
+    /// The turn that sampled a summary which a message of the client contains. It summarises a longer conversation with the same system
+    /// prompt, and with the same tools or, as Codex asks for it, without tools. The summary is the whole reply, or its part in `<summary>`,
+    /// as in Claude Code.
     fn summary(&self, messages: &[Message], session: &Session, renderer: &Renderer) -> Option<u32> {
         let is_summary = |turn: &Turn| {
             let Some(before) = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref()) else {

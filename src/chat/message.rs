@@ -124,8 +124,8 @@ impl Message {
         [self.reasoning.as_deref().unwrap_or_default().trim().to_owned(), split_thought(&text).0.to_owned()]
     }
 
-    /// The value for the template without the media, with a mark in each name of a control token. If the template does not accept content `parts`, they are
-    /// joined with spaces, as in SGLang.
+    /// The value for the template without the media, with a mark in each name of a control token. If the template does not accept content
+    /// `parts`, they are joined with spaces, as in SGLang.
     #[must_use]
     pub fn template_value(&self, marks: &Content, parts: bool) -> Value {
         let origin = if self.is_tool_result() { TextOrigin::Tool } else { TextOrigin::Person };
@@ -194,8 +194,8 @@ impl Message {
     /// The digest of a conversation that ends with this message. `previous` is the digest of the messages before it. `call_indexes` are
     /// those of the last assistant message.
     ///
-    /// Messages with the same meaning have the same digest. Texts of content parts are joined. White space at the end of the text, the order of the
-    /// keys of arguments, and the difference between `null` and a missing member do not count. Reasoning does not count, because most
+    /// Messages with the same meaning have the same digest. Texts of content parts are joined. White space at the end of the text, the order
+    /// of the keys of arguments, and the difference between `null` and a missing member do not count. Reasoning does not count, because most
     /// clients drop it. Ids of tool calls do not count, because some clients renumber them: a tool result is identified by the index of its
     /// call. Media count with their place among the texts.
     #[must_use]

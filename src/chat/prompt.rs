@@ -16,7 +16,7 @@ use super::model::ChatModel;
 use super::reply_reader::{self, ParserSettings};
 use crate::config::EarlierThinking;
 use crate::json::Value;
-use crate::session::{Chat, SamplingSources, Session, Turn};
+use crate::session::{Chat, Session, Turn};
 use crate::tokenizer::template::RenderError;
 use crate::tokenizer::{Prompt, PromptError, Renderer, Setting, TextOrigin, TokenizerError};
 
@@ -182,7 +182,7 @@ impl<'a> PromptBuilder<'a> {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn,
             fingerprint: Some(fingerprint),
-            sampling_sources: SamplingSources::default(),
+            sampling_sources: None,
             stored: None,
             session_birth: session.and_then(|session| session.birth),
             history_change,

@@ -111,8 +111,8 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
         Some(sampling) => text.key("sampling").foreign(sampling),
         None => text.key("sampling").literal("null"),
     }
-    match &about.chat {
-        Some(chat) => text.key("sampling_sources").foreign(&chat.sampling_sources.json()),
+    match about.sampling_sources() {
+        Some(sources) => text.key("sampling_sources").foreign(&sources.json()),
         None => text.key("sampling_sources").literal("null"),
     }
     text.key("model").string(&about.model);

@@ -34,9 +34,9 @@ pub struct Chat {
     /// Digests that later calls are compared with. `None` in turns of older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
-    /// The sources of the sampling parameters that the client did not set.
-    #[serde(default, skip_serializing_if = "SamplingSources::is_empty")]
-    pub sampling_sources: SamplingSources,
+    /// The sources of the sampling parameters that the client did not set. `None` if they are not known, as in older logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling_sources: Option<SamplingSources>,
     /// The request, if the response is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<Arc<StoredRequest>>,

@@ -31,12 +31,6 @@ impl SamplingSources {
         }
     }
 
-    /// Whether the client has set all parameters.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(Option::is_none)
-    }
-
     /// A JSON object of names and sources.
     #[must_use]
     pub fn json(&self) -> String {
@@ -73,7 +67,6 @@ mod tests {
     #[test]
     fn sources_survive_encoding() {
         let mut sources = SamplingSources::default();
-        assert!(sources.is_empty());
         sources.set("temperature", SamplingSource::Model);
         sources.set("max_new_tokens", SamplingSource::Context);
         sources.set("seed", SamplingSource::Default);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Fault, Labels, RequestClass, Span, TurnKey, Uid};
+use super::{Chat, Fault, Labels, RequestClass, SamplingSources, Span, TurnKey, Uid};
 
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
@@ -86,6 +86,14 @@ pub struct TurnMetadata {
     pub labels: Option<Arc<Labels>>,
     /// Requested members of `meta_info` by name, as JSON text: routed experts, top-k rows, prompt logprobs.
     pub extras: BTreeMap<Box<str>, Box<str>>,
+}
+
+impl TurnMetadata {
+    /// The sources of the sampling parameters that the client of a chat did not set; `None` if they are not known.
+    #[must_use]
+    pub fn sampling_sources(&self) -> Option<&SamplingSources> {
+        self.chat.as_ref()?.sampling_sources.as_ref()
+    }
 }
 
 /// A turn that has no place yet.

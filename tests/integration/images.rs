@@ -273,6 +273,9 @@ async fn conversation_with_an_image_is_recorded_by_the_ids_of_the_engines_chat_e
 
         let shown = session(&proxy).await;
         assert_eq!((&shown["incomplete"], &shown["faults"]), (&json!(false), &json!({"forwarded": 3})), "{about}");
+        let turn = proxy.parts.sessions.session("s").unwrap().turn(0).unwrap();
+        let sources: Value = serde_json::from_str(&turn.about.sampling_sources().unwrap().json()).unwrap();
+        assert_eq!(sources["top_p"], "default", "the engine got a value that the client did not set: {about}");
         let asked = upstream.asked();
         for (turn, said) in [CALL, "The lamp is lit.", "Since noon."].into_iter().enumerate() {
             let listed = &shown["list"][turn];

@@ -29,7 +29,8 @@ pub(super) struct ResponseEncoder {
     output: Vec<String>,
     /// The item that has begun and has not ended.
     open: Option<Item>,
-    /// A call of a custom tool, and its arguments so far. Its item begins when the arguments are complete, because its input is a text in them.
+    /// A call of a custom tool, and its arguments so far. Its item begins when the arguments are complete, because its input is a text in
+    /// them.
     custom: Option<(CallNames, String)>,
     /// The number of tool calls so far.
     calls: usize,

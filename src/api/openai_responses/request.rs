@@ -29,8 +29,8 @@ enum MemberType {
     List,
 }
 
-/// Members of the request that the reply repeats, with their types and their defaults as JSON text. `temperature` and `top_p` have the model's
-/// defaults.
+/// Members of the request that the reply repeats, with their types and their defaults as JSON text. The model may have other defaults of
+/// `temperature` and `top_p`.
 const ECHOED: &[(&str, MemberType, &str)] = &[
     ("background", MemberType::Flag, "false"),
     ("instructions", MemberType::Text, "null"),
@@ -272,8 +272,8 @@ impl ResponsesRequest {
         }
     }
 
-    /// The members that the reply repeats, as JSON text with a leading comma and without line ends. `defaults` are the sampling parameters that
-    /// apply if the request has none.
+    /// The members that the reply repeats, as JSON text with a leading comma and without line ends. `defaults` are the sampling parameters
+    /// that apply if the request has none.
     pub(super) fn echo(&self, defaults: &[(&'static str, String)]) -> String {
         let mut echo = String::new();
         for (name, _, default) in ECHOED {

@@ -133,7 +133,7 @@ impl DecodedRetrieval {
         match action {
             Action::Show => Ok(Ok(response.json(&api.responses)?).into()),
             Action::ShowInput(page) => {
-                let items = response.items().ok_or_else(|| invalid("a part of the session is missing"))?;
+                let items = response.items()?;
                 let items: Vec<&str> = items.iter().collect();
                 Ok(Ok(page.of(&items, id)?).into())
             }

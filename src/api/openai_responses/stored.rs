@@ -47,10 +47,12 @@ impl StoredResponse {
         stored_request(&self.turn)
     }
 
-    /// The items of its input, including those of the responses that it continues. `None` if a part of them is missing, which a damaged log
-    /// may cause.
-    pub(super) fn items(&self) -> Option<Items> {
-        Items::of(&self.session, Arc::clone(&self.turn))
+    /// The items of its input, including those of the responses that it continues.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] if a part of them is missing, which a damaged log may cause.
+    pub(super) fn items(&self) -> Result<Items, RequestError> {
+        Items::of(&self.session, Arc::clone(&self.turn)).ok_or_else(missing_part)
     }
 
     /// The turn whose request has the members of its request.
@@ -63,7 +65,7 @@ impl StoredResponse {
 
     /// Its request with all items of its input.
     fn whole_request(&self, api: &OpenAiResponses) -> Result<ResponsesRequest, RequestError> {
-        let items = self.items().ok_or_else(missing_part)?;
+        let items = self.items()?;
         let items: Vec<&str> = items.iter().collect();
         let previous = self.request().and_then(|request| request.previous);
         self.parse(api, previous, &format!("[{}]", items.join(",")))
@@ -138,8 +140,8 @@ impl StoredResponse {
         )
     }
 
-    /// The items of its output, as JSON texts. `requests` are the requests that were read for other responses, by the turn of their members:
-    /// one request may name items of many responses, and each then takes only the time of its own tokens.
+    /// The items of its output, as JSON texts. `requests` has the requests that were read for other responses, by the turn of their members,
+    /// because a client may name items of many responses at once.
     fn output(
         &self,
         api: &OpenAiResponses,
@@ -231,7 +233,7 @@ pub(super) fn with_history(
         Some(id) => Some(StoredResponse::find(session, id, caller).ok_or_else(|| error::no_previous_response(id))?),
     };
     let mut requests = HashMap::new();
-    let history = previous.as_ref().map(|previous| previous.items().ok_or_else(missing_part)).transpose()?;
+    let history = previous.as_ref().map(StoredResponse::items).transpose()?;
     let output = previous.as_ref().map(|previous| previous.output(api, &mut requests)).transpose()?;
     let mut items: Vec<Box<str>> = history.iter().flat_map(Items::iter).map(Into::into).collect();
     items.extend(output.into_iter().flatten().map(Into::into));
@@ -277,7 +279,7 @@ pub(super) fn request_to_store(
     let mut members = Some(request.members());
     let (mut shared, mut members_of) = (None, None);
     if let Some(base) = base
-        && let Some(known) = base.items()
+        && let Ok(known) = base.items()
     {
         let count = known.iter().zip(&items).take_while(|(known, item)| *known == &***item).count();
         shared = Some(SharedItems { turn: base.turn(), count: u32::try_from(count).unwrap_or(u32::MAX) });

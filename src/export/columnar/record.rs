@@ -19,7 +19,7 @@ use crate::export::column::{self, Column, numbers};
 use crate::export::row_key::row_key;
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, entry, facts};
-use crate::session::{Fault, Labels, Path, Segment, Span, Step, TurnMetadata};
+use crate::session::{Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
 
 /// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
 /// largest extras that trainers use, take 2 KB per sampled token and per prompt token.
@@ -250,7 +250,7 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
     let about = || all.iter().map(|step| &step.turn.about);
     let measured = || about().map(|about| about.measured.as_ref());
     let sources: Vec<Option<String>> =
-        about().map(|about| about.chat.as_ref().map(|chat| chat.sampling_sources.json())).collect();
+        about().map(|about| about.sampling_sources().map(SamplingSources::json)).collect();
     let superseded = integers(about().flat_map(|about| about.supersedes.iter().copied()));
     let items = structs(vec![
         required("id", integers(all.iter().map(|step| step.turn.id))),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::pb;
 use crate::session::{
-    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, Session, Snapshot, Span, Turn, TurnMetadata,
+    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, SamplingSources, Session, Snapshot, Span, Turn,
+    TurnMetadata,
 };
 
 /// Converts to the integer type of the messages.
@@ -71,7 +72,7 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         measured: how.as_ref().map(measured),
         policy: policy.iter().map(|span| policy_span(span, 0)).collect(),
         sampling: text(sampling.as_deref()),
-        sampling_sources: about.chat.as_ref().map(|chat| chat.sampling_sources.json()),
+        sampling_sources: about.sampling_sources().map(SamplingSources::json),
         model: about.model.to_string(),
         started_ms: about.started_ms,
         first_ms: about.first_ms,

@@ -452,12 +452,12 @@ mod tests {
         })
     }
 
-    fn sampling_sources(number: u64) -> SamplingSources {
+    fn sampling_sources(number: u64) -> Option<SamplingSources> {
         let mut sources = SamplingSources::default();
         if number.is_multiple_of(2) {
             sources.set("top_p", SamplingSource::Model);
         }
-        sources
+        number.is_multiple_of(3).then_some(sources)
     }
 
     fn stored(number: u64) -> StoredRequest {

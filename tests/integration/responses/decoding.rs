@@ -124,7 +124,7 @@ async fn sampling_fields_and_formats_reach_the_engine() {
     assert_eq!(params["max_new_tokens"], json!(65_536 - chat.last().prompt.len() - 6), "{params}");
     // each value has its source
     let session = chat.demo.proxy.parts.sessions.session("s").unwrap();
-    let sources = [0, 1].map(|turn| session.turn(turn).unwrap().about.chat.clone().unwrap().sampling_sources.json());
+    let sources = [0, 1].map(|turn| session.turn(turn).unwrap().about.sampling_sources().unwrap().json());
     let sources = sources.map(|text| serde_json::from_str::<Value>(&text).unwrap());
     assert_eq!(sources[0], json!({"top_k": "default", "min_p": "default", "repetition_penalty": "default"}));
     assert_eq!((&sources[1]["temperature"], &sources[1]["max_new_tokens"]), (&json!("default"), &json!("context")));

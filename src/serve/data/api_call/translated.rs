@@ -1,8 +1,8 @@
 //! Serves a call that only the engine can render, such as one with an image, by the engine's chat endpoint. The token ids that the engine
 //! reports become a turn, and the reply is encoded from them for the API of the call.
 //!
-//! The engine reports the ids at the end of a reply, also in streams. So a stream of the client waits for the whole reply, and sends events that
-//! keep the connection alive.
+//! The engine reports the ids at the end of a reply, also in streams. So a stream of the client waits for the whole reply, and sends events
+//! that keep the connection alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -65,7 +65,9 @@ impl TranslatedCall {
         let session = RequestSession { omits_media: true, ..session };
         let ApiGeneration { request, chat, mut encoder } = decoded.generation(session).ok()?;
         let TranslatedChat { body, sampling, rid } = TranslatedChat::of(&conversation, &request, &engine)?;
-        forwarded_chat.set_stored(chat.and_then(|chat| chat.stored));
+        if let Some(chat) = chat {
+            forwarded_chat.complete(*chat);
+        }
         encoder.set_rid(&rid);
         Some(Self { body: state.budget.hold(body), sampling, streams: request.stream == Some(true), encoder })
     }
