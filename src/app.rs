@@ -40,7 +40,7 @@ use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::request_info::Port;
-use crate::session::ledger::SharedLedger;
+use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::{Directory, Fsync, Options};
 use crate::session::{Policy, Store, StoreLimits as SessionLimits};
 use crate::tokenizer::Renderer;
@@ -120,9 +120,9 @@ impl App {
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
-        let ledger = SharedLedger::default();
-        let policy = Arc::new(Policy::new(ledger.clone()));
-        let (sessions, directory) = session_store(&config.sessions, ledger, &metrics)?;
+        let log = SharedLog::default();
+        let policy = Arc::new(Policy::new(log.clone()));
+        let (sessions, directory) = session_store(&config.sessions, log, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
@@ -359,11 +359,11 @@ const _: () = assert!(config::MOST_SESSION_TURNS < crate::session::MOST_TURNS as
 /// Builds the session store, and locks the log from which it will be restored, if any.
 fn session_store(
     config: &SessionConfig,
-    ledger: SharedLedger,
+    log: SharedLog,
     metrics: &Arc<Metrics>,
 ) -> Result<(Store, Option<Directory>), String> {
     let limits = SessionLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
-    let store = Store::with(limits, ledger, Arc::new(SessionMetrics(Arc::clone(metrics))));
+    let store = Store::with(limits, log, Arc::new(SessionMetrics(Arc::clone(metrics))));
     let Some(dir) = config.data_dir.clone().filter(|_| config.record) else { return Ok((store, None)) };
     let fsync = match config.fsync {
         FsyncPolicy::Never => Fsync::Never,

@@ -60,7 +60,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("toml", &["src/config/"]),
     ("tracing_subscriber", &["src/cli/logging.rs"]),
     ("zstd", &["src/session/ledger/log/frame.rs"]),
-    ("crc32c", &["src/session/ledger/log/frame.rs", "src/session/ledger/log/segment.rs"]),
+    ("crc32c", &["src/session/ledger/"]),
     ("fs4", &["src/session/ledger/log/directory.rs"]),
     ("mimalloc", &["src/main.rs"]),
     ("libmimalloc_sys", &["src/main.rs"]),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokentap::session::ledger::log::{Fsync, Log, Options};
-use tokentap::session::ledger::{Ledger, Record};
+use tokentap::session::ledger::{Record, RecordLog};
 use tokentap::session::{Draft, EntropyMethod, Span, Turn, TurnMetadata};
 
 /// The session with many turns, each of which continues the one before.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokentap::session::ledger::SharedLedger;
+use tokentap::session::ledger::SharedLog;
 use tokentap::session::ledger::log::{Directory, Options};
 use tokentap::session::{Policy, Store, StoreLimits, Turn};
 
@@ -58,9 +58,9 @@ fn measure(name: &str, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) {
     let (keeping, ()) = timed(|| files(&scratch.0).for_each(|file| decompress(&file, |plain| kept.push(plain))));
     drop(kept);
     let limits = StoreLimits { bytes: 1 << 30, ttl: BOUNDLESS, idle: BOUNDLESS };
-    let store = Store::with(limits, SharedLedger::default(), Arc::new(Silent));
+    let store = Store::with(limits, SharedLog::default(), Arc::new(Silent));
     let directory = Directory::lock(&Options::new(&scratch.0)).unwrap();
-    let policy = Policy::new(SharedLedger::default());
+    let policy = Policy::new(SharedLog::default());
     let (restored, _) = timed(|| store.restore_from(directory, &policy, |_| {}).unwrap());
     drop(store);
     let (ready, probes) = serve(&scratch);

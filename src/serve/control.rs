@@ -22,7 +22,7 @@ use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::reply::{error_reply, json_reply, problem, text};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::session::ledger::{Health, Ledger};
+use crate::session::ledger::{Health, RecordLog};
 
 /// The live entropies of a request.
 const ENTROPY: &str = "/v1/requests/{rid}/entropy";
@@ -126,7 +126,7 @@ fn metrics(state: &Control) -> Response<Body> {
     let (sessions, bytes) = proxy.sessions.size();
     proxy.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     proxy.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    if let Some(log) = proxy.sessions.ledger() {
+    if let Some(log) = proxy.sessions.log() {
         update_log_metrics(&proxy.metrics, log);
     }
     match proxy.metrics.render() {
@@ -141,7 +141,7 @@ fn metrics(state: &Control) -> Response<Body> {
 }
 
 /// Updates the metrics of the log.
-fn update_log_metrics(metrics: &Metrics, log: &dyn Ledger) {
+fn update_log_metrics(metrics: &Metrics, log: &dyn RecordLog) {
     let stats = log.stats();
     metrics.log_degraded.set(i64::from(log.health() != Health::Ok));
     metrics.log_bytes.set(i64::try_from(stats.bytes).unwrap_or(i64::MAX));

@@ -14,7 +14,7 @@ impl Store {
     /// # Errors
     /// [`SessionError::EvictedSession`].
     pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
-        let record = |turns| self.ledger.append(Record::Freeze { session: session.key(), turns });
+        let record = |turns| self.log.append(Record::Freeze { session: session.key(), turns });
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
         Ok((version, ack.unwrap_or_else(Ack::done)))
@@ -24,7 +24,7 @@ impl Store {
     pub fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
         let mut state = session.state();
         let deletes = !state.removed && state.deleted_responses.insert(turn);
-        deletes.then(|| self.ledger.append(Record::ResponseDeleted { session: session.key(), turn }))
+        deletes.then(|| self.log.append(Record::ResponseDeleted { session: session.key(), turn }))
     }
 
     /// Attaches a reward.
@@ -33,7 +33,7 @@ impl Store {
     /// When the session is frozen, or has no such turn.
     pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
         let record =
-            |version, reward| self.ledger.append(Record::Reward { session: session.key(), leaf, reward, version });
+            |version, reward| self.log.append(Record::Reward { session: session.key(), leaf, reward, version });
         let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;
         self.order().change(bytes);
         Ok(ack)

@@ -27,13 +27,13 @@ fn eviction_work(turns: u32, bytes: u64) -> u64 {
     8 + u64::from(turns) + bytes / (64 << 10)
 }
 
-/// One wait for the ledger.
+/// One wait for the log.
 const WAIT: Duration = Duration::from_millis(1);
 
-/// The time that a sweep may still wait for the ledger. A disk that hangs must not stop evictions.
-struct LedgerWait(Duration);
+/// The time that a sweep may still wait for the log. A disk that hangs must not stop evictions.
+struct LogWait(Duration);
 
-impl Default for LedgerWait {
+impl Default for LogWait {
     fn default() -> Self {
         Self(Duration::from_secs(2))
     }
@@ -73,7 +73,7 @@ impl Store {
             for (number, leaf) in session.publish(count, &claimed, || order.next_finished()) {
                 order.finished.push(number, Arc::clone(&session.id));
                 let record = Record::Finished { session: session.key(), leaf, turns: count, number };
-                self.ledger.append_unacknowledged(record);
+                self.log.append_unacknowledged(record);
                 self.feed.send_finished(number);
             }
         }
@@ -90,13 +90,13 @@ impl Store {
 
     /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
     pub fn sweep(&self) {
-        let (now, mut after, mut wait) = (Instant::now(), 0, LedgerWait::default());
+        let (now, mut after, mut wait) = (Instant::now(), 0, LogWait::default());
         loop {
             let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
             let Some((last, _)) = idle.last() else { break };
             after = *last;
             for (_, session) in idle {
-                self.wait_for_ledger(&mut wait);
+                self.wait_for_log(&mut wait);
                 if !self.is_used(&session.state(), &session.id) {
                     self.finish(&session);
                 }
@@ -107,17 +107,17 @@ impl Store {
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
     pub(super) fn evict(&self) {
-        self.evict_all(&mut LedgerWait::default());
+        self.evict_all(&mut LogWait::default());
     }
 
-    fn evict_all(&self, wait: &mut LedgerWait) {
-        self.evict_within(u64::MAX, || self.wait_for_ledger(wait));
+    fn evict_all(&self, wait: &mut LogWait) {
+        self.evict_within(u64::MAX, || self.wait_for_log(wait));
     }
 
     /// Waits while many records wait to be stored. A sweep appends records faster than a disk may store them, and a full queue rejects the
     /// records of calls too.
-    fn wait_for_ledger(&self, wait: &mut LedgerWait) {
-        while self.ledger.is_behind() && wait.0 > Duration::ZERO {
+    fn wait_for_log(&self, wait: &mut LogWait) {
+        while self.log.is_behind() && wait.0 > Duration::ZERO {
             wait.0 = wait.0.saturating_sub(WAIT);
             std::thread::sleep(WAIT);
         }
@@ -200,7 +200,7 @@ impl Store {
                 return None;
             }
             state.removed = true;
-            (state.bytes, self.ledger.append(record))
+            (state.bytes, self.log.append(record))
         };
         order.remove(session, bytes);
         self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));

@@ -1,11 +1,14 @@
 //! Durable storage for the records of sessions.
 //!
-//! A store and the policy epochs append one [`Record`] for each change, in the order of the changes. A [`Ledger`] stores them: currently
-//! the local [`log`], which is read once, at the start of the process.
+//! A store and the policy epochs append one [`Record`] for each change, in the order of the changes. The [`log`] of one process is read
+//! once, at the start of the process. A [`Ledger`] is shared by several processes, and each of them reads it whenever it needs a session.
 
 mod ack;
 pub mod log;
+#[cfg(test)]
+pub(crate) mod memory;
 mod record;
+mod shared;
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
@@ -13,23 +16,27 @@ use std::time::SystemTime;
 
 pub use ack::{Ack, AppendError};
 pub use record::{Record, SessionKey};
+pub use shared::{
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, LedgerError, PARTITIONS,
+    Position, StreamId, Tail, partition_of,
+};
 
-/// Stores records in the order in which they are appended.
-pub trait Ledger: Debug + Send + Sync {
+/// The log of one process. Stores records in the order in which they are appended.
+pub trait RecordLog: Debug + Send + Sync {
     /// Appends a record. Never blocks. The [`Ack`] resolves when the record is stored, or with the reason why it is not.
     fn append(&self, record: Record) -> Ack;
 
     /// Resolves when all records that were appended before are stored or have failed.
     fn written(&self) -> Ack;
 
-    /// The id of the ledger: 16 hexadecimal digits that stay the same after a restart. Cursors are valid for one ledger only.
+    /// The id of the log: 16 hexadecimal digits that stay the same after a restart. Cursors are valid for one log only.
     fn id(&self) -> &str;
 
     /// Whether records are stored.
     fn health(&self) -> Health;
 
     /// Counts since it was opened.
-    fn stats(&self) -> LedgerStats;
+    fn stats(&self) -> RecordLogStats;
 
     /// Whether so many records wait to be stored that only calls should append more.
     fn is_behind(&self) -> bool;
@@ -41,7 +48,7 @@ pub enum Health {
     /// Records are stored.
     #[default]
     Ok,
-    /// Records are not stored. The ledger tries again about once a second.
+    /// Records are not stored. The log tries again about once a second.
     Degraded {
         /// The time of the first failure.
         since: SystemTime,
@@ -50,9 +57,9 @@ pub enum Health {
     },
 }
 
-/// Counts of a ledger since it was opened.
+/// Counts of a log since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LedgerStats {
+pub struct RecordLogStats {
     /// Records that were stored.
     pub records: u64,
     /// Records that were not stored: the medium failed or was full, or the queue was full.
@@ -61,29 +68,29 @@ pub struct LedgerStats {
     pub bytes: u64,
 }
 
-/// The ledger of this process. The ports open before the ledger, so a store is used without one at first. Until the ledger is open, and
-/// in a process without one, records are dropped.
+/// The log of this process. The ports open before the log, so a store is used without one at first. Until the log is open, and in a
+/// process without one, records are dropped.
 #[derive(Debug, Clone, Default)]
-pub struct SharedLedger(Arc<OnceLock<Box<dyn Ledger>>>);
+pub struct SharedLog(Arc<OnceLock<Box<dyn RecordLog>>>);
 
-impl SharedLedger {
-    /// Appends to `ledger` from now on.
+impl SharedLog {
+    /// Appends to `log` from now on.
     ///
     /// # Panics
     /// If it was called before.
-    pub(super) fn set(&self, ledger: impl Ledger + 'static) {
-        self.0.set(Box::new(ledger)).expect("sessions are restored once");
+    pub(super) fn set(&self, log: impl RecordLog + 'static) {
+        self.0.set(Box::new(log)).expect("sessions are restored once");
     }
 
-    /// The ledger, once it is open.
+    /// The log, once it is open.
     #[must_use]
-    pub fn get(&self) -> Option<&dyn Ledger> {
-        self.0.get().map(|ledger| &**ledger)
+    pub fn get(&self) -> Option<&dyn RecordLog> {
+        self.0.get().map(|log| &**log)
     }
 
-    /// Appends a record. Without a ledger, the ack resolves at once.
+    /// Appends a record. Without a log, the ack resolves at once.
     pub(super) fn append(&self, record: Record) -> Ack {
-        self.get().map_or_else(Ack::done, |ledger| ledger.append(record))
+        self.get().map_or_else(Ack::done, |log| log.append(record))
     }
 
     /// Appends a record without waiting for it.
@@ -93,11 +100,11 @@ impl SharedLedger {
 
     /// Whether so many records wait to be stored that only calls should append more.
     pub(super) fn is_behind(&self) -> bool {
-        self.get().is_some_and(Ledger::is_behind)
+        self.get().is_some_and(RecordLog::is_behind)
     }
 
     /// Resolves when all records that were appended before are stored.
     pub(super) fn written(&self) -> Ack {
-        self.get().map_or_else(Ack::done, Ledger::written)
+        self.get().map_or_else(Ack::done, RecordLog::written)
     }
 }

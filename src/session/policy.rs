@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Ack, Record, SharedLedger};
+use super::ledger::{Ack, Record, SharedLog};
 
 /// Epochs whose label and name are remembered: more than any request spans.
 const REMEMBERED: usize = 1024;
@@ -75,15 +75,15 @@ pub struct Policy {
     /// The last label of `/model_info`; locked for one access as well.
     model_info_label: Mutex<Option<Box<str>>>,
     /// Records each new epoch.
-    ledger: SharedLedger,
+    log: SharedLog,
 }
 
 impl Policy {
-    /// The policy at epoch 0; later epochs are appended to `ledger`.
+    /// The policy at epoch 0; later epochs are appended to `log`.
     #[must_use]
-    pub fn new(ledger: SharedLedger) -> Self {
+    pub fn new(log: SharedLog) -> Self {
         let first = Epoch { number: 0, label: None, version: None };
-        Self { epochs: Mutex::new(VecDeque::from([first])), model_info_label: Mutex::default(), ledger }
+        Self { epochs: Mutex::new(VecDeque::from([first])), model_info_label: Mutex::default(), log }
     }
 
     fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
@@ -125,7 +125,7 @@ impl Policy {
     }
 
     fn append(&self, epoch: u64, version: Option<Box<str>>) -> Ack {
-        self.ledger.append(Record::Policy { epoch, version })
+        self.log.append(Record::Policy { epoch, version })
     }
 
     /// Raises the epoch to at least the one before a restart.
@@ -137,7 +137,7 @@ impl Policy {
         }
     }
 
-    /// Restores the epoch of a record, before the ledger is open.
+    /// Restores the epoch of a record, before the log is open.
     pub(super) fn restore_record(&self, record: &Record) {
         match record {
             Record::Turn { turn, .. } => {
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     fn at_epoch(epoch: u64) -> Policy {
-        let policy = Policy::new(SharedLedger::default());
+        let policy = Policy::new(SharedLog::default());
         policy.restore(epoch, None);
         policy
     }

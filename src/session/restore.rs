@@ -70,7 +70,7 @@ impl Store {
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed while tokentap was down
         policy.restore(policy.epoch() + 1, None);
-        self.ledger.set(log);
+        self.log.set(log);
         self.sweep();
         self.restoration.end();
         Ok(Some(replayed))

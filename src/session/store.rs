@@ -1,4 +1,4 @@
-//! All sessions, within limits of bytes and time. Each change is one record of the ledger.
+//! All sessions, within limits of bytes and time. Each change is one record of the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::change_feed::{ChangeFeed, CommittedTurn};
 use super::ledger::log::random_store_id;
-use super::ledger::{Ack, Ledger, Record, SharedLedger};
+use super::ledger::{Ack, Record, RecordLog, SharedLog};
 use super::observer::{NoObserver, StoreObserver};
 use super::order_index::{EvictedSession, Order};
 use super::pending::PendingCalls;
@@ -44,7 +44,7 @@ pub struct Store {
     pub(super) pending: PendingCalls,
     pub(super) feed: ChangeFeed,
     pub(super) limits: StoreLimits,
-    pub(super) ledger: SharedLedger,
+    pub(super) log: SharedLog,
     pub(super) restoration: Restoration,
     name: Box<str>,
     pub(super) observer: Arc<dyn StoreObserver>,
@@ -58,32 +58,32 @@ pub fn now_ms() -> u64 {
 }
 
 impl Store {
-    /// An empty store without a ledger.
+    /// An empty store without a log.
     #[must_use]
     pub fn new(limits: StoreLimits) -> Self {
-        Self::with(limits, SharedLedger::default(), Arc::new(NoObserver))
+        Self::with(limits, SharedLog::default(), Arc::new(NoObserver))
     }
 
-    /// An empty store that appends its records to `ledger` and reports to `observer`.
+    /// An empty store that appends its records to `log` and reports to `observer`.
     #[must_use]
-    pub fn with(limits: StoreLimits, ledger: SharedLedger, observer: Arc<dyn StoreObserver>) -> Self {
+    pub fn with(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
         let name = random_store_id();
         let (sessions, order, pending, feed) =
             (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
-        Self { sessions, order, evicting, pending, feed, limits, ledger, restoration, name, observer }
+        Self { sessions, order, evicting, pending, feed, limits, log, restoration, name, observer }
     }
 
-    /// The ledger, once it is open.
+    /// The log, once it is open.
     #[must_use]
-    pub fn ledger(&self) -> Option<&dyn Ledger> {
-        self.ledger.get()
+    pub fn log(&self) -> Option<&dyn RecordLog> {
+        self.log.get()
     }
 
     /// The id of the store. Cursors contain it, because another store numbers its finished paths again from 1.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.ledger.get().map_or(&self.name, Ledger::id)
+        self.log.get().map_or(&self.name, RecordLog::id)
     }
 
     pub(super) fn add_bytes(&self, bytes: u64) {
@@ -195,7 +195,7 @@ impl Store {
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
         let record = |turn: &Arc<Turn>| {
             self.observer.turn_committed(turn);
-            let ack = self.ledger.append(Record::Turn { session: session.key(), turn: Arc::clone(turn) });
+            let ack = self.log.append(Record::Turn { session: session.key(), turn: Arc::clone(turn) });
             self.feed.send_turn(&session.id, turn);
             (Some(turn.id), ack)
         };
@@ -218,7 +218,7 @@ impl Store {
             new
         };
         if new {
-            self.ledger.append_unacknowledged(Record::Incomplete { session: session.key() });
+            self.log.append_unacknowledged(Record::Incomplete { session: session.key() });
         }
         self.leave(&session, false);
     }
@@ -233,7 +233,7 @@ impl Store {
     /// Resolves when all records so far are on disk.
     #[must_use]
     pub fn written(&self) -> Ack {
-        self.ledger.written()
+        self.log.written()
     }
 
     /// Receives each turn from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokentap::session::ledger::log::{Fsync, Log, Options};
-use tokentap::session::ledger::{Ledger, Record};
+use tokentap::session::ledger::{Record, RecordLog};
 use tokentap::session::{Call, Draft, Store, Turn, TurnMetadata};
 use tokio::task::LocalSet;
 

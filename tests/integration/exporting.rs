@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 use tokentap::config::{self, Command};
 use tokentap::session::ledger::log::{Log, Options};
-use tokentap::session::ledger::{Ledger, Record};
+use tokentap::session::ledger::{Record, RecordLog};
 use tokentap::session::{Cause, Span, Turn, TurnMetadata};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -32,7 +32,7 @@ pub use directory::Directory;
 pub use health::LogStats;
 pub use replay::{DamagedFile, ReplaySummary, TornFile, read};
 
-use super::{Ack, AppendError, Health, Ledger, LedgerStats, Record};
+use super::{Ack, AppendError, Health, Record, RecordLog, RecordLogStats};
 use disk::Create;
 use frame::Framing;
 use health::{Shared, add};
@@ -193,7 +193,7 @@ impl Log {
     }
 }
 
-impl Ledger for Log {
+impl RecordLog for Log {
     /// Rejects the record at once if the queue is full.
     fn append(&self, record: Record) -> Ack {
         let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
@@ -230,10 +230,10 @@ impl Ledger for Log {
         self.shared.health()
     }
 
-    fn stats(&self) -> LedgerStats {
+    fn stats(&self) -> RecordLogStats {
         let LogStats { records, failed, dropped_queue_full, bytes_on_disk, .. } = &self.shared.stats;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        LedgerStats { records: of(records), lost: of(failed) + of(dropped_queue_full), bytes: of(bytes_on_disk) }
+        RecordLogStats { records: of(records), lost: of(failed) + of(dropped_queue_full), bytes: of(bytes_on_disk) }
     }
 
     /// Whether a quarter of the queue is used. Never while the log is degraded: waiting does not help then.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use tokentap::session::ledger::log::{Fsync, Log, Options, ReplaySummary, read};
-use tokentap::session::ledger::{Ledger, Record, SessionKey};
+use tokentap::session::ledger::{Record, RecordLog, SessionKey};
 use tokentap::session::{Turn, TurnMetadata};
 
 use super::grammar::shown;

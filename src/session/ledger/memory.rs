@@ -1,0 +1,183 @@
+//! A ledger in memory with the semantics of the real one, for tests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, Position, StreamId, Tail,
+    partition_of,
+};
+use crate::session::Uid;
+
+/// Entries that one fetch returns at most.
+pub(crate) const PAGE: usize = 256;
+
+/// The ledger.
+#[derive(Debug)]
+pub(crate) struct MemoryLedger {
+    // locked for one operation, never across an await
+    state: Mutex<State>,
+    begun: Instant,
+}
+
+/// What the ledger holds. A copy is a replica.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    pub lists: BTreeMap<Arc<str>, Vec<Entry>>,
+    pub finished: BTreeMap<u16, Vec<FinishedEntry>>,
+    pub used: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
+    asked: HashMap<u16, u64>,
+    pub policies: BTreeMap<Box<str>, u64>,
+    last_id: StreamId,
+    /// Incremented when all data is lost.
+    pub fleet: u64,
+}
+
+impl MemoryLedger {
+    pub(crate) fn new() -> Self {
+        Self { state: Mutex::default(), begun: Instant::now() }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + 1
+    }
+}
+
+fn ready<T: Send + 'static>(value: T) -> Fetching<T> {
+    Box::pin(std::future::ready(Ok(value)))
+}
+
+impl State {
+    /// Whether the list is exactly up to this position.
+    fn ends_at(list: &[Entry], after: Position) -> bool {
+        list.len() as u64 == after.length && Self::begins_with(list, after)
+    }
+
+    /// Whether the list begins with the entries up to this position.
+    fn begins_with(list: &[Entry], after: Position) -> bool {
+        let last = usize::try_from(after.length - 1).ok().and_then(|at| list.get(at));
+        list.first().is_some_and(|first| first.uid == after.birth) && last.is_some_and(|last| last.uid == after.last)
+    }
+}
+
+impl Ledger for MemoryLedger {
+    fn fleet(&self) -> Fetching<Arc<str>> {
+        ready(format!("{:016x}", self.state().fleet).into())
+    }
+
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
+        let state = self.state();
+        let Some(list) = state.lists.get(session) else { return ready(None) };
+        let start = after.filter(|after| State::begins_with(list, *after)).map_or(0, |after| after.length);
+        let from = usize::try_from(start).expect("it fits");
+        let entries = list[from..].iter().take(PAGE).cloned().collect();
+        ready(Some(Tail { start, length: list.len() as u64, entries }))
+    }
+
+    fn append(&self, append: Append) -> Fetching<Appended> {
+        let now = self.now_ms();
+        let mut state = self.state();
+        let Append { session, after, entries, finished, in_use } = append;
+        let list = state.lists.get(&session);
+        match (list, after) {
+            (None, None) => {}
+            (Some(_), None) => return ready(Appended::Behind),
+            (None, Some(_)) => return ready(Appended::Gone),
+            (Some(list), Some(after)) if list[0].uid != after.birth => return ready(Appended::Gone),
+            (Some(list), Some(after)) if !State::ends_at(list, after) => return ready(Appended::Behind),
+            (Some(_), Some(_)) => {}
+        }
+        let list = state.lists.entry(Arc::clone(&session)).or_default();
+        list.extend(entries);
+        let birth = list[0].uid;
+        let partition = partition_of(&session);
+        for leaf in finished {
+            let last = state.last_id;
+            let id = if now > last.ms { StreamId { ms: now, seq: 0 } } else { StreamId { seq: last.seq + 1, ..last } };
+            state.last_id = id;
+            let entry = FinishedEntry { id, session: Arc::clone(&session), birth, leaf };
+            state.finished.entry(partition).or_default().push(entry);
+        }
+        let used = state.used.entry(partition).or_default();
+        if in_use {
+            used.insert(session, now);
+        } else {
+            used.remove(&session);
+        }
+        ready(Appended::Stored { replicated: true })
+    }
+
+    fn is_replicated(&self, _session: &Arc<str>) -> Fetching<bool> {
+        ready(true)
+    }
+
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+        let mut state = self.state();
+        let is_same = state.lists.get(session).is_some_and(|list| list[0].uid == birth);
+        if is_same {
+            state.lists.remove(session);
+            state.used.entry(partition_of(session)).or_default().remove(session);
+        }
+        ready(is_same)
+    }
+
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
+        let state = self.state();
+        let all = state.finished.get(&partition).map_or(&[][..], Vec::as_slice);
+        let entries = all.iter().filter(|entry| entry.id > after).take(limit).cloned().collect();
+        ready(FinishedPage { entries, trimmed: false })
+    }
+
+    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()> {
+        let now = self.now_ms();
+        let mut state = self.state();
+        for session in sessions {
+            if state.lists.contains_key(&session) {
+                state.used.entry(partition_of(&session)).or_default().insert(session, now);
+            }
+        }
+        ready(())
+    }
+
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
+        let now = self.now_ms();
+        let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let mut state = self.state();
+        if state.asked.get(&partition).is_some_and(|until| *until > now) {
+            return ready(Vec::new());
+        }
+        state.asked.insert(partition, now.saturating_add((idle / 10).max(1)));
+        let Some(used) = state.used.get(&partition) else { return ready(Vec::new()) };
+        let is_idle = |used: &u64| used.saturating_add(idle) <= now;
+        let mut found: Vec<IdleSession> = used
+            .iter()
+            .filter(|(_, used)| is_idle(used))
+            .map(|(session, used)| IdleSession { session: Arc::clone(session), used_ms: *used })
+            .collect();
+        found.sort_by(|a, b| (a.used_ms, &a.session).cmp(&(b.used_ms, &b.session)));
+        found.truncate(limit);
+        ready(found)
+    }
+
+    fn end_use(&self, idle: IdleSession) -> Fetching<()> {
+        let mut state = self.state();
+        let used = state.used.entry(partition_of(&idle.session)).or_default();
+        if used.get(&idle.session) == Some(&idle.used_ms) {
+            used.remove(&idle.session);
+        }
+        ready(())
+    }
+
+    fn policy(&self, label: Box<str>) -> Fetching<u64> {
+        let mut state = self.state();
+        let next = state.policies.len() as u64 + 1;
+        ready(*state.policies.entry(label).or_insert(next))
+    }
+}

@@ -1,0 +1,210 @@
+//! The ledger that several processes share.
+//!
+//! A session is one list of entries. The first entry begins the session: its uid is the session's birth. A process appends to the list
+//! only if it has read all of it, so all processes see the entries of a session in one order. The state of a session is the fold of its
+//! entries. Sessions are divided into [`PARTITIONS`]; each has a stream of finished paths and an index of the last use of its sessions.
+
+use std::fmt;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::session::Uid;
+
+/// The number of partitions. It is part of the data layout.
+pub const PARTITIONS: u16 = 64;
+
+/// The partition of a session, from 0.
+#[must_use]
+pub fn partition_of(session: &str) -> u16 {
+    u16::try_from(crc32c::crc32c(session.as_bytes()) % u32::from(PARTITIONS)).expect("it is below PARTITIONS")
+}
+
+/// An operation of a ledger. It ends within the ledger's own time limit.
+pub type Fetching<T> = Pin<Box<dyn Future<Output = Result<T, LedgerError>> + Send>>;
+
+/// Why an operation failed. After a failed append, the entries may be in the ledger or not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// It took longer than the time limit.
+    #[error("the ledger did not answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// The connection cannot be made or was lost.
+    #[error("the ledger cannot be reached: {0}")]
+    Unavailable(Arc<str>),
+    /// The ledger refused it, such as for a lack of memory.
+    #[error("the ledger refused the command: {0}")]
+    Refused(Arc<str>),
+    /// The ledger holds data that this version cannot read.
+    #[error("the ledger holds data that this version cannot read: {0}")]
+    Unreadable(Arc<str>),
+}
+
+/// One element of a session's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its globally unique id.
+    pub uid: Uid,
+    /// Its content.
+    pub body: Bytes,
+}
+
+/// A list up to which a process has read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The uid of the first entry.
+    pub birth: Uid,
+    /// The number of entries, at least 1.
+    pub length: u64,
+    /// The uid of the last entry.
+    pub last: Uid,
+}
+
+/// The entries of a list after a position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tail {
+    /// The index of the first entry. It is 0 if the list does not begin with the entries up to the position of the request: another
+    /// session has this name, or a failover lost entries.
+    pub start: u64,
+    /// The number of entries of the whole list.
+    pub length: u64,
+    /// Some entries from `start` on, at least one unless there are none. The rest is fetched from their end.
+    pub entries: Vec<Entry>,
+}
+
+/// Entries to append to a list.
+#[derive(Debug, Clone)]
+pub struct Append {
+    /// The session.
+    pub session: Arc<str>,
+    /// The list must be exactly this long and end with this entry; `None`: it must not exist.
+    pub after: Option<Position>,
+    /// The entries, at least one.
+    pub entries: Vec<Entry>,
+    /// The uids of the last turns of paths that the entries finish. They are added to the stream of the partition in the same step.
+    pub finished: Vec<Uid>,
+    /// Whether the session counts as used now. Otherwise it is removed from the index of use.
+    pub in_use: bool,
+}
+
+/// The result of an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// The entries were appended.
+    Stored {
+        /// Whether the configured number of replicas has confirmed them.
+        replicated: bool,
+    },
+    /// The list has other entries. Nothing was appended.
+    Behind,
+    /// The list does not exist, or another session has this name. Nothing was appended.
+    Gone,
+}
+
+/// The id of an element of a stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId {
+    /// The ledger's time in milliseconds since 1970.
+    pub ms: u64,
+    /// The number within the millisecond.
+    pub seq: u64,
+}
+
+/// A finished path in the stream of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinishedEntry {
+    /// Its id in the stream.
+    pub id: StreamId,
+    /// Its session.
+    pub session: Arc<str>,
+    /// The birth of the session.
+    pub birth: Uid,
+    /// The uid of its last turn.
+    pub leaf: Uid,
+}
+
+/// A part of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FinishedPage {
+    /// The elements, in order.
+    pub entries: Vec<FinishedEntry>,
+    /// Whether elements after the requested position were trimmed from the stream.
+    pub trimmed: bool,
+}
+
+/// A session that was not used for some time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdleSession {
+    /// Its name.
+    pub session: Arc<str>,
+    /// Its last use: milliseconds of the ledger's clock.
+    pub used_ms: u64,
+}
+
+/// A shared ledger.
+pub trait Ledger: fmt::Debug + Send + Sync {
+    /// The id of the fleet, 16 hexadecimal digits. A ledger that has lost all data gets another one.
+    fn fleet(&self) -> Fetching<Arc<str>>;
+
+    /// The entries after `after`, or all without a position. `None` if the list does not exist.
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>>;
+
+    /// Appends entries in one step, if the list is as expected.
+    fn append(&self, append: Append) -> Fetching<Appended>;
+
+    /// Whether the configured number of replicas confirms all appends of this process to the partition of the session.
+    fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool>;
+
+    /// Deletes a list if the session has this birth. Returns whether it was deleted.
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool>;
+
+    /// Finished paths of a partition after `after`, at most `limit`.
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage>;
+
+    /// Marks existing sessions as used now.
+    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()>;
+
+    /// Sessions of a partition that were not used for `idle`, the least recently used first, at most `limit`. Returns none if another
+    /// process has asked for the partition within the last tenth of `idle`.
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>>;
+
+    /// Removes a session from the index of use, unless it was used in the meantime.
+    fn end_use(&self, idle: IdleSession) -> Fetching<()>;
+
+    /// The number of a policy label. A new label gets the number after the highest.
+    fn policy(&self, label: Box<str>) -> Fetching<u64>;
+}
+
+impl Position {
+    /// The position after these entries, which follow `before`; `None` without entries and position.
+    #[must_use]
+    pub fn after(before: Option<Self>, entries: &[Entry]) -> Option<Self> {
+        let Some(last) = entries.last() else { return before };
+        let (birth, length) = before.map_or((entries[0].uid, 0), |before| (before.birth, before.length));
+        Some(Self { birth, length: length + entries.len() as u64, last: last.uid })
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+/// A text that is not two numbers with a hyphen between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an id of a stream is two numbers with a hyphen between them")]
+pub struct InvalidStreamId;
+
+impl FromStr for StreamId {
+    type Err = InvalidStreamId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidStreamId> {
+        let (ms, seq) = text.split_once('-').ok_or(InvalidStreamId)?;
+        let number = |text: &str| text.parse().map_err(|_| InvalidStreamId);
+        Ok(Self { ms: number(ms)?, seq: number(seq)? })
+    }
+}
