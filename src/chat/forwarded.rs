@@ -40,7 +40,7 @@ impl ForwardedChat {
             fingerprint: Some(detector.fingerprint),
             sampling_sources: None,
             stored: None,
-            session_birth: session.and_then(|session| session.birth),
+            session_number: session.map(|session| session.number),
             history_change,
         };
         let conversation = request.first_media().map(|_| Arc::clone(request));

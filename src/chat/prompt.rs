@@ -184,7 +184,7 @@ impl<'a> PromptBuilder<'a> {
             fingerprint: Some(fingerprint),
             sampling_sources: None,
             stored: None,
-            session_birth: session.and_then(|session| session.birth),
+            session_number: session.map(|session| session.number),
             history_change,
         };
         Ok(PreparedPrompt {

@@ -298,7 +298,7 @@ impl Recorder {
         if entropy.iter().all(|value| value.is_nan()) {
             entropy.clear();
         }
-        let (_, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about });
+        let (_, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about, ..Draft::default() });
         self.acks.push(ack);
         self.turns[index].recorded = true;
     }

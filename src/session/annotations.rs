@@ -21,7 +21,11 @@ impl Store {
     }
 
     /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
-    pub fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
+    pub fn delete_response(self: &Arc<Self>, session: &Session, turn: u32) -> Option<Ack> {
+        if let Some(sharing) = self.sharing() {
+            let found = session.turn(turn).filter(|turn| !session.state().deleted_responses.contains(&turn.id));
+            return Some(sharing.delete_response(self, &session.id, found?.about.uid?));
+        }
         let mut state = session.state();
         let deletes = !state.removed && state.deleted_responses.insert(turn);
         deletes.then(|| self.log.append(Record::ResponseDeleted { session: session.key(), turn }))

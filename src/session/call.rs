@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::Uid;
 use super::ledger::Ack;
 use super::state::Session;
 use super::store::Store;
@@ -14,6 +15,8 @@ pub struct Call {
     store: Arc<Store>,
     id: Arc<str>,
     session: Option<Arc<Session>>,
+    /// The birth of the session when the call began, in a store that shares its sessions.
+    entered: Option<Uid>,
     done: bool,
     /// Collects the turns of this call.
     turns: Option<Turns>,
@@ -21,28 +24,26 @@ pub struct Call {
     before: Option<Turns>,
 }
 
-/// Turns of a call, shared by all copies. Their numbers are not valid in a later session of the same name, so each one is stored
-/// with the number of its session.
+/// Turns of a call, shared by all copies.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
-    // locked to add or copy numbers, never across an await
-    ids: Arc<Mutex<Vec<(u64, u32)>>>,
+    // locked to add or copy ids, never across an await
+    uids: Arc<Mutex<Vec<Uid>>>,
 }
 
 impl Turns {
     /// Whether no turn was added so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.uids.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    fn add(&self, session: &Session, turn: u32) {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner).push((session.number, turn));
+    fn add(&self, turn: Uid) {
+        self.uids.lock().unwrap_or_else(PoisonError::into_inner).push(turn);
     }
 
-    fn of(&self, session: &Session) -> Vec<u32> {
-        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.iter().filter(|(number, _)| *number == session.number).map(|(_, turn)| *turn).collect()
+    fn uids(&self) -> Vec<Uid> {
+        self.uids.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -50,8 +51,14 @@ impl Call {
     /// A call of the session `id`.
     #[must_use]
     pub fn new(store: Arc<Store>, id: Arc<str>) -> Self {
+        if store.sharing().is_some() {
+            // the session object may be replaced while the call runs
+            store.pending.add(&id);
+            let entered = store.session(&id).and_then(|session| session.birth);
+            return Self { store, id, session: None, entered, done: false, turns: None, before: None };
+        }
         let session = store.enter_known(&id);
-        Self { store, id, session, done: false, turns: None, before: None }
+        Self { store, id, session, entered: None, done: false, turns: None, before: None }
     }
 
     /// The store.
@@ -77,20 +84,28 @@ impl Call {
     }
 
     /// Adds a turn and returns its number, or `None` if the session was deleted in the meantime. The turn is in the store when this
-    /// returns, and in the log when the ack resolves.
+    /// returns, and in the log when the ack resolves. In a store that shares its sessions, the number is known only when the ack resolves,
+    /// so it is `None`.
     #[must_use]
     pub fn commit(&mut self, mut draft: Draft) -> (Option<u32>, Ack) {
+        if let Some(before) = self.before.take() {
+            draft.supersedes = before.uids();
+        }
+        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
+        if let Some(sharing) = self.store.sharing() {
+            if let Some(turns) = &self.turns {
+                turns.add(uid);
+            }
+            return (None, sharing.commit(&self.store, &self.id, draft, self.entered));
+        }
         let session = self.session.get_or_insert_with(|| {
             let session = self.store.enter(&self.id);
             self.store.end_pending(&self.id);
             session
         });
-        if let Some(before) = self.before.take() {
-            draft.about.supersedes = before.of(session);
-        }
         let (turn, ack) = self.store.commit(session, draft);
-        if let (Some(turn), Some(turns)) = (turn, &self.turns) {
-            turns.add(session, turn);
+        if let (Some(_), Some(turns)) = (turn, &self.turns) {
+            turns.add(uid);
         }
         (turn, ack)
     }
@@ -105,7 +120,13 @@ impl Drop for Call {
     fn drop(&mut self) {
         match &self.session {
             Some(session) => self.store.leave(session, self.done),
-            None => self.store.end_pending(&self.id),
+            None => {
+                if let Some(sharing) = self.store.sharing().filter(|_| self.done) {
+                    sharing.finish_last(&self.store, &self.id);
+                }
+                self.store.end_pending(&self.id);
+                self.store.evict_soon();
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{Fingerprint, HistoryChange, SamplingSources, StoredRequest, Uid};
+use super::{Fingerprint, HistoryChange, SamplingSources, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -40,9 +40,9 @@ pub struct Chat {
     /// The request, if the response is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<Arc<StoredRequest>>,
-    /// The birth of the session whose turns the fields of this chat name by their numbers.
+    /// [`Session::number`](super::Session::number) of the session whose turns the fields of this chat name by their numbers.
     #[serde(skip)]
-    pub session_birth: Option<Uid>,
+    pub session_number: Option<u64>,
     /// The change to an earlier conversation that begins a branch, if any. It becomes the cause and the predecessor of the turn.
     #[serde(skip)]
     pub history_change: Option<HistoryChange>,

@@ -91,7 +91,8 @@ impl Store {
     /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
     pub fn sweep(&self) {
         let (now, mut after, mut wait) = (Instant::now(), 0, LogWait::default());
-        loop {
+        // all processes that share sessions finish the idle ones together
+        while self.sharing().is_none() {
             let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
             let Some((last, _)) = idle.last() else { break };
             after = *last;
@@ -156,14 +157,22 @@ impl Store {
                 pause();
             }
             // publishes the paths first, so that a reader of finished paths learns that it missed them
-            self.finish(&session);
+            let is_shared = self.sharing().is_some();
+            if !is_shared {
+                self.finish(&session);
+            }
             let mut order = self.order();
             if session.tick() != tick {
                 // the session was used in the meantime
                 continue;
             }
+            if is_shared {
+                // the shared ledger has all of it
+                self.forget(&mut order, &session, None, unused);
+                continue;
+            }
             let evicted = Record::Evicted { session: session.key() };
-            if self.forget(&mut order, &session, evicted, unused).is_some() {
+            if self.forget(&mut order, &session, Some(evicted), unused).is_some() {
                 order.remember(EvictedSession { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
                 self.observer.session_evicted(reason);
             }
@@ -183,15 +192,15 @@ impl Store {
     }
 
     fn is_used(&self, state: &State, id: &str) -> bool {
-        state.running > 0 || self.pending.has(id)
+        state.running > 0 || state.is_detached || self.pending.has(id)
     }
 
-    /// Removes a session, unless it is removed already or `may` returns false. The record is appended before the name becomes free.
+    /// Removes a session, unless it is removed already or `may` returns false. The record, if any, is appended before the name becomes free.
     pub(super) fn forget(
         &self,
         order: &mut Order,
         session: &Arc<Session>,
-        record: Record,
+        record: Option<Record>,
         may: impl FnOnce(&State) -> bool,
     ) -> Option<Ack> {
         let (bytes, ack) = {
@@ -200,7 +209,7 @@ impl Store {
                 return None;
             }
             state.removed = true;
-            (state.bytes, self.log.append(record))
+            (state.bytes, record.map_or_else(Ack::done, |record| self.log.append(record)))
         };
         order.remove(session, bytes);
         self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));

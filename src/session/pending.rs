@@ -30,6 +30,13 @@ impl PendingCalls {
         }
     }
 
+    /// The names of their sessions, in order.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        let mut names: Vec<_> = self.calls().keys().map(Arc::clone).collect();
+        names.sort();
+        names
+    }
+
     pub(super) fn has(&self, id: &str) -> bool {
         self.calls().contains_key(id)
     }

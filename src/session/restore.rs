@@ -4,11 +4,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Record, SessionKey};
-use super::state::{Reward, Session, State};
+use super::state::{FinishedPath, Reward, Session, State};
 use super::store::Store;
 use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata};
 
@@ -93,60 +92,87 @@ impl Store {
 
     /// Applies one record. Records come in the order in which they were written; some may be missing.
     pub fn restore(&self, record: Record) {
-        match record {
-            Record::Turn { session, turn } => {
-                // records without births: a contradiction means another session
-                if self.session(&session.name).is_some_and(|known| known.state().contradicts(&turn)) {
-                    self.restore_deleted(&session.name);
-                }
-                let (_, bytes) = self.restore_session(&session, |state| state.restore(turn));
-                self.add_bytes(bytes);
-                self.evict();
-            }
-            Record::Reward { session, leaf, reward, version } => {
-                let (_, bytes) =
-                    self.restore_session(&session, |state| state.reward(Reward { version, leaf, value: reward }));
-                self.order().change(bytes);
-            }
-            Record::Freeze { session, turns } => {
-                self.restore_session(&session, |state| {
-                    state.fill(turns);
-                    // concurrent freezes may be in the log in the reverse order
-                    let at = state.frozen.partition_point(|before| *before < turns);
-                    state.frozen.insert(at, turns);
-                });
-            }
-            Record::Incomplete { session } => {
-                self.restore_session(&session, |state| state.incomplete = Some(state.open_version()));
-            }
-            Record::ResponseDeleted { session, turn } => {
-                self.restore_session(&session, |state| state.deleted_responses.insert(turn));
-            }
-            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session.name),
-            Record::Finished { session, leaf, turns, number } => {
-                let (restored, ()) = self.restore_session(&session, |state| state.fill(turns));
-                restored.restore_finished(number, leaf, turns);
-                self.restore_finished(number, session.name);
-            }
+        let key = match &record {
+            Record::Begin { session, .. }
+            | Record::Healed { session }
+            | Record::Turn { session, .. }
+            | Record::Reward { session, .. }
+            | Record::Freeze { session, .. }
+            | Record::Incomplete { session }
+            | Record::ResponseDeleted { session, .. }
+            | Record::Finished { session, .. } => session.clone(),
+            Record::Deleted { session } | Record::Evicted { session } => return self.restore_deleted(&session.name),
             // restored by Policy::restore_record
-            Record::Policy { .. } => {}
+            Record::Policy { .. } => return,
+        };
+        let (turn, finished) = match &record {
+            Record::Turn { turn, .. } => (Some(turn), None),
+            Record::Finished { number, .. } => (None, Some(*number)),
+            _ => (None, None),
+        };
+        // records without births: a contradiction means another session
+        let contradicts = |known: Arc<Session>| turn.is_some_and(|turn| known.state().contradicts(turn));
+        if self.session(&key.name).is_some_and(contradicts) {
+            self.restore_deleted(&key.name);
+        }
+        let is_turn = turn.is_some();
+        let bytes = self.restored_session(&key).apply(record);
+        self.order().change(bytes);
+        if is_turn {
+            self.evict();
+        }
+        if let Some(number) = finished {
+            self.restore_finished(number, key.name);
         }
     }
 
-    fn restore_session<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> (Arc<Session>, T) {
+    /// The session of a record, which is created if it does not exist.
+    fn restored_session(&self, key: &SessionKey) -> Arc<Session> {
         // another session of this name: the record of the earlier one's end is missing
         let differs = |known: Arc<Session>| known.birth.zip(key.birth).is_some_and(|(known, birth)| known != birth);
         if self.session(&key.name).is_some_and(differs) {
             self.restore_deleted(&key.name);
         }
-        let session: Arc<Session> = self.enter_as(&key.name, || key.birth);
-        let result = {
-            let mut state = session.state();
-            state.running -= 1;
-            act(&mut state)
-        };
-        self.touch(&session, Instant::now());
-        (session, result)
+        self.session_of(key)
+    }
+}
+
+impl Session {
+    /// Applies a record of the session, which follows the records that were applied before; some may be missing. Returns the bytes by
+    /// which the session grows.
+    pub(super) fn apply(&self, record: Record) -> i64 {
+        // locked before the state
+        let mut publication = matches!(record, Record::Finished { .. }).then(|| self.publication());
+        let mut state = self.state();
+        match record {
+            Record::Begin { created_ms, .. } => state.created_ms = created_ms,
+            Record::Healed { .. } => state.generation += 1,
+            Record::Turn { turn, .. } => return i64::try_from(state.restore(turn)).unwrap_or(i64::MAX),
+            Record::Reward { leaf, reward, version, .. } => {
+                return state.reward(Reward { version, leaf, value: reward });
+            }
+            Record::Freeze { turns, .. } => {
+                state.fill(turns);
+                // concurrent freezes may be in the log in the reverse order
+                let at = state.frozen.partition_point(|before| *before < turns);
+                state.frozen.insert(at, turns);
+            }
+            Record::Incomplete { .. } => {
+                let version = state.open_version();
+                // a frozen version does not change
+                state.incomplete.get_or_insert(version);
+            }
+            Record::ResponseDeleted { turn, .. } => {
+                state.deleted_responses.insert(turn);
+            }
+            Record::Finished { leaf, turns, number, .. } => {
+                state.fill(turns);
+                let publication = publication.as_mut().expect("it is locked for this record");
+                state.finish(publication, FinishedPath { number, leaf, turns, trained_from: 0 });
+            }
+            Record::Deleted { .. } | Record::Evicted { .. } | Record::Policy { .. } => {}
+        }
+        0
     }
 }
 

@@ -20,6 +20,9 @@ use super::{
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
 
+/// The latest turns that are searched for one that a retry replaces.
+const SEARCHED: usize = 4096;
+
 /// A session. Turns are only ever added, so a version is a number of turns.
 #[derive(Debug)]
 pub struct Session {
@@ -27,8 +30,8 @@ pub struct Session {
     pub id: Arc<str>,
     /// Its position in the order of use; written only by the store.
     pub(super) tick: AtomicU64,
-    /// Its position in the order of creation in this process.
-    pub(super) number: u64,
+    /// Its position in the order of creation in this process. Numbers of turns are those of the session with this number only.
+    pub number: u64,
     /// Distinguishes it from other sessions of the same name; `None` if it was restored from records without births.
     pub birth: Option<Uid>,
     // locked for one access or insertion, never across an await
@@ -59,6 +62,10 @@ pub(super) struct State {
     pub(super) finished: Vec<FinishedPath>,
     /// The turns whose stored responses were deleted.
     pub(super) deleted_responses: HashSet<u32>,
+    /// Whether the session has changes that its shared ledger lacks. It is not evicted then.
+    pub(super) is_detached: bool,
+    /// How often the ledger was healed in a way that may have changed the numbers of turns.
+    pub(super) generation: u32,
 }
 
 /// What finished paths hold.
@@ -76,6 +83,11 @@ impl Publication {
     /// Claims the path that ends in `leaf`. Returns the first turn that it trains, or `None` if it was published before.
     pub(super) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> Option<u32> {
         self.leaves.insert(leaf).then(|| self.claims.claim(turns, leaf))
+    }
+
+    /// Whether the path that ends in `leaf` was published.
+    pub(super) fn has(&self, leaf: u32) -> bool {
+        self.leaves.contains(&leaf)
     }
 
     /// Whether there are other turns than when paths were last published. Marks these as published.
@@ -130,6 +142,12 @@ pub enum SessionError {
     /// The session has been deleted or evicted in the meantime.
     #[error("the session was evicted or deleted")]
     EvictedSession,
+    /// The shared ledger did not confirm the change in time. It may be made later or not.
+    #[error("the shared ledger did not confirm the change; read the session, and try again")]
+    Unconfirmed,
+    /// The number of the turn may mean another turn: the shared ledger had lost entries.
+    #[error("the numbers of its turns have changed; read them again, and send \"generation\": {0}")]
+    OtherGeneration(u32),
 }
 
 impl State {
@@ -146,8 +164,29 @@ impl State {
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
+    /// Restores a path that was published before. The numbers of such paths rise.
+    pub(super) fn finish(&mut self, publication: &mut Publication, path: FinishedPath) {
+        let trained_from = publication.claims.claim(self.forest.turns(), path.leaf);
+        publication.leaves.insert(path.leaf);
+        self.finished.push(FinishedPath { trained_from, ..path });
+    }
+
+    /// The number of the turn with this uid, if it is one of the latest.
+    fn turn_with(&self, uid: Uid) -> Option<u32> {
+        let latest = self.forest.turns().iter().rev().take(SEARCHED);
+        latest.into_iter().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id)
+    }
+
+    /// Adds a placed turn. Returns the bytes that it takes.
+    pub(super) fn push(&mut self, turn: Arc<Turn>) -> u64 {
+        let bytes = turn.bytes();
+        self.forest.push(turn);
+        self.bytes += bytes;
+        bytes
+    }
+
     /// Whether nothing was added after the last frozen version: no turn, and no mark of an unrecorded generation.
-    fn is_frozen(&self) -> bool {
+    pub(super) fn is_frozen(&self) -> bool {
         self.frozen.last() == Some(&self.forest.next_id()) && self.incomplete != Some(self.open_version())
     }
 }
@@ -314,11 +353,18 @@ impl Session {
     }
 
     /// Places a turn and adds it. Returns the bytes that it takes, and the result of `record`, which is called in the order of the turns.
-    pub(super) fn commit<T>(&self, mut draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
+    pub(super) fn commit<T>(&self, draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
         let mut state = self.state();
         if state.removed {
             return None;
         }
+        let turn = Arc::new(self.place(&state, draft));
+        let recorded = record(&turn);
+        Some((state.push(turn), recorded))
+    }
+
+    /// The turn that the draft becomes if it is added next.
+    pub(super) fn place(&self, state: &State, mut draft: Draft) -> Turn {
         let id = state.forest.next_id();
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {
@@ -330,21 +376,18 @@ impl Session {
             }
             None => (None, Cause::Unplaced, Arc::default()),
         };
-        if let Some(chat) = draft.about.chat.as_mut().filter(|chat| chat.session_birth != self.birth) {
+        if let Some(chat) = draft.about.chat.as_mut().filter(|chat| chat.session_number != Some(self.number)) {
             // the numbers are of a session of the same name that was removed, if there was one
             draft.about.predecessor = None;
             chat.stored = chat.stored.take().filter(|stored| stored.shared.is_none() && stored.members_of.is_none());
         }
+        let replaced = draft.supersedes.iter().filter_map(|uid| state.turn_with(*uid));
+        draft.about.supersedes.extend(replaced);
         if cause == Cause::Unplaced {
             // a turn without its prompt cannot be trained
             draft.about.fault.get_or_insert(Fault::PromptUnknown);
         }
-        let turn = Arc::new(draft.place(id, parent, cause, prompt));
-        let bytes = turn.bytes();
-        let recorded = record(&turn);
-        state.forest.push(turn);
-        state.bytes += bytes;
-        Some((bytes, recorded))
+        draft.place(id, parent, cause, prompt)
     }
 
     pub(super) fn publication(&self) -> MutexGuard<'_, Publication> {
@@ -355,15 +398,6 @@ impl Session {
     pub(super) fn live_turns(&self) -> Option<u32> {
         let state = self.state();
         (!state.removed).then(|| state.forest.next_id())
-    }
-
-    /// Restores a path that was published before a restart. The numbers of such paths rise.
-    pub(super) fn restore_finished(&self, number: u64, leaf: u32, turns: u32) {
-        let mut publication = self.publication();
-        let mut state = self.state();
-        let trained_from = publication.claims.claim(state.forest.turns(), leaf);
-        publication.leaves.insert(leaf);
-        state.finished.push(FinishedPath { number, leaf, turns, trained_from });
     }
 
     /// Publishes claimed paths of the first `turns` turns under the numbers that `number` returns.

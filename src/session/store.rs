@@ -1,7 +1,7 @@
 //! All sessions, within limits of bytes and time. Each change is one record of the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
@@ -10,14 +10,16 @@ use tokio::time::Instant;
 
 use super::change_feed::{ChangeFeed, CommittedTurn};
 use super::ledger::log::random_store_id;
-use super::ledger::{Ack, Record, RecordLog, SharedLog};
+use super::ledger::{Ack, Ledger, LedgerError, Record, RecordLog, SessionKey, SharedLog};
+use super::name::is_name;
 use super::observer::{NoObserver, StoreObserver};
 use super::order_index::{EvictedSession, Order};
 use super::pending::PendingCalls;
 use super::restoration::Restoration;
+use super::sharing::{Sharing, SharingCounts, SharingLimits};
 use super::state::Session;
 use super::turn::Draft;
-use super::{Turn, Uid};
+use super::{Cause, Turn, Uid};
 
 /// Parts of the map of sessions. A part that grows moves its sessions while it is locked: about a thousand of a million.
 const SHARDS: usize = 1024;
@@ -47,6 +49,7 @@ pub struct Store {
     pub(super) log: SharedLog,
     pub(super) restoration: Restoration,
     name: Box<str>,
+    sharing: OnceLock<Arc<Sharing>>,
     pub(super) observer: Arc<dyn StoreObserver>,
 }
 
@@ -71,7 +74,19 @@ impl Store {
         let (sessions, order, pending, feed) =
             (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
-        Self { sessions, order, evicting, pending, feed, limits, log, restoration, name, observer }
+        Self {
+            sessions,
+            order,
+            evicting,
+            pending,
+            feed,
+            limits,
+            log,
+            restoration,
+            name,
+            sharing: OnceLock::new(),
+            observer,
+        }
     }
 
     /// The log, once it is open.
@@ -86,10 +101,6 @@ impl Store {
         self.log.get().map_or(&self.name, RecordLog::id)
     }
 
-    pub(super) fn add_bytes(&self, bytes: u64) {
-        self.order().add(bytes);
-    }
-
     pub(super) fn touch(&self, session: &Arc<Session>, now: Instant) {
         self.order().touch(session, now);
     }
@@ -101,7 +112,7 @@ impl Store {
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
             let record = Record::Deleted { session: session.key() };
-            drop(self.forget(&mut self.order(), &session, record, |_| true));
+            drop(self.forget(&mut self.order(), &session, Some(record), |_| true));
         }
     }
 
@@ -209,6 +220,9 @@ impl Store {
 
     /// Marks a session as incomplete: a generation was not recorded.
     pub fn mark_incomplete(self: &Arc<Self>, id: &Arc<str>) {
+        if let Some(sharing) = self.sharing() {
+            return sharing.mark_incomplete(self, id);
+        }
         let session = self.enter(id);
         let new = {
             let mut state = session.state();
@@ -227,7 +241,95 @@ impl Store {
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
         let record = Record::Deleted { session: session.key() };
-        self.forget(&mut self.order(), &session, record, |_| true)
+        self.forget(&mut self.order(), &session, Some(record), |_| true)
+    }
+
+    /// Shares all sessions with other processes through `ledger` from now on.
+    ///
+    /// # Panics
+    /// If it was called before.
+    pub fn share(&self, ledger: Arc<dyn Ledger>, limits: SharingLimits) {
+        let sharing = Arc::new(Sharing::new(ledger, limits));
+        self.sharing.set(sharing).expect("sessions are shared once");
+    }
+
+    /// How the sessions are shared; `None` if they are not.
+    pub(crate) fn sharing(&self) -> Option<&Arc<Sharing>> {
+        self.sharing.get()
+    }
+
+    /// Reads what other processes have appended to these sessions. Does nothing if sessions are not shared.
+    ///
+    /// # Errors
+    /// When the ledger fails. What is in memory may be outdated then.
+    pub async fn refresh(self: &Arc<Self>, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), LedgerError> {
+        let Some(sharing) = self.sharing() else { return Ok(()) };
+        for name in names {
+            if is_name(name.as_ref()) {
+                sharing.refresh(self, &name.as_ref().into()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts of a process that shares its sessions, and whether its ledger fails now.
+    #[must_use]
+    pub fn sharing_counts(&self) -> Option<(&SharingCounts, bool)> {
+        self.sharing().map(|sharing| (&sharing.counts, sharing.is_down()))
+    }
+
+    /// Works on shared sessions until it is dropped: appends detached turns, heals, and finishes idle sessions. Returns at once if sessions
+    /// are not shared.
+    pub async fn run_sharing(self: Arc<Self>) {
+        if let Some(sharing) = self.sharing() {
+            Arc::clone(sharing).run(Arc::clone(&self)).await;
+        }
+    }
+
+    /// The session of a key, which is created if it does not exist.
+    pub(super) fn session_of(&self, key: &SessionKey) -> Arc<Session> {
+        let session = self.enter_as(&key.name, || key.birth);
+        session.state().running -= 1;
+        self.touch(&session, Instant::now());
+        session
+    }
+
+    /// Removes a session from memory only.
+    pub(super) fn remove_shared(&self, session: &Arc<Session>) {
+        self.forget(&mut self.order(), session, None, |_| true);
+    }
+
+    pub(super) fn add_signed_bytes(&self, bytes: i64) {
+        self.order().change(bytes);
+    }
+
+    /// Reports a turn of this process.
+    pub(super) fn announce(&self, session: &Arc<str>, turn: &Arc<Turn>) {
+        self.observer.turn_committed(turn);
+        self.feed.send_turn(session, turn);
+    }
+
+    /// Writes a turn that is not in the shared ledger to the local log, with its whole prompt.
+    pub(super) fn log_detached(&self, session: &Session, draft: &Draft) -> Ack {
+        let id = session.state().forest.next_id();
+        let (prompt, cause) = (draft.prompt.clone().unwrap_or_default(), Cause::NewConversation);
+        let cause = if draft.prompt.is_some() { cause } else { Cause::Unplaced };
+        let turn = Arc::new(draft.clone().place(id, None, cause, prompt));
+        self.log.append(Record::Turn { session: session.key(), turn })
+    }
+
+    /// Notes in the local log that the shared ledger has all turns of the session.
+    pub(super) fn joined(&self, session: &Session) {
+        self.log.append_unacknowledged(Record::Evicted { session: session.key() });
+    }
+
+    /// The names of the sessions with running calls, in a store that shares its sessions.
+    pub(super) fn pending_names(&self) -> Vec<Arc<str>> {
+        self.pending.names()
+    }
+
+    pub(super) fn is_pending(&self, name: &str) -> bool {
+        self.pending.has(name)
     }
 
     /// Resolves when all records so far are on disk.

@@ -32,7 +32,7 @@ fn draft(prompt: &[u32], response: &[u32]) -> Draft {
     let logprobs = response.iter().map(|id| -(*id as f32) - 0.5).collect();
     let entropy = response.iter().map(|id| *id as f32).collect();
     let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };
-    Draft { prompt: Some(prompt.into()), response: response.to_vec(), logprobs, entropy, about }
+    Draft { prompt: Some(prompt.into()), response: response.to_vec(), logprobs, entropy, about, ..Draft::default() }
 }
 
 /// Commits one call with one turn.

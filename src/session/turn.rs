@@ -107,8 +107,10 @@ pub struct Draft {
     pub logprobs: Vec<f32>,
     /// Their entropies, or an empty list.
     pub entropy: Vec<f32>,
-    /// The metadata. Its cause is set when the turn is placed.
+    /// The metadata. Its cause is set when the turn is placed, and its uid if it has none.
     pub about: TurnMetadata,
+    /// Further turns of the same request that it replaces. Turns of another session are ignored.
+    pub supersedes: Vec<Uid>,
 }
 
 impl Draft {
@@ -120,7 +122,7 @@ impl Draft {
             response: self.response.into(),
             logprobs: self.logprobs.into(),
             entropy: self.entropy.into(),
-            about: TurnMetadata { uid: Some(Uid::unique()), cause, ..self.about },
+            about: TurnMetadata { uid: Some(self.about.uid.unwrap_or_else(Uid::unique)), cause, ..self.about },
         }
     }
 }

@@ -80,7 +80,9 @@ impl SessionNames {
                 self.evicted.insert(Arc::clone(&session.name));
                 return None;
             }
-            Record::Turn { session, .. }
+            Record::Begin { session, .. }
+            | Record::Healed { session }
+            | Record::Turn { session, .. }
             | Record::Reward { session, .. }
             | Record::Freeze { session, .. }
             | Record::Incomplete { session }

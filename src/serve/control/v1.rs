@@ -25,7 +25,7 @@ use crate::serve::body::{Body, Upload};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::{Items, offload, offload_export};
 use crate::serve::reply::json_reply;
-use crate::session::ledger::Ack;
+use crate::session::ledger::{Ack, LedgerError};
 use crate::session::{Session, SessionError};
 use query::Query;
 
@@ -146,6 +146,9 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Problem> {
     let query = Query::of(request.uri())?;
+    if let (&Method::GET | &Method::HEAD, ["sessions", id, ..]) = (request.method(), names) {
+        refresh(state, [id]).await?;
+    }
     match *names {
         ["sessions"] => short_answer(state, move |state| sessions::list(state, query)).await,
         ["sessions", id] if request.method() == Method::DELETE => sessions::delete(state, id).await,
@@ -172,11 +175,15 @@ async fn answer(
         ["policy"] => Ok(policy::show(state)),
         ["entropy"] => entropy::measure(state, request).await,
         ["samples"] => {
-            let body = read(state, request).await?;
+            let body: samples::SamplesRequest = read(state, request).await?;
+            refresh(state, &body.sessions).await?;
             long_answer(state, move |state| samples::export(state, &body).map(samples::reply)).await
         }
         _ => {
             let body = bytes(state, request).await?;
+            if state.sessions.sharing().is_some() {
+                refresh(state, advantages::sessions(state, &body)?).await?;
+            }
             long_answer(state, move |state| advantages::compute(state, &body)).await
         }
     }
@@ -252,8 +259,25 @@ pub(crate) fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Pr
             Problem::new(StatusCode::GONE, "evicted", message)
         })
     };
-    let unknown = || Problem::new(StatusCode::NOT_FOUND, "no_such_session", format!("there is no session {id:?}"));
-    state.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
+    state.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(|| unknown_session(id)))
+}
+
+/// The 404 for an unknown session.
+fn unknown_session(id: &str) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no_such_session", format!("there is no session {id:?}"))
+}
+
+/// Reads what other processes have appended to these sessions.
+///
+/// # Errors
+/// 503 if the shared ledger fails.
+pub(crate) async fn refresh(state: &TrainerState, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), Problem> {
+    state.sessions.refresh(names).await.map_err(|error| ledger_problem(&error))
+}
+
+/// The 503 for a shared ledger that fails.
+pub(crate) fn ledger_problem(error: &LedgerError) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable", error.to_string())
 }
 
 /// Returns the reply for a session error.
@@ -264,6 +288,8 @@ pub(crate) fn session_problem(id: &str, error: SessionError) -> Problem {
         SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
         SessionError::Frozen => (StatusCode::CONFLICT, "frozen"),
         SessionError::EvictedSession => (StatusCode::GONE, "evicted"),
+        SessionError::Unconfirmed => (StatusCode::SERVICE_UNAVAILABLE, "unconfirmed"),
+        SessionError::OtherGeneration(_) => (StatusCode::CONFLICT, "other_generation"),
     };
     Problem::new(status, code, format!("session {id:?}: {error}"))
 }

@@ -184,6 +184,12 @@ async fn prepare(
         Ok(decoded) => decoded,
         Err(error) => return Ok((Err(error), call)),
     };
+    if let Some(name) = call.session_name()
+        && let Err(error) = state.sessions.refresh([name]).await
+    {
+        // the generation goes on with what is in memory
+        tracing::debug!(%error, session = %name, "a shared session was not read");
+    }
     let session = call.existing_session(state);
     let is_long = length > LONG || decoded.is_long(session.as_deref());
     let own = Arc::clone(state);

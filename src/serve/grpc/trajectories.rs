@@ -31,6 +31,13 @@ fn offloaded_stream<T: Send + 'static>(items: Items<T>, size: fn(&T) -> usize) -
     stream::poll_fn(move |cx| steps.poll_next(cx)).map(Ok).boxed()
 }
 
+impl TrajectoriesService {
+    /// Reads what other processes have appended to these sessions.
+    async fn refresh(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), Status> {
+        v1::refresh(&self.0, names).await.map_err(|problem| status::problem(&problem))
+    }
+}
+
 #[async_trait]
 impl Trajectories for TrajectoriesService {
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListReply>, Status> {
@@ -50,6 +57,7 @@ impl Trajectories for TrajectoriesService {
     async fn get(&self, request: Request<pb::GetRequest>) -> Result<Response<pb::Session>, Status> {
         let pb::GetRequest { session: id, version } = request.into_inner();
         let state = Arc::clone(&self.0);
+        self.refresh([&id]).await?;
         let reply = offload(move || {
             let stored = v1::session(&state, &id)?;
             let snapshot = stored.snapshot(version).map_err(|error| v1::session_problem(&id, error))?;
@@ -64,7 +72,7 @@ impl Trajectories for TrajectoriesService {
         let what =
             request.into_inner().what.unwrap_or(watch_request::What::Finished(watch_request::Finished::default()));
         let replies = match what {
-            watch_request::What::Finished(from) => watch::finished(&self.0, &from)?,
+            watch_request::What::Finished(from) => watch::finished(&self.0, &from).await?,
             watch_request::What::Turns(of) => watch::turns(&self.0, of.session),
             watch_request::What::Entropies(of) => watch::entropies(&self.0, &of)?,
         };
@@ -88,6 +96,7 @@ impl Trajectories for TrajectoriesService {
             classes: message.classes,
         };
         let state = Arc::clone(&self.0);
+        self.refresh(&request.sessions).await?;
         let export = offload_export(move || v1::samples::export(&state, &request)).await;
         let export = export.map_err(|problem| status::problem(&problem))?;
         let Export { content_type, length, chunks, tally, .. } = export;
@@ -111,6 +120,7 @@ impl Trajectories for TrajectoriesService {
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
         let pb::SamplesRequest { sessions, version, no_branches, classes } = request.into_inner();
         let state = Arc::clone(&self.0);
+        self.refresh(&sessions).await?;
         let settled = offload_export(move || {
             let classes = v1::samples::classes(&classes)?;
             let batch = v1::samples::batch(&state, &sessions, version, !no_branches, classes)?;

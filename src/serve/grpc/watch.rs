@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -16,7 +17,7 @@ use crate::export::Annotate;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1::{self, Problem};
 use crate::serve::offload::offload_export;
-use crate::session::{Classes, CommittedTurn, Store};
+use crate::session::{Classes, CommittedTurn, Consumer, FleetCursor, Store, StreamedPath};
 
 /// The number of finished paths that are looked up at a time.
 const BATCH: usize = 64;
@@ -115,11 +116,14 @@ fn reply(store: &Store, annotate: &Annotate, (number, session): (u64, &str), cla
 }
 
 /// Streams each finished path once, after the cursor of the request.
-pub(super) fn finished(
+pub(super) async fn finished(
     state: &Arc<TrainerState>,
     request: &watch_request::Finished,
 ) -> Result<ReplyStream<WatchReply>, Status> {
     let classes = v1::samples::classes(&request.classes).map_err(|problem| status::problem(&problem))?;
+    if state.sessions.sharing().is_some() {
+        return shared(state, request, classes).await.map_err(|problem| status::problem(&problem));
+    }
     let after = match &*request.since {
         "" => 0,
         since => v1::finished::parse_cursor(&state.sessions, since).map_err(|problem| status::problem(&problem))?,
@@ -129,6 +133,72 @@ pub(super) fn finished(
     let queue = PathQueue { after, ..PathQueue::default() };
     let paths = PathStream { state: Arc::clone(state), annotate, classes, changed, queue };
     Ok(stream::unfold(paths, |mut paths| async move { Some((Ok(paths.next().await?), paths)) }).boxed())
+}
+
+/// The finished paths of a fleet after a cursor. The ledger is asked again after a while when nothing is new.
+struct SharedPathStream {
+    state: Arc<TrainerState>,
+    annotate: Annotate,
+    classes: Classes,
+    cursor: FleetCursor,
+    found: VecDeque<StreamedPath>,
+}
+
+/// The time between two questions for new finished paths.
+const POLL: Duration = Duration::from_millis(500);
+
+async fn shared(
+    state: &Arc<TrainerState>,
+    request: &watch_request::Finished,
+    classes: Classes,
+) -> Result<ReplyStream<WatchReply>, Problem> {
+    let sharing = state.sessions.sharing().expect("sessions are shared");
+    let start = sharing.stream_start().await.map_err(|error| v1::ledger_problem(&error))?;
+    let cursor = match &*request.since {
+        "" => start,
+        since => v1::finished::parse_fleet_cursor(&start, since)?,
+    };
+    let annotate = v1::sessions::annotate(state);
+    let paths = SharedPathStream { state: Arc::clone(state), annotate, classes, cursor, found: VecDeque::new() };
+    let next = |paths: Option<SharedPathStream>| async move {
+        let mut paths = paths?;
+        match paths.next().await {
+            Ok(reply) => Some((Ok(reply), Some(paths))),
+            // the client continues after its last cursor
+            Err(problem) => Some((Err(status::problem(&problem)), None)),
+        }
+    };
+    Ok(stream::unfold(Some(paths), next).boxed())
+}
+
+impl SharedPathStream {
+    async fn next(&mut self) -> Result<WatchReply, Problem> {
+        loop {
+            if let Some(path) = self.found.pop_front() {
+                let (annotate, classes) = (Arc::clone(&self.annotate), self.classes);
+                return Ok(offload_export(move || shared_reply(&path, &annotate, classes)).await);
+            }
+            let sharing = self.state.sessions.sharing().expect("sessions are shared");
+            let page = sharing.finished_after(&self.state.sessions, &self.cursor, Consumer::default(), BATCH).await;
+            let page = page.map_err(|error| v1::ledger_problem(&error))?;
+            self.cursor = page.cursor;
+            self.found = page.paths.into();
+            if self.found.is_empty() {
+                tokio::time::sleep(POLL).await;
+            }
+        }
+    }
+}
+
+/// Replies a path of a shared session.
+fn shared_reply(path: &StreamedPath, annotate: &Annotate, classes: Classes) -> WatchReply {
+    let found = path.found.as_ref().and_then(|(session, number)| session.finished(*number, classes));
+    let what = match found {
+        Some(Ok(path)) => What::Path(sample(&path, annotate)),
+        Some(Err(excluded)) => What::Refused(refused(&excluded)),
+        None => What::Gone(pb::Gone { session: path.session.to_string(), reason: "deleted".to_owned() }),
+    };
+    WatchReply { what: Some(what), cursor: path.cursor.to_string() }
 }
 
 /// Streams each turn from now on: of one session, or of all if `session` is empty.

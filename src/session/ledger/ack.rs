@@ -22,6 +22,9 @@ pub enum AppendError {
     /// Writing to the disk failed.
     #[error("the log cannot be written: {0}")]
     Write(#[source] Arc<io::Error>),
+    /// The shared ledger did not confirm the record in time. It is appended later.
+    #[error("the shared ledger did not confirm the record in time")]
+    Detached,
     /// The log is closed.
     #[error("the log is closed")]
     Closed,

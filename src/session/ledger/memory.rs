@@ -1,9 +1,10 @@
 //! A ledger in memory with the semantics of the real one, for tests.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
@@ -21,6 +22,7 @@ pub(crate) struct MemoryLedger {
     // locked for one operation, never across an await
     state: Mutex<State>,
     begun: Instant,
+    pub disruptions: watch::Sender<u64>,
 }
 
 /// What the ledger holds. A copy is a replica.
@@ -29,16 +31,17 @@ pub(crate) struct State {
     pub lists: BTreeMap<Arc<str>, Vec<Entry>>,
     pub finished: BTreeMap<u16, Vec<FinishedEntry>>,
     pub used: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
-    asked: HashMap<u16, u64>,
+    pub asked: HashMap<u16, u64>,
     pub policies: BTreeMap<Box<str>, u64>,
-    last_id: StreamId,
+    pub deleted: BTreeSet<(Arc<str>, Uid)>,
+    pub last_id: StreamId,
     /// Incremented when all data is lost.
     pub fleet: u64,
 }
 
 impl MemoryLedger {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::default(), begun: Instant::now() }
+        Self { state: Mutex::default(), begun: Instant::now(), disruptions: watch::Sender::new(0) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -87,6 +90,9 @@ impl Ledger for MemoryLedger {
         let Append { session, after, entries, finished, in_use } = append;
         let list = state.lists.get(&session);
         match (list, after) {
+            (None, None) if state.deleted.contains(&(Arc::clone(&session), entries[0].uid)) => {
+                return ready(Appended::Gone);
+            }
             (None, None) => {}
             (Some(_), None) => return ready(Appended::Behind),
             (None, Some(_)) => return ready(Appended::Gone),
@@ -125,7 +131,12 @@ impl Ledger for MemoryLedger {
             state.lists.remove(session);
             state.used.entry(partition_of(session)).or_default().remove(session);
         }
+        state.deleted.insert((Arc::clone(session), birth));
         ready(is_same)
+    }
+
+    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+        ready(self.state().deleted.contains(&(Arc::clone(session), birth)))
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
@@ -173,6 +184,10 @@ impl Ledger for MemoryLedger {
             used.remove(&idle.session);
         }
         ready(())
+    }
+
+    fn disruptions(&self) -> watch::Receiver<u64> {
+        self.disruptions.subscribe()
     }
 
     fn policy(&self, label: Box<str>) -> Fetching<u64> {

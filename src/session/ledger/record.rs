@@ -29,6 +29,18 @@ impl From<&str> for SessionKey {
 /// One change of a session or of the policy.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
+    /// A session begins. Only in shared ledgers, as the first record of the session.
+    Begin {
+        /// The session.
+        session: SessionKey,
+        /// Its start: milliseconds since 1970.
+        created_ms: u64,
+    },
+    /// The records after this one were appended again, because the ledger had lost them. Numbers of turns may have changed.
+    Healed {
+        /// The session.
+        session: SessionKey,
+    },
     /// A turn was added.
     Turn {
         /// Its session.
@@ -101,6 +113,17 @@ pub enum Record {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Head<'a> {
+    Begin {
+        session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
+        created_ms: u64,
+    },
+    Healed {
+        session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
+    },
     Turn {
         session: Cow<'a, str>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,14 +212,18 @@ impl Record {
 
     /// Whether a tokentap can have written it. Names of a damaged or foreign log must not become file names, and its numbers must not
     /// become millions of placeholder turns.
-    pub(super) fn is_plausible(&self) -> bool {
+    pub(in crate::session) fn is_plausible(&self) -> bool {
         let (session, numbers) = match self {
             Self::Turn { session, turn } => (session, turn.id < MOST_TURNS),
             Self::Reward { session, leaf, .. } => (session, leaf.is_none_or(|leaf| leaf < MOST_TURNS)),
             Self::ResponseDeleted { session, turn } => (session, *turn < MOST_TURNS),
             Self::Freeze { session, turns } => (session, *turns <= MOST_TURNS),
             Self::Finished { session, leaf, turns, .. } => (session, leaf < turns && *turns <= MOST_TURNS),
-            Self::Incomplete { session } | Self::Deleted { session } | Self::Evicted { session } => (session, true),
+            Self::Begin { session, .. }
+            | Self::Healed { session }
+            | Self::Incomplete { session }
+            | Self::Deleted { session }
+            | Self::Evicted { session } => (session, true),
             Self::Policy { .. } => return true,
         };
         is_name(&session.name) && numbers
@@ -206,7 +233,7 @@ impl Record {
     ///
     /// # Errors
     /// When the head cannot be written as JSON, or a length does not fit into 32 bits.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    pub(in crate::session) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         let start = out.len();
         out.extend([0; 4]);
         serde_json::to_writer(&mut *out, &Head::try_new(self)?)?;
@@ -222,7 +249,7 @@ impl Record {
     }
 
     /// Decodes a record; `None` if this version cannot read it, such as a kind of a later version.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(in crate::session) fn decode(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk()?;
         let (head, arrays) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
         if head.starts_with(TURN) {
@@ -233,6 +260,8 @@ impl Record {
                 let (session, about, lengths) = (session.into(), about.into_owned(), lengths.into_owned());
                 return TurnHead { session, birth, id, parent, about, lengths }.with_arrays(arrays);
             }
+            Head::Begin { session, birth, created_ms } => Self::Begin { session: key(&session, birth), created_ms },
+            Head::Healed { session, birth } => Self::Healed { session: key(&session, birth) },
             Head::Reward { session, birth, leaf, reward, version } => {
                 Self::Reward { session: key(&session, birth), leaf, reward: Arc::new(reward.into_owned()), version }
             }
@@ -290,6 +319,10 @@ impl<'a> Head<'a> {
                     lengths: lengths.into_iter().collect::<Result<_, _>>()?,
                 }
             }
+            Record::Begin { session, created_ms } => {
+                Self::Begin { session: (&*session.name).into(), birth: session.birth, created_ms: *created_ms }
+            }
+            Record::Healed { session } => Self::Healed { session: (&*session.name).into(), birth: session.birth },
             Record::Reward { session, leaf, reward, version } => Self::Reward {
                 session: (&*session.name).into(),
                 birth: session.birth,
@@ -446,7 +479,7 @@ mod tests {
                 }),
                 sampling_sources: sampling_sources(number),
                 stored: number.is_multiple_of(29).then(|| Arc::new(stored(number))),
-                session_birth: None,
+                session_number: None,
                 history_change: None,
             })
         })
@@ -508,6 +541,8 @@ mod tests {
             (session(), any::<Option<u32>>(), reward, any::<u32>()).prop_map(|(session, leaf, reward, version)| {
                 Record::Reward { session, leaf, reward: Arc::new(reward), version }
             }),
+            (session(), any::<u64>()).prop_map(|(session, created_ms)| Record::Begin { session, created_ms }),
+            session().prop_map(|session| Record::Healed { session }),
             (session(), any::<u32>()).prop_map(|(session, turns)| Record::Freeze { session, turns }),
             session().prop_map(|session| Record::Incomplete { session }),
             (session(), any::<u32>()).prop_map(|(session, turn)| Record::ResponseDeleted { session, turn }),

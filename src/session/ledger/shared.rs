@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::session::Uid;
 
@@ -161,6 +162,10 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Deletes a list if the session has this birth. Returns whether it was deleted.
     fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool>;
 
+    /// Whether a session with this birth was deleted. It is remembered as long as the ledger keeps unused sessions. An append that would
+    /// begin such a session again finds it [`Appended::Gone`].
+    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool>;
+
     /// Finished paths of a partition after `after`, at most `limit`.
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage>;
 
@@ -173,6 +178,9 @@ pub trait Ledger: fmt::Debug + Send + Sync {
 
     /// Removes a session from the index of use, unless it was used in the meantime.
     fn end_use(&self, idle: IdleSession) -> Fetching<()>;
+
+    /// Changes when the ledger may have lost entries, such as after a lost connection.
+    fn disruptions(&self) -> watch::Receiver<u64>;
 
     /// The number of a policy label. A new label gets the number after the highest.
     fn policy(&self, label: Box<str>) -> Fetching<u64>;

@@ -52,7 +52,7 @@ impl Family {
         let about =
             TurnMetadata { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..TurnMetadata::default() };
         let prompt = Some(first.ids);
-        let draft = Draft { prompt, response, logprobs: Vec::new(), entropy: Vec::new(), about };
+        let draft = Draft { prompt, response, about, ..Draft::default() };
         drop(Call::new(Arc::clone(&self.store), "s".into()).commit(draft));
         let next = self.prepare(&json!([
             {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "V"},

@@ -1,6 +1,6 @@
 //! `POST /v1/advantages`: GRPO and EGPO over recorded paths.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -17,6 +17,12 @@ use crate::session::{Classes, Row};
 struct SessionPaths {
     rows: HashMap<u32, Row>,
     longest: Option<u32>,
+}
+
+/// The names of the sessions of a request.
+pub(super) fn sessions(state: &TrainerState, body: &Bytes) -> Result<BTreeSet<String>, Problem> {
+    let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
+    Ok(request.groups.into_iter().flat_map(|group| group.samples).map(|sample| sample.session).collect())
 }
 
 pub(super) fn compute(state: &TrainerState, body: &Bytes) -> Result<Response<Body>, Problem> {

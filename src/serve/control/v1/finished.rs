@@ -8,12 +8,12 @@ use serde_json::json;
 
 use super::query::Query;
 use super::sessions::annotate;
-use super::{Problem, stream_reply};
+use super::{Problem, ledger_problem, stream_reply};
 use crate::export::{Annotate, entry};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::offload;
-use crate::session::{Classes, Store};
+use crate::session::{Classes, ExcludedLeaf, FleetCursor, Path, Store, StreamedPath};
 
 /// The default number of lines of a reply.
 const LINES: usize = 10_000;
@@ -42,6 +42,12 @@ pub(crate) fn parse_cursor(store: &Store, cursor: &str) -> Result<u64, Problem> 
 
 pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
     let store = Arc::clone(&state.sessions);
+    if store.sharing().is_some() {
+        return stream_shared(state, query).await;
+    }
+    if query.consumer.is_some() {
+        return Err(Problem::bad("partitions: sessions are not shared, see --ledger"));
+    }
     let after = query.since.as_deref().map_or(Ok(0), |since| parse_cursor(&store, since))?;
     let (annotate, classes) = (annotate(state), query.classes);
     let (listed, limit) = (Arc::clone(&store), query.limit.unwrap_or(LINES).max(1));
@@ -54,6 +60,47 @@ pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Re
     Ok(stream_reply("application/x-ndjson", None, Box::new(head.into_iter().chain(lines))))
 }
 
+/// The default number of lines of a reply from a shared ledger. Their sessions are loaded first.
+const SHARED_LINES: usize = 1000;
+
+/// The maximum number of such lines.
+const MOST_SHARED_LINES: usize = 10_000;
+
+/// Parses a cursor of a fleet.
+///
+/// # Errors
+/// When it is not a cursor, or belongs to another fleet.
+pub(crate) fn parse_fleet_cursor(start: &FleetCursor, cursor: &str) -> Result<FleetCursor, Problem> {
+    let parsed: Result<FleetCursor, _> = cursor.parse();
+    let cursor = parsed.map_err(|_| Problem::bad(format!("since: must be the cursor of a line, not {cursor:?}")))?;
+    if cursor.fleet != start.fleet {
+        let message =
+            "this cursor belongs to another fleet, or the shared ledger has lost its data. Begin again without since";
+        return Err(Problem::new(StatusCode::GONE, "other_store", message));
+    }
+    Ok(cursor)
+}
+
+async fn stream_shared(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
+    let store = Arc::clone(&state.sessions);
+    let sharing = store.sharing().expect("sessions are shared");
+    let start = sharing.stream_start().await.map_err(|error| ledger_problem(&error))?;
+    let after = query.since.as_deref().map_or(Ok(start.clone()), |since| parse_fleet_cursor(&start, since))?;
+    let limit = query.limit.unwrap_or(SHARED_LINES).clamp(1, MOST_SHARED_LINES);
+    let page = sharing.finished_after(&store, &after, query.consumer.unwrap_or_default(), limit).await;
+    let page = page.map_err(|error| ledger_problem(&error))?;
+    let (annotate, classes) = (annotate(state), query.classes);
+    let head = page.trimmed.then(|| Bytes::from_static(b"{\"missed\":null}\n"));
+    let lines = page.paths.into_iter().map(move |path| shared_line(&path, classes, &annotate));
+    Ok(stream_reply("application/x-ndjson", None, Box::new(head.into_iter().chain(lines))))
+}
+
+/// Writes the entry of a path of a shared session with its cursor.
+fn shared_line(path: &StreamedPath, classes: Classes, annotate: &Annotate) -> Bytes {
+    let found = path.found.as_ref().and_then(|(session, number)| session.finished(*number, classes));
+    write_line(found, (&path.session, "deleted"), &path.cursor.to_string(), annotate)
+}
+
 /// Returns why the session of a finished path no longer exists.
 #[must_use]
 pub(crate) fn gone_reason(store: &Store, session: &str) -> &'static str {
@@ -63,9 +110,18 @@ pub(crate) fn gone_reason(store: &Store, session: &str) -> &'static str {
 /// Writes the entry of a path with its cursor. If the session is gone, or the classes exclude the path, the line has the session's name and
 /// the reason instead.
 fn line(store: &Store, (number, session): (u64, &str), classes: Classes, annotate: &Annotate) -> Bytes {
-    let cursor = format_cursor(store, number);
+    let found = store.session(session).and_then(|session| session.finished(number, classes));
+    write_line(found, (session, gone_reason(store, session)), &format_cursor(store, number), annotate)
+}
+
+fn write_line(
+    found: Option<Result<Path, ExcludedLeaf>>,
+    (session, gone): (&str, &str),
+    cursor: &str,
+    annotate: &Annotate,
+) -> Bytes {
     let mut text = Vec::new();
-    match store.session(session).and_then(|session| session.finished(number, classes)) {
+    match found {
         Some(Ok(path)) => {
             entry::write(&path, Some(annotate), &mut text);
             text.pop();
@@ -82,10 +138,7 @@ fn line(store: &Store, (number, session): (u64, &str), classes: Classes, annotat
             text.push(b'\n');
         }
         None => {
-            let reason = gone_reason(store, session);
-            text.extend_from_slice(
-                json!({"session": session, "gone": reason, "cursor": cursor}).to_string().as_bytes(),
-            );
+            text.extend_from_slice(json!({"session": session, "gone": gone, "cursor": cursor}).to_string().as_bytes());
             text.push(b'\n');
         }
     }

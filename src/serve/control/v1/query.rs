@@ -4,7 +4,7 @@ use http::Uri;
 
 use super::Problem;
 use crate::engine::routes;
-use crate::session::Classes;
+use crate::session::{Classes, Consumer};
 
 /// The members of a query.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(super) struct Query {
     pub version: Option<u32>,
     /// `since`: a cursor.
     pub since: Option<String>,
+    /// `partitions=INDEX/COUNT`: the paths of one of several consumers, from a shared ledger.
+    pub consumer: Option<Consumer>,
     /// `classes`: names of classes of turns, separated by commas.
     pub classes: Classes,
 }
@@ -47,12 +49,13 @@ impl Query {
                     let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
                     query.classes = Classes::parse(names).map_err(|error| Problem::bad(format!("classes: {error}")))?;
                 }
+                "partitions" => query.consumer = Some(value.parse().map_err(bad)?),
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
                 "limit" => query.limit = Some(value.parse().map_err(|_| bad("a number of entries"))?),
                 "version" => query.version = Some(value.parse().map_err(|_| bad("a version number, from 1"))?),
                 _ => {
                     return Err(Problem::bad(format!(
-                        "unknown query member {name:?}; the members are after, classes, from, limit, order, search, session, since and version"
+                        "unknown query member {name:?}; the members are after, classes, from, limit, order, partitions, search, session, since and version"
                     )));
                 }
             }

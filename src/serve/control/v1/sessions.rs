@@ -15,7 +15,7 @@ use crate::rl;
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::offload;
-use crate::session::{Row, Session, Turn};
+use crate::session::{Row, Session, SessionError, Turn};
 
 /// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
@@ -56,6 +56,8 @@ impl Page {
 pub(super) struct RewardRequest {
     reward: Value,
     leaf: Option<u32>,
+    /// The `generation` of the session that `leaf` belongs to. Only shared sessions have others than 0.
+    generation: Option<u32>,
 }
 
 pub(super) fn list(state: &TrainerState, query: Query) -> Result<Response<Body>, Problem> {
@@ -140,8 +142,12 @@ fn mean(entropy: &[f32]) -> Option<f64> {
 }
 
 pub(super) async fn delete(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
-    session(state, id)?;
     let (store, name) = (Arc::clone(&state.sessions), id.to_owned());
+    if let Some(sharing) = store.sharing() {
+        let deleted = sharing.delete(&store, &name.into()).await.map_err(|error| session_problem(id, error))?;
+        return if deleted { Ok(ok(&json!({"deleted": id}))) } else { Err(super::unknown_session(id)) };
+    }
+    session(state, id)?;
     if let Some(ack) = offload(move || store.delete(&name)).await {
         super::wait_written(state, ack).await;
     }
@@ -149,8 +155,13 @@ pub(super) async fn delete(state: &TrainerState, id: &str) -> Result<Response<Bo
 }
 
 pub(super) async fn freeze(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
-    let session = session(state, id)?;
     let store = Arc::clone(&state.sessions);
+    if let Some(sharing) = store.sharing() {
+        let frozen = sharing.freeze(&store, &id.into()).await;
+        let (version, turns) = frozen.map_err(|error| shared_problem(state, id, error))?;
+        return Ok(ok(&json!({"session": id, "version": version, "turns": turns})));
+    }
+    let session = session(state, id)?;
     let frozen = offload(move || {
         let frozen = store.freeze(&session);
         frozen.map(|(version, ack)| (version, ack, session.turns_of(version)))
@@ -164,16 +175,35 @@ pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardReques
     if !request.reward.is_object() && !request.reward.as_f64().is_some_and(f64::is_finite) {
         return Err(Problem::bad(format!("reward: must be a number or an object, not {}", request.reward)));
     }
+    if let Some(sharing) = state.sessions.sharing() {
+        let (of, reward) = ((request.leaf, request.generation), request.reward);
+        let set = sharing.reward(&state.sessions, &id.into(), of, reward).await;
+        set.map_err(|error| shared_problem(state, id, error))?;
+        return Ok(rewarded(id, session(state, id)?, request.leaf).await);
+    }
     let session = session(state, id)?;
     let ack =
         state.sessions.reward(&session, request.leaf, request.reward).map_err(|error| session_problem(id, error))?;
     super::wait_written(state, ack).await;
+    Ok(rewarded(id, session, request.leaf).await)
+}
+
+/// The reply to a reward.
+async fn rewarded(id: &str, session: Arc<Session>, leaf: Option<u32>) -> Response<Body> {
     // no exported row has the reward of a turn that is not, or is no longer, the leaf of a path
-    let applies = match request.leaf {
+    let applies = match leaf {
         Some(leaf) => offload(move || session.ends_path(leaf)).await,
         None => true,
     };
-    Ok(ok(&json!({"session": id, "leaf": request.leaf, "applies": applies})))
+    ok(&json!({"session": id, "leaf": leaf, "applies": applies}))
+}
+
+/// The problem of a change of a shared session. A name that is in no list is unknown.
+fn shared_problem(state: &TrainerState, id: &str, error: SessionError) -> Problem {
+    match error {
+        SessionError::EvictedSession if state.sessions.session(id).is_none() => super::unknown_session(id),
+        error => session_problem(id, error),
+    }
 }
 
 /// Returns the function that computes the statistics of a path.

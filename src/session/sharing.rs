@@ -1,0 +1,191 @@
+//! Sessions that several processes share through a ledger.
+//!
+//! A session in memory is the fold of its list in the ledger, and a cache of it. A turn is placed after the entries that this process has
+//! read, and appended if the list still ends there; otherwise the new entries are read first, and the turn is placed again. A turn that
+//! the ledger does not confirm in time is *detached*: it is in this process and in the local log, and is appended later.
+
+mod annotate;
+mod background;
+mod known;
+mod merge;
+#[cfg(test)]
+mod simulation;
+mod stream;
+mod turns;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::Uid;
+use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, Position};
+use super::store::Store;
+use known::Known;
+pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
+use turns::Queue;
+
+/// Limits of sharing.
+#[derive(Debug, Clone, Copy)]
+pub struct SharingLimits {
+    /// The longest time that a reply waits for the ledger.
+    pub timeout: Duration,
+    /// A session that no process used for this long has finished.
+    pub idle: Duration,
+}
+
+/// Counts since the start of the process.
+#[derive(Debug, Default)]
+pub struct SharingCounts {
+    /// Turns that the ledger confirmed in time.
+    pub confirmed: AtomicU64,
+    /// Turns that were detached.
+    pub detached: AtomicU64,
+    /// Turns that were appended after they had been detached.
+    pub joined: AtomicU64,
+    /// Appends that were repeated, because another process had appended.
+    pub behind: AtomicU64,
+    /// Records that the ledger had lost and that were appended again.
+    pub healed: AtomicU64,
+    /// Frozen versions and rewards that the ledger had lost and that could not be appended again.
+    pub unhealed: AtomicU64,
+    /// Times that the ledger could not be used.
+    pub failures: AtomicU64,
+    /// Time of confirmed appends of turns, microseconds.
+    pub append_us: AtomicU64,
+}
+
+/// The sessions of a process that shares them with others.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    pub(super) ledger: Arc<dyn Ledger>,
+    limits: SharingLimits,
+    // locked for one access, never across an await
+    lines: Mutex<HashMap<Arc<str>, Arc<Line>>>,
+    /// The sessions with changes that are not in the ledger; ordered, so that a test with a fixed seed repeats.
+    unsettled: Mutex<BTreeSet<Arc<str>>>,
+    /// Whether the ledger failed lately. Replies do not wait for it then.
+    is_down: AtomicBool,
+    /// Incremented when the ledger may have lost entries.
+    suspicion: AtomicU64,
+    /// The fleet of the ledger, once it is known.
+    fleet: Mutex<Option<Arc<str>>>,
+    pub(super) counts: SharingCounts,
+}
+
+/// The access to one session name. One operation runs at a time.
+#[derive(Debug)]
+struct Line {
+    name: Arc<str>,
+    known: tokio::sync::Mutex<Known>,
+    // locked for one access, never across an await
+    queue: Mutex<Queue>,
+}
+
+/// A list that did not end where an append expected it.
+struct Outdated;
+
+impl Sharing {
+    pub(crate) fn new(ledger: Arc<dyn Ledger>, limits: SharingLimits) -> Self {
+        Self {
+            ledger,
+            limits,
+            lines: Mutex::default(),
+            unsettled: Mutex::default(),
+            is_down: AtomicBool::new(false),
+            suspicion: AtomicU64::new(0),
+            fleet: Mutex::default(),
+            counts: SharingCounts::default(),
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Line>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self, name: &Arc<str>) -> Arc<Line> {
+        let mut lines = self.lines();
+        let line = lines.entry(Arc::clone(name)).or_insert_with(|| {
+            let (known, queue) = (tokio::sync::Mutex::default(), Mutex::default());
+            Arc::new(Line { name: Arc::clone(name), known, queue })
+        });
+        Arc::clone(line)
+    }
+
+    /// Reads what other processes have appended to a session, and loads the session if it is not in memory.
+    ///
+    /// # Errors
+    /// When the ledger fails. What is in memory may be outdated then.
+    pub(crate) async fn refresh(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(), LedgerError> {
+        if self.is_down() {
+            return Err(LedgerError::Unavailable("it failed a moment ago".into()));
+        }
+        let line = self.line(name);
+        self.within_timeout(async {
+            let mut known = line.known.lock().await;
+            self.settle(store, &line, &mut known).await?;
+            self.load(store, &line, &mut known).await
+        })
+        .await
+    }
+
+    /// Runs an operation within the time limit, and notes whether the ledger fails.
+    async fn within_timeout<T>(
+        &self,
+        operation: impl Future<Output = Result<T, LedgerError>>,
+    ) -> Result<T, LedgerError> {
+        let timeout = self.limits.timeout;
+        let result = timeout_at(Instant::now() + timeout, operation).await;
+        let result = result.unwrap_or(Err(LedgerError::Timeout(timeout)));
+        if let Err(error) = &result {
+            self.failed(error);
+        }
+        result
+    }
+
+    /// Whether the ledger failed lately.
+    pub(crate) fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Relaxed)
+    }
+
+    fn failed(&self, error: &LedgerError) {
+        self.counts.failures.fetch_add(1, Ordering::Relaxed);
+        if !matches!(error, LedgerError::Unreadable(_)) && !self.is_down.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the shared ledger fails: turns are not shared until it works again");
+        }
+    }
+
+    /// Appends entries after the known ones. The caller applies them if the result is `Ok(Ok(_))`, which tells whether replicas have
+    /// confirmed them.
+    async fn append(
+        &self,
+        line: &Line,
+        after: Option<Position>,
+        entries: &[Entry],
+        (finished, in_use): (Vec<Uid>, bool),
+    ) -> Result<Result<bool, Outdated>, LedgerError> {
+        let session = Arc::clone(&line.name);
+        let append = Append { session, after, entries: entries.to_vec(), finished, in_use };
+        match self.ledger.append(append).await? {
+            Appended::Stored { replicated } => Ok(Ok(replicated)),
+            Appended::Behind | Appended::Gone => {
+                self.counts.behind.fetch_add(1, Ordering::Relaxed);
+                Ok(Err(Outdated))
+            }
+        }
+    }
+
+    /// Waits until replicas have confirmed all appends of this process to the session. Ends only with the time limit of the caller.
+    async fn replicated(&self, line: &Line) -> Result<(), LedgerError> {
+        while !self.ledger.is_replicated(&line.name).await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Changes of shared sessions that add no turn. Each is decided on a session that has read all of its list, and appended only if the list
+//! still ends there.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::Sharing;
+use super::known::entry;
+use crate::session::ledger::{Ack, AppendError, Position, Record};
+use crate::session::state::{Session, SessionError};
+use crate::session::store::Store;
+use crate::session::{Uid, View};
+
+/// Paths that one append finishes.
+const PATHS: usize = 256;
+
+/// The records of a change, the finished paths among them, and its result.
+struct Planned<T> {
+    records: Vec<Record>,
+    finished: Vec<Uid>,
+    result: T,
+}
+
+impl Sharing {
+    /// Freezes the open version and publishes its paths. Returns the version and its number of turns.
+    ///
+    /// # Errors
+    /// [`SessionError::EvictedSession`], [`SessionError::Unconfirmed`].
+    pub(crate) async fn freeze(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(u32, u32), SessionError> {
+        let plan = |session: &Arc<Session>, _: u64| {
+            let state = session.state();
+            let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
+            if state.is_frozen() {
+                let turns = state.frozen.last().copied().unwrap_or(0);
+                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result: (frozen, turns) });
+            }
+            let turns = state.forest.next_id();
+            let records = vec![Record::Freeze { session: session.key(), turns }];
+            Ok(Planned { records, finished: Vec::new(), result: (frozen + 1, turns) })
+        };
+        let frozen = self.change(store, name, true, plan).await?;
+        self.finish(store, name).await?;
+        Ok(frozen)
+    }
+
+    /// Attaches a reward. `generation` is that of the numbers of turns, if the caller knows it.
+    ///
+    /// # Errors
+    /// When the session is frozen, has no such turn or was removed, or the ledger did not confirm the reward.
+    pub(crate) async fn reward(
+        &self,
+        store: &Arc<Store>,
+        name: &Arc<str>,
+        (leaf, generation): (Option<u32>, Option<u32>),
+        value: Value,
+    ) -> Result<(), SessionError> {
+        let reward = Arc::new(value);
+        let plan = |session: &Arc<Session>, _: u64| {
+            let state = session.state();
+            if leaf.is_some() && generation.unwrap_or(0) != state.generation {
+                return Err(SessionError::OtherGeneration(state.generation));
+            }
+            if state.is_frozen() {
+                return Err(SessionError::Frozen);
+            }
+            if leaf.is_some_and(|leaf| leaf >= state.forest.next_id()) {
+                return Err(SessionError::NoTurn);
+            }
+            let (reward, version) = (Arc::clone(&reward), state.open_version());
+            let records = vec![Record::Reward { session: session.key(), leaf, reward, version }];
+            Ok(Planned { records, finished: Vec::new(), result: () })
+        };
+        self.change(store, name, true, plan).await
+    }
+
+    /// Deletes the stored response of a turn. The ack resolves when the ledger has confirmed it.
+    pub(crate) fn delete_response(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>, turn: Uid) -> Ack {
+        let Ok(runtime) = Handle::try_current() else { return Ack::failed(AppendError::Closed) };
+        let (answer, awaited) = oneshot::channel();
+        let (sharing, store, name) = (Arc::clone(self), Arc::clone(store), Arc::clone(name));
+        runtime.spawn(async move {
+            let deleted = sharing.delete_response_of(&store, &name, turn).await;
+            // fails if the reply does not wait
+            let _ = answer.send(deleted.map_err(|_| AppendError::Detached));
+        });
+        Ack::awaited(awaited)
+    }
+
+    async fn delete_response_of(&self, store: &Arc<Store>, name: &Arc<str>, turn: Uid) -> Result<(), SessionError> {
+        let plan = |session: &Arc<Session>, _: u64| {
+            let state = session.state();
+            let found = state.forest.turns().iter().find(|known| known.about.uid == Some(turn));
+            let found = found.map(|turn| turn.id).filter(|turn| !state.deleted_responses.contains(turn));
+            let records = found.map(|turn| Record::ResponseDeleted { session: session.key(), turn });
+            Ok(Planned { records: records.into_iter().collect(), finished: Vec::new(), result: () })
+        };
+        self.change(store, name, true, plan).await
+    }
+
+    /// Deletes a session. Returns whether it existed.
+    ///
+    /// # Errors
+    /// [`SessionError::Unconfirmed`].
+    pub(crate) async fn delete(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<bool, SessionError> {
+        let line = self.line(name);
+        let deleted = self.within_timeout(async {
+            let mut known = line.known.lock().await;
+            self.load(store, &line, &mut known).await?;
+            let birth = known.session.as_ref().and_then(|session| session.birth);
+            let Some(birth) = birth else { return Ok(false) };
+            let is_listed = known.position.is_some();
+            let deleted = self.ledger.delete(name, birth).await?;
+            self.replicated(&line).await?;
+            self.discard(store, &line, &mut known);
+            Ok(deleted || !is_listed)
+        });
+        deleted.await.map_err(|_| SessionError::Unconfirmed)
+    }
+
+    /// Publishes the paths of a session that no process has published. The session counts as unused then.
+    ///
+    /// # Errors
+    /// When the session was removed, or the ledger did not confirm it.
+    pub(crate) async fn finish(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(), SessionError> {
+        loop {
+            let plan = |session: &Arc<Session>, length: u64| {
+                let (turns, leaves) = session.unpublished(PATHS);
+                let count = u32::try_from(turns.len()).unwrap_or(u32::MAX);
+                let record = |(at, leaf): (usize, &u32)| Record::Finished {
+                    session: session.key(),
+                    leaf: *leaf,
+                    turns: count,
+                    number: length + at as u64,
+                };
+                let records: Vec<Record> = leaves.iter().enumerate().map(record).collect();
+                let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();
+                Ok(Planned { result: records.len() < PATHS, records, finished })
+            };
+            if self.change(store, name, false, plan).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes a change that `plan` decides on, with the number of entries of the list.
+    async fn change<T>(
+        &self,
+        store: &Arc<Store>,
+        name: &Arc<str>,
+        in_use: bool,
+        plan: impl FnMut(&Arc<Session>, u64) -> Result<Planned<T>, SessionError>,
+    ) -> Result<T, SessionError> {
+        let line = self.line(name);
+        let mut refused = None;
+        let changed = self.within_timeout(async {
+            let mut plan = plan;
+            let mut known = line.known.lock().await;
+            loop {
+                self.settle(store, &line, &mut known).await?;
+                self.load(store, &line, &mut known).await?;
+                if known.is_detached() {
+                    continue;
+                }
+                let session = known.session.clone().filter(|_| known.position.is_some());
+                let planned = session.ok_or(SessionError::EvictedSession);
+                let planned = planned.and_then(|session| plan(&session, known.confirmed() as u64));
+                let planned = match planned {
+                    Ok(planned) => planned,
+                    Err(refusal) => {
+                        refused = Some(refusal);
+                        return Ok(None);
+                    }
+                };
+                if planned.records.is_empty() {
+                    return Ok(Some(planned.result));
+                }
+                let records: Vec<(Uid, Record)> =
+                    planned.records.into_iter().map(|record| (Uid::unique(), record)).collect();
+                let entries: Vec<_> =
+                    records.iter().map(|(uid, record)| entry(*uid, record)).collect::<Result<_, _>>()?;
+                match self.append(&line, known.position, &entries, (planned.finished, in_use)).await? {
+                    Ok(replicated) => {
+                        for (uid, record) in records {
+                            self.apply(store, &line, &mut known, uid, record)?;
+                        }
+                        known.position = Position::after(known.position, &entries);
+                        if !replicated {
+                            self.replicated(&line).await?;
+                        }
+                        return Ok(Some(planned.result));
+                    }
+                    Err(_outdated) => {}
+                }
+            }
+        });
+        match changed.await {
+            Ok(Some(result)) => Ok(result),
+            Ok(None) => Err(refused.expect("a change without a result was refused")),
+            Err(_) => Err(SessionError::Unconfirmed),
+        }
+    }
+}
+
+impl Session {
+    /// The turns, and the first leaves whose paths were not published, at most `limit`.
+    fn unpublished(&self, limit: usize) -> (Vec<Arc<crate::session::Turn>>, Vec<u32>) {
+        let count = self.live_turns().unwrap_or(0);
+        let turns = self.turns(count);
+        let mut leaves = View::new(&turns).published_leaves();
+        let publication = self.publication();
+        leaves.retain(|leaf| !publication.has(*leaf));
+        leaves.truncate(limit);
+        (turns, leaves)
+    }
+}

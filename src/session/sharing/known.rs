@@ -1,0 +1,225 @@
+//! What this process knows of a session's list, and how it reads further entries.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::merge::Missing;
+use super::{Line, Sharing};
+use crate::session::ledger::{Entry, LedgerError, Position, Record, SessionKey, Tail};
+use crate::session::state::Session;
+use crate::session::store::Store;
+use crate::session::{Turn, Uid};
+
+/// Entries that are decoded on the caller's thread.
+const FEW: usize = 16;
+
+/// What this process knows of a session's list.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The session in memory: the fold of `log`. `None` without entries.
+    pub session: Option<Arc<Session>>,
+    /// The entries of the list that were read or appended; `None` if the list is not known to exist.
+    pub position: Option<Position>,
+    /// Those entries, then the detached ones.
+    pub log: Vec<Logged>,
+    /// Detached changes that the session in memory lacks, because other entries took their place.
+    pub missing: VecDeque<Missing>,
+    /// Births under which this process knew the session before its entries were merged into another list.
+    pub former: Vec<Uid>,
+    /// The suspicion up to which the list was compared.
+    pub checked: u64,
+}
+
+/// An entry of a list.
+#[derive(Debug)]
+pub(super) struct Logged {
+    pub uid: Uid,
+    pub change: Change,
+}
+
+/// What an entry changes. Its record is made again when it is needed.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// The turn with this number.
+    Turn(u32),
+    /// Any other record.
+    Other(Box<Record>),
+}
+
+impl Known {
+    /// Entries of `log` that are in the ledger.
+    pub(super) fn confirmed(&self) -> usize {
+        self.position.map_or(0, |position| usize::try_from(position.length).expect("they are in memory"))
+    }
+
+    /// Whether changes are not in the ledger. A session that only begins here is not a change.
+    pub(super) fn is_detached(&self) -> bool {
+        let unappended = self.log.len() - self.confirmed();
+        !self.missing.is_empty() || unappended > usize::from(self.position.is_none())
+    }
+
+    /// Forgets a session that was evicted from memory.
+    pub(super) fn forget_removed(&mut self) {
+        if self.session.as_ref().is_some_and(|session| session.state().removed) {
+            *self = Self { checked: self.checked, ..Self::default() };
+        }
+    }
+
+    /// Notes an entry that follows all others.
+    pub(super) fn push(&mut self, uid: Uid, record: Record) {
+        let change = match record {
+            Record::Turn { turn, .. } => Change::Turn(turn.id),
+            other => Change::Other(Box::new(other)),
+        };
+        self.log.push(Logged { uid, change });
+    }
+
+    /// The record of an entry, for the key of the session.
+    pub(super) fn record(&self, at: usize) -> Record {
+        let session = self.session.as_ref().expect("entries belong to a session");
+        match &self.log[at].change {
+            Change::Turn(id) => {
+                let turn = session.turn(*id).expect("turns are only ever added");
+                Record::Turn { session: session.key(), turn }
+            }
+            Change::Other(record) => (**record).clone(),
+        }
+    }
+}
+
+/// The entry of a record.
+pub(super) fn entry(uid: Uid, record: &Record) -> Result<Entry, LedgerError> {
+    let mut body = Vec::new();
+    let encoded = record.encode(&mut body);
+    encoded.map_err(|error| LedgerError::Refused(format!("a record cannot be encoded: {error}").into()))?;
+    Ok(Entry { uid, body: body.into() })
+}
+
+fn decode(entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
+    let unreadable = |entry: &Entry| {
+        LedgerError::Unreadable(format!("entry {} is of a later version of tokentap, or damaged", entry.uid).into())
+    };
+    let decoded = |entry: &Entry| Record::decode(&entry.body).filter(Record::is_plausible);
+    entries.iter().map(|entry| decoded(entry).ok_or_else(|| unreadable(entry))).collect()
+}
+
+impl Sharing {
+    /// Reads the entries that other processes have appended. The session may be replaced by another one.
+    pub(super) async fn load(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+        known.forget_removed();
+        let suspicion = self.suspicion.load(Ordering::Relaxed);
+        loop {
+            let Some(tail) = self.ledger.fetch(&line.name, known.position).await? else {
+                self.list_is_absent(store, line, known).await?;
+                break;
+            };
+            let length = tail.length;
+            if tail.start != known.confirmed() as u64 || !self.follow(store, line, known, tail.entries).await? {
+                self.merge(store, line, known).await?;
+                break;
+            }
+            if known.confirmed() as u64 >= length {
+                break;
+            }
+        }
+        known.checked = suspicion;
+        Ok(())
+    }
+
+    /// All entries of a list; none if it does not exist.
+    pub(super) async fn fetch_all(&self, line: &Line) -> Result<Vec<Entry>, LedgerError> {
+        let (mut all, mut position) = (Vec::new(), None);
+        loop {
+            let Some(Tail { start, length, entries }) = self.ledger.fetch(&line.name, position).await? else {
+                return Ok(Vec::new());
+            };
+            // it was replaced between two parts
+            if start != all.len() as u64 {
+                (all, position) = (Vec::new(), None);
+                if start != 0 {
+                    continue;
+                }
+            }
+            position = Position::after(position, &entries);
+            all.extend(entries);
+            if all.len() as u64 >= length {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Applies entries that follow the confirmed ones. Returns false, and stops, at one that contradicts a detached entry.
+    pub(super) async fn follow(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut Known,
+        entries: Vec<Entry>,
+    ) -> Result<bool, LedgerError> {
+        let own = known.log[known.confirmed()..].iter();
+        let same = own.zip(&entries).take_while(|(own, entry)| own.uid == entry.uid).count();
+        known.position = Position::after(known.position, &entries[..same]);
+        let new = entries[same..].to_vec();
+        if new.is_empty() {
+            return Ok(true);
+        }
+        if known.log.len() > known.confirmed() {
+            return Ok(false);
+        }
+        let records = if new.len() > FEW {
+            let entries = new.clone();
+            let decoding = tokio::task::spawn_blocking(move || decode(&entries));
+            decoding.await.map_err(|error| LedgerError::Unreadable(error.to_string().into()))??
+        } else {
+            decode(&new)?
+        };
+        for (entry, record) in new.into_iter().zip(records) {
+            self.apply(store, line, known, entry.uid, record)?;
+            known.position = Position::after(known.position, &[entry]);
+        }
+        Ok(true)
+    }
+
+    /// Applies a record that follows all entries to the session in memory.
+    pub(super) fn apply(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut Known,
+        uid: Uid,
+        record: Record,
+    ) -> Result<(), LedgerError> {
+        let session = match (&known.session, &record) {
+            (None, Record::Begin { .. }) => {
+                let session = store.session_of(&SessionKey { name: Arc::clone(&line.name), birth: Some(uid) });
+                known.session = Some(Arc::clone(&session));
+                session
+            }
+            (Some(session), record) if is_next(session, record) => Arc::clone(session),
+            _ => return Err(LedgerError::Unreadable(format!("entry {uid} does not fit the entries before it").into())),
+        };
+        known.missing.retain(|missing| missing.uid != uid);
+        known.push(uid, record.clone());
+        let bytes = session.apply(record);
+        store.add_signed_bytes(bytes);
+        Ok(())
+    }
+}
+
+/// Whether a turn has the next number. Records of other kinds name turns that exist.
+fn is_next(session: &Session, record: &Record) -> bool {
+    let turns = session.state().forest.next_id();
+    match record {
+        Record::Begin { .. } => false,
+        Record::Turn { turn, .. } => {
+            let Turn { id, parent, .. } = &**turn;
+            *id == turns && parent.is_none_or(|parent| parent < turns)
+        }
+        Record::Freeze { turns: frozen, .. } => *frozen <= turns,
+        Record::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < turns),
+        Record::ResponseDeleted { turn, .. } => *turn < turns,
+        Record::Finished { leaf, turns: counted, .. } => leaf < counted && *counted <= turns,
+        _ => true,
+    }
+}

@@ -1,0 +1,318 @@
+//! Merges a session with a list of the ledger that does not continue it.
+//!
+//! That happens if a failover of the ledger lost entries, or if other processes appended while this one could not. The order of the list
+//! is kept. Entries that it lacks are appended again after it, under their old uids.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::known::{Change, Known, Logged, entry};
+use super::{Line, Outdated, Sharing};
+use crate::session::ledger::{Entry, LedgerError, Position, Record};
+use crate::session::state::Session;
+use crate::session::store::Store;
+use crate::session::{Cause, Draft, Uid};
+
+/// Entries that are appended again in one step.
+const STEP: usize = 64;
+
+/// A change that the ledger lacks and the session in memory as well.
+#[derive(Debug)]
+pub(super) struct Missing {
+    pub uid: Uid,
+    pub change: MissingChange,
+}
+
+/// The change, in terms that do not depend on the numbers of turns.
+#[derive(Debug)]
+pub(super) enum MissingChange {
+    Healed,
+    Turn(Box<Draft>),
+    Reward { leaf: Option<Uid>, value: Arc<serde_json::Value> },
+    Incomplete,
+    ResponseDeleted(Uid),
+    Finished(Uid),
+}
+
+impl Sharing {
+    /// The list of a session does not exist. If the ledger may have lost it, all entries are appended again later. Otherwise it was
+    /// deleted or has expired, and the session in memory is removed.
+    pub(super) async fn list_is_absent(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut Known,
+    ) -> Result<(), LedgerError> {
+        let Some(position) = known.position else { return Ok(()) };
+        if self.may_have_lost(known).await? && !self.ledger.is_deleted(&line.name, position.birth).await? {
+            self.counts.healed.fetch_add(known.confirmed() as u64, Ordering::Relaxed);
+            known.position = None;
+            self.unsettled().insert(Arc::clone(&line.name));
+        } else {
+            self.discard(store, line, known);
+        }
+        Ok(())
+    }
+
+    /// Whether the ledger may have lost entries since the list was compared.
+    async fn may_have_lost(&self, known: &Known) -> Result<bool, LedgerError> {
+        self.check_fleet().await?;
+        Ok(known.checked != self.suspicion.load(Ordering::Relaxed))
+    }
+
+    /// Removes the session from memory.
+    pub(super) fn discard(&self, store: &Arc<Store>, line: &Line, known: &mut Known) {
+        if let Some(session) = &known.session {
+            store.remove_shared(session);
+        }
+        self.unsettled().remove(&line.name);
+        *known = Known { checked: known.checked, ..Known::default() };
+    }
+
+    /// Replaces the session in memory by the fold of its list, and keeps what the list lacks as missing.
+    pub(super) async fn merge(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+        let list = self.fetch_all(line).await?;
+        let Some(first) = list.first() else { return self.list_is_absent(store, line, known).await };
+        let same = known.log.iter().zip(&list).take_while(|(own, entry)| own.uid == entry.uid).count();
+        if same > 0 && (same == known.log.len() || same == list.len()) {
+            // one is the beginning of the other
+            self.counts.healed.fetch_add(known.confirmed().saturating_sub(same) as u64, Ordering::Relaxed);
+            known.position = Position::after(None, &list[..same]);
+            if known.log.len() > same {
+                self.unsettled().insert(Arc::clone(&line.name));
+            }
+            let follows = self.follow(store, line, known, list[same..].to_vec()).await?;
+            debug_assert!(follows, "nothing contradicts the beginning of a list");
+            return Ok(());
+        }
+        if let Some(position) = known.position.filter(|position| position.birth != first.uid) {
+            // another session has the name
+            if !self.may_have_lost(known).await? || self.ledger.is_deleted(&line.name, position.birth).await? {
+                self.discard(store, line, known);
+                self.follow(store, line, known, list).await?;
+                return Ok(());
+            }
+        }
+        self.replace(store, line, known, list).await
+    }
+
+    /// Replaces the session in memory by the fold of `list`.
+    async fn replace(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut Known,
+        list: Vec<Entry>,
+    ) -> Result<(), LedgerError> {
+        let present: HashSet<Uid> = list.iter().map(|entry| entry.uid).collect();
+        let confirmed = known.confirmed();
+        let mut before = std::mem::take(known);
+        let mut missing = std::mem::take(&mut before.missing);
+        if let Some(session) = &before.session {
+            let lacks = |(at, logged): (usize, &Logged)| {
+                if present.contains(&logged.uid) {
+                    return None;
+                }
+                let change = self.missing_change(session, &logged.change);
+                let count = u64::from(at < confirmed);
+                match &change {
+                    Some(_) => self.counts.healed.fetch_add(count, Ordering::Relaxed),
+                    None => self.counts.unhealed.fetch_add(u64::from(count > 0), Ordering::Relaxed),
+                };
+                Some(Missing { uid: logged.uid, change: change? })
+            };
+            let own = before.log.iter().enumerate().skip(1).filter_map(lacks);
+            let own: Vec<Missing> = own.collect();
+            if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {
+                missing.push_back(Missing { uid: Uid::unique(), change: MissingChange::Healed });
+            }
+            missing.extend(own);
+            known.former = std::mem::take(&mut before.former);
+            known.former.extend(session.birth);
+            store.remove_shared(session);
+        }
+        (known.missing, known.checked) = (missing, before.checked);
+        let follows = self.follow(store, line, known, list).await?;
+        debug_assert!(follows, "nothing is detached");
+        if known.is_detached() {
+            self.unsettled().insert(Arc::clone(&line.name));
+            known.pin();
+        }
+        Ok(())
+    }
+
+    /// A change in terms that do not depend on the numbers of turns. `None` for a frozen version: its number of turns means other turns in
+    /// another order.
+    fn missing_change(&self, session: &Session, change: &Change) -> Option<MissingChange> {
+        let uid = |turn: u32| session.turn(turn).and_then(|turn| turn.about.uid);
+        Some(match change {
+            Change::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
+            Change::Other(record) => match &**record {
+                Record::Reward { leaf: Some(leaf), reward, .. } => {
+                    MissingChange::Reward { leaf: Some(uid(*leaf)?), value: Arc::clone(reward) }
+                }
+                Record::Reward { leaf: None, reward, .. } => {
+                    MissingChange::Reward { leaf: None, value: Arc::clone(reward) }
+                }
+                Record::Incomplete { .. } => MissingChange::Incomplete,
+                Record::ResponseDeleted { turn, .. } => MissingChange::ResponseDeleted(uid(*turn)?),
+                Record::Finished { leaf, .. } => MissingChange::Finished(uid(*leaf)?),
+                Record::Healed { .. } => MissingChange::Healed,
+                _ => return None,
+            },
+        })
+    }
+
+    /// Compares the list again if the ledger may have lost entries, and appends all detached changes.
+    pub(super) async fn settle(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+        known.forget_removed();
+        let is_checked = known.position.is_none() || known.checked == self.suspicion.load(Ordering::Relaxed);
+        if is_checked && !known.is_detached() {
+            return Ok(());
+        }
+        loop {
+            self.load(store, line, known).await?;
+            let outcome = match self.append_detached(line, known).await? {
+                Ok(()) => self.append_missing(store, line, known).await?,
+                Err(Outdated) => Err(Outdated),
+            };
+            if outcome.is_ok() {
+                break;
+            }
+            if known.position.is_none() && self.is_tombstoned(line, known).await? {
+                self.discard(store, line, known);
+                return Ok(());
+            }
+        }
+        if let Some(session) = &known.session {
+            session.state().is_detached = false;
+            store.joined(session);
+        }
+        self.unsettled().remove(&line.name);
+        Ok(())
+    }
+
+    /// Whether a session whose list does not exist was deleted.
+    async fn is_tombstoned(&self, line: &Line, known: &Known) -> Result<bool, LedgerError> {
+        match known.log.first() {
+            Some(begin) => self.ledger.is_deleted(&line.name, begin.uid).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Appends the detached entries of the session in memory.
+    async fn append_detached(&self, line: &Line, known: &mut Known) -> Result<Result<(), Outdated>, LedgerError> {
+        while known.is_detached() && known.log.len() > known.confirmed() {
+            let from = known.confirmed();
+            let until = known.log.len().min(from + STEP);
+            let (mut entries, mut finished, mut turns) = (Vec::new(), Vec::new(), 0);
+            for at in from..until {
+                let record = known.record(at);
+                turns += u64::from(matches!(record, Record::Turn { .. }));
+                if let Record::Finished { leaf, .. } = &record {
+                    let leaf = known.session.as_ref().and_then(|session| session.turn(*leaf)?.about.uid);
+                    finished.extend(leaf);
+                }
+                entries.push(entry(known.log[at].uid, &record)?);
+            }
+            if self.append(line, known.position, &entries, (finished, true)).await?.is_err() {
+                return Ok(Err(Outdated));
+            }
+            known.position = Position::after(known.position, &entries);
+            self.counts.joined.fetch_add(turns, Ordering::Relaxed);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Appends the changes that other entries took the place of.
+    async fn append_missing(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut Known,
+    ) -> Result<Result<(), Outdated>, LedgerError> {
+        while let Some(next) = known.missing.front() {
+            let uid = next.uid;
+            let session = known.session.clone().expect("a list has a first entry");
+            let record = self.record_of(&session, known.confirmed() as u64, &next.change);
+            let Some((record, finished)) = record else {
+                self.counts.unhealed.fetch_add(1, Ordering::Relaxed);
+                known.missing.pop_front();
+                continue;
+            };
+            let entry = entry(uid, &record)?;
+            let entries = [entry];
+            if self.append(line, known.position, &entries, (finished, true)).await?.is_err() {
+                return Ok(Err(Outdated));
+            }
+            let turns = u64::from(matches!(record, Record::Turn { .. }));
+            self.counts.joined.fetch_add(turns, Ordering::Relaxed);
+            // removes it from the missing changes
+            self.apply(store, line, known, uid, record)?;
+            known.position = Position::after(known.position, &entries);
+        }
+        Ok(Ok(()))
+    }
+
+    /// The record of a missing change after `length` entries, and the uid of the last turn of a path that it finishes. `None` if it cannot
+    /// be applied any more.
+    fn record_of(&self, session: &Arc<Session>, length: u64, change: &MissingChange) -> Option<(Record, Vec<Uid>)> {
+        let key = session.key();
+        let state = session.state();
+        let id =
+            |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id);
+        Some(match change {
+            MissingChange::Healed => (Record::Healed { session: key }, Vec::new()),
+            MissingChange::Turn(draft) => {
+                let turn = Arc::new(session.place(&state, (**draft).clone()));
+                (Record::Turn { session: key, turn }, Vec::new())
+            }
+            MissingChange::Reward { leaf, value } => {
+                if state.is_frozen() {
+                    return None;
+                }
+                let leaf = match leaf {
+                    Some(uid) => Some(id(*uid)?),
+                    None => None,
+                };
+                let (reward, version) = (Arc::clone(value), state.open_version());
+                (Record::Reward { session: key, leaf, reward, version }, Vec::new())
+            }
+            MissingChange::Incomplete => (Record::Incomplete { session: key }, Vec::new()),
+            MissingChange::ResponseDeleted(uid) => {
+                (Record::ResponseDeleted { session: key, turn: id(*uid)? }, Vec::new())
+            }
+            MissingChange::Finished(uid) => {
+                let (leaf, turns) = (id(*uid)?, state.forest.next_id());
+                (Record::Finished { session: key, leaf, turns, number: length }, vec![*uid])
+            }
+        })
+    }
+}
+
+impl Known {
+    /// Marks the session in memory as one that must not be evicted.
+    pub(super) fn pin(&self) {
+        if let Some(session) = &self.session {
+            session.state().is_detached = true;
+        }
+    }
+}
+
+impl Session {
+    /// A turn as a draft that can be placed elsewhere. `None` if the turn does not exist.
+    pub(super) fn draft(&self, id: u32) -> Option<Draft> {
+        let turn = self.turn(id)?;
+        let prompt = (turn.about.cause != Cause::Unplaced).then(|| {
+            let mut prompt = turn.parent.map(|parent| self.tokens(parent)).unwrap_or_default();
+            prompt.extend_from_slice(&turn.prompt);
+            prompt.into()
+        });
+        let mut about = turn.about.clone();
+        let replaced = std::mem::take(&mut about.supersedes);
+        let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
+        let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());
+        Some(Draft { prompt, response, logprobs, entropy, about, supersedes })
+    }
+}

@@ -1,0 +1,304 @@
+//! Compares what the clients of a history were told with the ledger, and every process with a store that is not shared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::faults::Loss;
+use super::history::{ClientTurn, History, Process, rows};
+use crate::session::ledger::Record;
+use crate::session::tests::{BOUNDLESS, store};
+use crate::session::{Call, Draft, Session, TurnMetadata, Uid};
+
+/// A session as the ledger has it.
+struct Listed {
+    name: Arc<str>,
+    birth: Uid,
+    records: Vec<(Uid, Record)>,
+}
+
+impl Listed {
+    fn turns(&self) -> impl Iterator<Item = &Arc<crate::session::Turn>> {
+        self.records.iter().filter_map(|(_, record)| match record {
+            Record::Turn { turn, .. } => Some(turn),
+            _ => None,
+        })
+    }
+
+    fn generation(&self) -> usize {
+        self.records.iter().filter(|(_, record)| matches!(record, Record::Healed { .. })).count()
+    }
+}
+
+fn listed(history: &History) -> Vec<Listed> {
+    let state = history.server.memory.state();
+    let list = |(name, entries): (&Arc<str>, &Vec<crate::session::ledger::Entry>)| {
+        let records = entries.iter().map(|entry| {
+            let record = Record::decode(&entry.body).expect("the entries were written by this version");
+            (entry.uid, record)
+        });
+        Listed { name: Arc::clone(name), birth: entries[0].uid, records: records.collect() }
+    };
+    state.lists.iter().map(list).collect()
+}
+
+/// What the history violates.
+pub(super) async fn check(history: &History) -> Result<(), String> {
+    let lists = listed(history);
+    uids_are_unique(&lists)?;
+    acknowledged_turns_are_listed_once(history, &lists)?;
+    order_is_real_time(history, &lists)?;
+    deleted_sessions_stay_deleted(history, &lists)?;
+    for list in &lists {
+        prompts_are_whole(history, list)?;
+        stream_has_each_leaf(history, list)?;
+    }
+    for process in &history.processes {
+        nothing_is_detached(process)?;
+    }
+    processes_agree_with_a_plain_store(history, &lists).await
+}
+
+fn uids_are_unique(lists: &[Listed]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for list in lists {
+        for (uid, record) in &list.records {
+            if !seen.insert(uid) {
+                return Err(format!("{}: entry {uid} is listed twice: {record:?}", list.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a turn may be missing although it was acknowledged.
+fn may_be_lost(history: &History, turn: &ClientTurn) -> bool {
+    let lost = history.server.failovers.load(Ordering::Relaxed) > 0
+        && matches!(history.settings.loss, Loss::Acknowledged | Loss::All)
+        // only a process that has the turn can append it again
+        && history.crashed.contains(&turn.process);
+    lost || history.told.deletes.contains(&turn.session)
+}
+
+fn acknowledged_turns_are_listed_once(history: &History, lists: &[Listed]) -> Result<(), String> {
+    let mut listed: BTreeMap<&[u32], usize> = BTreeMap::new();
+    for turn in lists.iter().flat_map(Listed::turns) {
+        *listed.entry(&turn.response).or_default() += 1;
+    }
+    for turn in &history.told.turns {
+        match listed.get(&turn.response[..]).copied().unwrap_or(0) {
+            0 if turn.acknowledged && !may_be_lost(history, turn) => {
+                return Err(format!("an acknowledged turn is lost: {turn:?}"));
+            }
+            // a process that did not crash appends its detached turns
+            0 if !turn.acknowledged
+                && !history.crashed.contains(&turn.process)
+                && !history.told.deletes.contains(&turn.session) =>
+            {
+                return Err(format!("a detached turn was not appended: {turn:?}"));
+            }
+            0 | 1 => {}
+            count => return Err(format!("a turn is listed {count} times: {turn:?}")),
+        }
+    }
+    Ok(())
+}
+
+/// A turn that was acknowledged before another call began is before it.
+fn order_is_real_time(history: &History, lists: &[Listed]) -> Result<(), String> {
+    for list in lists.iter().filter(|list| list.generation() == 0) {
+        if matches!(history.settings.loss, Loss::Acknowledged | Loss::All) {
+            continue;
+        }
+        let position = |turn: &ClientTurn| list.turns().position(|listed| *listed.response == turn.response[..]);
+        let told: Vec<_> =
+            history.told.turns.iter().filter(|turn| turn.acknowledged && turn.session == list.name).collect();
+        for a in &told {
+            for b in &told {
+                if a.ended < b.begun && position(a).zip(position(b)).is_some_and(|(a, b)| a > b) {
+                    return Err(format!("{}: {a:?} was acknowledged before {b:?} began, and is after it", list.name));
+                }
+            }
+        }
+    }
+    for read in &history.told.reads {
+        let list = lists.iter().find(|list| list.name == read.session && Some(list.birth) == read.birth);
+        let Some(list) = list.filter(|list| list.generation() == read.generation as usize) else { continue };
+        if matches!(history.settings.loss, Loss::Acknowledged | Loss::All | Loss::Unconfirmed) && list.generation() > 0
+        {
+            continue;
+        }
+        let turns: Vec<Uid> = list.turns().filter_map(|turn| turn.about.uid).collect();
+        // a read may have seen an entry that no replica had confirmed, and that the failover lost
+        let was_healed = history.settings.loss != Loss::None && !turns.starts_with(&read.turns);
+        if !was_healed && !turns.starts_with(&read.turns) {
+            return Err(format!("{}: a read is no prefix: {:?} of {turns:?}", list.name, read.turns));
+        }
+    }
+    Ok(())
+}
+
+fn deleted_sessions_stay_deleted(history: &History, lists: &[Listed]) -> Result<(), String> {
+    // a failover may lose the deletion with everything else
+    if history.settings.loss != Loss::None {
+        return Ok(());
+    }
+    for (name, birth, at) in &history.told.deleted {
+        if lists.iter().any(|list| list.birth == *birth) {
+            return Err(format!("{name} of birth {birth} was deleted at {at:?}, and exists"));
+        }
+    }
+    Ok(())
+}
+
+/// The tokens of a turn's parent and its own part of the prompt are the prompt that was sent.
+fn prompts_are_whole(history: &History, list: &Listed) -> Result<(), String> {
+    let turns: Vec<_> = list.turns().collect();
+    for (at, turn) in turns.iter().enumerate() {
+        if turn.id as usize != at {
+            return Err(format!("{}: turn {} has the number {}", list.name, at, turn.id));
+        }
+        let mut prompt = turn.prompt.to_vec();
+        let mut next = turn.parent;
+        while let Some(parent) = next {
+            let parent = turns[parent as usize];
+            prompt.splice(0..0, [&parent.prompt[..], &parent.response].concat());
+            next = parent.parent;
+        }
+        let told = history.told.turns.iter().find(|told| *turn.response == told.response[..]);
+        if told.is_some_and(|told| told.prompt != prompt) {
+            return Err(format!("{}: turn {at} has the prompt {prompt:?}, not that of {told:?}", list.name));
+        }
+    }
+    Ok(())
+}
+
+/// Each path of an unused session is in the stream: once, or at least once if a failover lost something.
+fn stream_has_each_leaf(history: &History, list: &Listed) -> Result<(), String> {
+    let state = history.server.memory.state();
+    let stream = state.finished.values().flatten().filter(|entry| entry.session == list.name);
+    let mut streamed: BTreeMap<Uid, usize> = BTreeMap::new();
+    for entry in stream.filter(|entry| entry.birth == list.birth || history.settings.loss != Loss::None) {
+        *streamed.entry(entry.leaf).or_default() += 1;
+    }
+    let turns: Vec<_> = list.turns().map(Arc::clone).collect();
+    let leaves = crate::session::View::new(&turns).published_leaves();
+    for leaf in leaves {
+        let uid = turns[leaf as usize].about.uid.expect("shared turns have ids");
+        match streamed.get(&uid) {
+            Some(1) => {}
+            Some(_) if history.settings.loss != Loss::None => {}
+            count => return Err(format!("{}: leaf {leaf} is {count:?} times in the stream", list.name)),
+        }
+    }
+    Ok(())
+}
+
+fn nothing_is_detached(process: &Process) -> Result<(), String> {
+    let sharing = process.store.sharing().expect("it is shared");
+    let unsettled = sharing.unsettled().clone();
+    if !unsettled.is_empty() {
+        return Err(format!("{unsettled:?} are not settled"));
+    }
+    for (_, session) in process.store.page(0, usize::MAX) {
+        if session.state().is_detached {
+            return Err(format!("{} is detached", session.id));
+        }
+    }
+    Ok(())
+}
+
+/// Everything of a session that an export shows.
+#[derive(Debug, PartialEq)]
+struct Export {
+    versions: Vec<Vec<(Vec<u32>, Vec<bool>)>>,
+    rewards: Vec<Vec<Option<Arc<serde_json::Value>>>>,
+    incomplete: bool,
+    finished: Vec<(u32, u32)>,
+    causes: Vec<crate::session::Cause>,
+}
+
+fn export(session: &Session) -> Export {
+    let state = session.state();
+    let (frozen, incomplete) = (state.frozen.len(), state.incomplete.is_some());
+    let finished = state.finished.iter().map(|path| (path.leaf, path.trained_from)).collect();
+    let causes = state.forest.turns().iter().map(|turn| turn.about.cause).collect();
+    drop(state);
+    let (mut versions, mut rewards) = (Vec::new(), Vec::new());
+    for version in 1..=u32::try_from(frozen).expect("it is small") + 1 {
+        let Ok(snapshot) = session.snapshot(Some(version)) else { continue };
+        versions.push(rows(&snapshot));
+        rewards.push(snapshot.paths(true).0.into_iter().map(|path| path.reward).collect());
+    }
+    Export { versions, rewards, incomplete, finished, causes }
+}
+
+/// The exports of every process are those of a plain store in which the calls were made in the order of the list.
+async fn processes_agree_with_a_plain_store(history: &History, lists: &[Listed]) -> Result<(), String> {
+    let plain = store(BOUNDLESS);
+    for list in lists {
+        let name = &list.name;
+        for (at, (_, record)) in list.records.iter().enumerate() {
+            let session = plain.session(name);
+            match record {
+                Record::Begin { .. } if at == 0 => {}
+                Record::Healed { .. } => {}
+                Record::Turn { turn, .. } => {
+                    let told = history.told.turns.iter().find(|told| *turn.response == told.response[..]);
+                    let told = told.ok_or_else(|| format!("{name}: nobody sampled {turn:?}"))?;
+                    let draft = Draft {
+                        prompt: Some(told.prompt.as_slice().into()),
+                        response: told.response.clone(),
+                        logprobs: vec![-1.0; 2],
+                        entropy: vec![0.5; 2],
+                        about: TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() },
+                        ..Draft::default()
+                    };
+                    let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));
+                    let _ = call.commit(draft);
+                }
+                Record::Reward { leaf, reward, .. } => {
+                    let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
+                    let set = plain.reward(&session, *leaf, (**reward).clone());
+                    set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
+                }
+                Record::Freeze { turns, .. } => {
+                    let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
+                    let (version, _) = plain.freeze(&session).map_err(|error| error.to_string())?;
+                    if session.turns_of(version) != *turns {
+                        return Err(format!("{name}: entry {at} freezes {turns} turns"));
+                    }
+                }
+                Record::Finished { .. } => {}
+                other => return Err(format!("{name}: entry {at} is {other:?}")),
+            }
+        }
+        let Some(expected) = plain.session(name) else { continue };
+        let expected = export(&expected);
+        let mut first: Option<Export> = None;
+        for (at, process) in history.processes.iter().enumerate() {
+            let sharing = process.store.sharing().expect("it is shared");
+            sharing.refresh(&process.store, name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
+            let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
+            let found = export(&session);
+            if (&found.versions, &found.rewards, &found.causes)
+                != (&expected.versions, &expected.rewards, &expected.causes)
+            {
+                return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));
+            }
+            match &first {
+                Some(first) if *first != found => return Err(format!("{name}: processes 0 and {at} differ")),
+                Some(_) => {}
+                None => first = Some(found),
+            }
+        }
+        for (frozen, birth, version, rows_then) in &history.told.frozen {
+            // a version that a failover has lost with its turns cannot be appended again
+            let is_same = frozen == name && *birth == Some(list.birth) && history.settings.loss == Loss::None;
+            if is_same && expected.versions.get(*version as usize - 1) != Some(rows_then) {
+                return Err(format!("{name}: version {version} was {rows_then:?}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! A ledger that fails: the connection of one process to a server with a replica.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::random::Random;
+use crate::session::Uid;
+use crate::session::ledger::memory::{MemoryLedger, State};
+use crate::session::ledger::{
+    Append, Appended, Fetching, FinishedPage, IdleSession, Ledger, LedgerError, Position, StreamId, Tail,
+};
+
+/// What a failover loses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// There is no failover.
+    None,
+    /// Entries that no replica has confirmed.
+    Unconfirmed,
+    /// Also entries that were acknowledged.
+    Acknowledged,
+    /// Everything.
+    All,
+}
+
+impl Loss {
+    pub(super) fn from_name(name: &str) -> Self {
+        match name {
+            "unconfirmed" => Self::Unconfirmed,
+            "acknowledged" => Self::Acknowledged,
+            "all" => Self::All,
+            _ => Self::None,
+        }
+    }
+}
+
+/// The server and its replica.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub memory: MemoryLedger,
+    loss: Loss,
+    /// The data of the replica.
+    replica: Mutex<State>,
+    random: Mutex<Random>,
+    /// Appends fail, as without memory.
+    refuses: AtomicBool,
+    /// The number of failovers.
+    pub failovers: AtomicU64,
+}
+
+impl Server {
+    pub(super) fn new(loss: Loss, random: Random) -> Self {
+        Self {
+            memory: MemoryLedger::new(),
+            loss,
+            replica: Mutex::default(),
+            random: Mutex::new(random),
+            refuses: AtomicBool::new(false),
+            failovers: AtomicU64::new(0),
+        }
+    }
+
+    /// Copies all data to the replica.
+    fn replicate(&self) {
+        *self.replica.lock().unwrap_or_else(PoisonError::into_inner) = self.memory.state().clone();
+    }
+
+    /// Whether the replica gets all data now. With [`Loss::Acknowledged`] it is confirmed without being true.
+    fn confirms(&self) -> bool {
+        let replicates = self.random.lock().unwrap_or_else(PoisonError::into_inner).chance(700);
+        if replicates {
+            self.replicate();
+        }
+        replicates || !matches!(self.loss, Loss::Unconfirmed)
+    }
+
+    /// The replica becomes the primary.
+    pub(super) fn fail_over(&self) {
+        let mut state = match self.loss {
+            Loss::None => return,
+            Loss::All => State { fleet: self.memory.state().fleet + 1, ..State::default() },
+            Loss::Unconfirmed | Loss::Acknowledged => {
+                self.replica.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            }
+        };
+        std::mem::swap(&mut *self.memory.state(), &mut state);
+        self.replicate();
+        self.failovers.fetch_add(1, Ordering::Relaxed);
+        self.memory.disruptions.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn set_refuses(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+    }
+}
+
+/// The connection of one process.
+#[derive(Debug)]
+pub(super) struct Connection {
+    server: Arc<Server>,
+    random: Arc<Mutex<Random>>,
+    /// The process has crashed: nothing is sent or received any more.
+    is_dead: Arc<AtomicBool>,
+    /// The process cannot reach the server.
+    is_cut: Arc<AtomicBool>,
+    /// Faults have ended.
+    is_calm: Arc<AtomicBool>,
+}
+
+impl Connection {
+    pub(super) fn new(server: &Arc<Server>, random: Random, is_calm: &Arc<AtomicBool>) -> Self {
+        Self {
+            server: Arc::clone(server),
+            random: Arc::new(Mutex::new(random)),
+            is_dead: Arc::default(),
+            is_cut: Arc::default(),
+            is_calm: Arc::clone(is_calm),
+        }
+    }
+
+    /// Ends the process.
+    pub(super) fn kill_switch(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_dead)
+    }
+
+    /// Cuts the process off.
+    pub(super) fn cut_switch(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_cut)
+    }
+
+    /// Runs an operation with delays and losses. An append returns whether replicas confirm it.
+    fn call<T: Send + 'static>(
+        &self,
+        is_append: bool,
+        operation: impl Fn(&MemoryLedger) -> Fetching<T> + Send + 'static,
+        confirm: impl Fn(T, bool) -> T + Send + 'static,
+    ) -> Fetching<T> {
+        let (server, random) = (Arc::clone(&self.server), Arc::clone(&self.random));
+        let (is_dead, is_cut) = (Arc::clone(&self.is_dead), Arc::clone(&self.is_cut));
+        let calm = self.is_calm.load(Ordering::Relaxed);
+        let draw = move |end| random.lock().unwrap_or_else(PoisonError::into_inner).below(end);
+        Box::pin(async move {
+            let unavailable = || LedgerError::Unavailable("simulated".into());
+            let fault = if calm { 1000 } else { draw(1000) };
+            sleep(Duration::from_micros(100 + draw(2000))).await;
+            if is_cut.load(Ordering::Relaxed) || fault < 10 {
+                return Err(unavailable()); // the request was lost
+            }
+            if fault < 15 {
+                sleep(Duration::from_secs(1)).await; // a slow request
+            }
+            if is_dead.load(Ordering::Relaxed) || fault == 15 {
+                std::future::pending::<()>().await; // no answer ever, and the request was lost
+            }
+            if is_append && server.refuses.load(Ordering::Relaxed) {
+                return Err(LedgerError::Refused("out of memory".into()));
+            }
+            let result = operation(&server.memory).await?;
+            let confirmed = server.confirms();
+            sleep(Duration::from_micros(100 + draw(2000))).await;
+            if is_dead.load(Ordering::Relaxed) || (16..20).contains(&fault) {
+                std::future::pending::<()>().await; // no answer ever
+            }
+            if is_cut.load(Ordering::Relaxed) || (20..30).contains(&fault) {
+                return Err(unavailable()); // the answer was lost
+            }
+            Ok(confirm(result, confirmed))
+        })
+    }
+
+    fn plain<T: Send + 'static>(
+        &self,
+        operation: impl Fn(&MemoryLedger) -> Fetching<T> + Send + 'static,
+    ) -> Fetching<T> {
+        self.call(false, operation, |result, _| result)
+    }
+}
+
+impl Ledger for Connection {
+    fn fleet(&self) -> Fetching<Arc<str>> {
+        self.plain(Ledger::fleet)
+    }
+
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
+        let session = Arc::clone(session);
+        self.plain(move |memory| memory.fetch(&session, after))
+    }
+
+    fn append(&self, append: Append) -> Fetching<Appended> {
+        let confirm = |result, confirmed| match result {
+            Appended::Stored { .. } => Appended::Stored { replicated: confirmed },
+            other => other,
+        };
+        self.call(true, move |memory| memory.append(append.clone()), confirm)
+    }
+
+    fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool> {
+        let session = Arc::clone(session);
+        self.call(false, move |memory| memory.is_replicated(&session), |_, confirmed| confirmed)
+    }
+
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+        let session = Arc::clone(session);
+        self.plain(move |memory| memory.delete(&session, birth))
+    }
+
+    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+        let session = Arc::clone(session);
+        self.plain(move |memory| memory.is_deleted(&session, birth))
+    }
+
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
+        self.plain(move |memory| memory.finished(partition, after, limit))
+    }
+
+    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()> {
+        self.plain(move |memory| memory.renew(sessions.clone()))
+    }
+
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
+        if self.is_calm.load(Ordering::Relaxed) {
+            // the end of a history has many of them
+            return self.server.memory.idle(partition, idle, limit);
+        }
+        self.plain(move |memory| memory.idle(partition, idle, limit))
+    }
+
+    fn end_use(&self, idle: IdleSession) -> Fetching<()> {
+        self.plain(move |memory| memory.end_use(idle.clone()))
+    }
+
+    fn disruptions(&self) -> watch::Receiver<u64> {
+        self.server.memory.disruptions()
+    }
+
+    fn policy(&self, label: Box<str>) -> Fetching<u64> {
+        self.plain(move |memory| memory.policy(label.clone()))
+    }
+}

@@ -1,0 +1,360 @@
+//! One history: processes, clients, and what the clients were told.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, LocalSet};
+use tokio::time::{Instant, sleep};
+
+use super::faults::{Connection, Loss, Server};
+use super::random::Random;
+use crate::session::{Call, Draft, SessionError, SharingLimits, Store, StoreLimits, TurnMetadata, Uid};
+
+/// The unused time after which a session has finished.
+pub(super) const IDLE: Duration = Duration::from_secs(20);
+
+/// What a history is made of.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub loss: Loss,
+    processes: usize,
+    clients: usize,
+    sessions: usize,
+    operations: usize,
+    random: Random,
+}
+
+impl Settings {
+    pub(super) fn from_seed(seed: u64, loss: Loss) -> Self {
+        let mut random = Random::new(seed);
+        Self {
+            loss,
+            processes: 2 + random.index(4),
+            clients: 1 + random.index(4),
+            sessions: 1 + random.index(3),
+            operations: 3 + random.index(8),
+            random,
+        }
+    }
+}
+
+/// A process: its store, and its connection to the ledger.
+pub(super) struct Process {
+    pub store: Arc<Store>,
+    kill: Arc<AtomicBool>,
+    cut: Arc<AtomicBool>,
+    background: JoinHandle<()>,
+}
+
+/// A turn as its client knows it.
+#[derive(Debug, Clone)]
+pub(super) struct ClientTurn {
+    pub session: Arc<str>,
+    pub prompt: Vec<u32>,
+    pub response: Vec<u32>,
+    pub begun: Instant,
+    pub ended: Instant,
+    /// Whether the ack was positive.
+    pub acknowledged: bool,
+    /// The process that recorded it, by its number of all processes so far.
+    pub process: usize,
+}
+
+/// A read of a session that had no detached changes: the uids of its turns.
+#[derive(Debug, Clone)]
+pub(super) struct Read {
+    pub session: Arc<str>,
+    pub birth: Option<Uid>,
+    pub generation: u32,
+    pub turns: Vec<Uid>,
+}
+
+/// A frozen version as it was read: its rows as tokens and masks.
+pub(super) type Rows = Vec<(Vec<u32>, Vec<bool>)>;
+
+/// What the clients did and were told.
+#[derive(Default)]
+pub(super) struct Told {
+    pub turns: Vec<ClientTurn>,
+    pub reads: Vec<Read>,
+    pub frozen: Vec<(Arc<str>, Option<Uid>, u32, Rows)>,
+    /// Births of deleted sessions, if known, and the time of the acknowledgement.
+    pub deleted: Vec<(Arc<str>, Uid, Instant)>,
+    /// The names of all sessions that a client asked to delete.
+    pub deletes: Vec<Arc<str>>,
+    next: u32,
+}
+
+/// A history after its end.
+pub(super) struct History {
+    pub settings: Settings,
+    pub server: Arc<Server>,
+    pub processes: Vec<Process>,
+    /// Processes that crashed, by their number of all processes so far.
+    pub crashed: Vec<usize>,
+    pub told: Told,
+}
+
+struct World {
+    server: Arc<Server>,
+    calm: Arc<AtomicBool>,
+    processes: RefCell<Vec<Process>>,
+    /// The number of each process among all processes so far.
+    numbers: RefCell<Vec<usize>>,
+    crashed: RefCell<Vec<usize>>,
+    told: RefCell<Told>,
+    random: RefCell<Random>,
+}
+
+impl World {
+    fn process(&self) -> Process {
+        let limits = StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 30), idle: IDLE };
+        let store = Arc::new(Store::new(limits));
+        let connection = Connection::new(&self.server, self.random.borrow_mut().fork(), &self.calm);
+        let (kill, cut) = (connection.kill_switch(), connection.cut_switch());
+        store.share(Arc::new(connection), SharingLimits { timeout: Duration::from_secs(2), idle: IDLE });
+        let sharing = Arc::clone(store.sharing().expect("it is shared"));
+        let background = tokio::task::spawn_local(sharing.run(Arc::clone(&store)));
+        Process { store, kill, cut, background }
+    }
+
+    fn choose(&self) -> (usize, Arc<Store>) {
+        let processes = self.processes.borrow();
+        let at = self.random.borrow_mut().index(processes.len());
+        (self.numbers.borrow()[at], Arc::clone(&processes[at].store))
+    }
+
+    /// Replaces a process by a new one.
+    fn crash(&self, at: usize) {
+        let process = self.process();
+        let before = std::mem::replace(&mut self.processes.borrow_mut()[at], process);
+        before.kill.store(true, Ordering::Relaxed);
+        before.background.abort();
+        let mut numbers = self.numbers.borrow_mut();
+        let next = numbers.iter().chain(&*self.crashed.borrow()).max().map_or(0, |last| last + 1);
+        self.crashed.borrow_mut().push(std::mem::replace(&mut numbers[at], next));
+    }
+}
+
+impl History {
+    /// Runs a history until all faults have ended and every process had time to settle.
+    pub(super) async fn run(mut settings: Settings) -> Self {
+        let server = Arc::new(Server::new(settings.loss, settings.random.fork()));
+        let world = Rc::new(World {
+            server: Arc::clone(&server),
+            calm: Arc::default(),
+            processes: RefCell::default(),
+            numbers: RefCell::new((0..settings.processes).collect()),
+            crashed: RefCell::default(),
+            told: RefCell::default(),
+            random: RefCell::new(settings.random.fork()),
+        });
+        let local = LocalSet::new();
+        let run = async {
+            for _ in 0..settings.processes {
+                let process = world.process();
+                world.processes.borrow_mut().push(process);
+            }
+            let mut clients = Vec::new();
+            for _ in 0..settings.clients {
+                let client = client(Rc::clone(&world), settings.clone(), settings.random.fork());
+                clients.push(tokio::task::spawn_local(client));
+            }
+            let faults = tokio::task::spawn_local(faults(Rc::clone(&world), settings.random.fork()));
+            for client in clients {
+                client.await.expect("a client does not panic");
+            }
+            faults.abort();
+            world.calm.store(true, Ordering::Relaxed);
+            world.server.set_refuses(false);
+            for process in &*world.processes.borrow() {
+                process.cut.store(false, Ordering::Relaxed);
+            }
+            // idle sessions are finished, and everything is settled
+            sleep(IDLE * 4).await;
+            for process in &*world.processes.borrow() {
+                process.background.abort();
+            }
+        };
+        local.run_until(run).await;
+        drop(local);
+        let world = Rc::into_inner(world).expect("all tasks have ended");
+        let World { processes, crashed, told, .. } = world;
+        let (processes, crashed, told) = (processes.into_inner(), crashed.into_inner(), told.into_inner());
+        Self { settings, server, processes, crashed, told }
+    }
+}
+
+async fn faults(world: Rc<World>, mut random: Random) {
+    loop {
+        sleep(Duration::from_millis(200 + random.below(3000))).await;
+        let count = world.processes.borrow().len();
+        match random.below(10) {
+            0..=2 => world.server.fail_over(),
+            3 => world.crash(random.index(count)),
+            4..=6 => {
+                let cut = Arc::clone(&world.processes.borrow()[random.index(count)].cut);
+                cut.store(true, Ordering::Relaxed);
+                let duration = Duration::from_millis(random.below(8000));
+                tokio::task::spawn_local(async move {
+                    sleep(duration).await;
+                    cut.store(false, Ordering::Relaxed);
+                });
+            }
+            7 => {
+                world.server.set_refuses(true);
+                sleep(Duration::from_millis(random.below(4000))).await;
+                world.server.set_refuses(false);
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn client(world: Rc<World>, settings: Settings, mut random: Random) {
+    // the tokens of turns that this client knows, by session
+    let mut known: BTreeMap<Arc<str>, Vec<Vec<u32>>> = BTreeMap::new();
+    for _ in 0..settings.operations {
+        sleep(Duration::from_millis(random.below(1500))).await;
+        let session: Arc<str> = format!("s{}", random.index(settings.sessions)).into();
+        let (process, store) = world.choose();
+        match random.below(20) {
+            0 => freeze(&world, &store, &session).await,
+            1 => reward(&store, &session, &mut random).await,
+            2 => delete(&world, &store, &session).await,
+            3..=6 => read(&world, &store, &session).await,
+            _ => {
+                let turns = known.entry(Arc::clone(&session)).or_default();
+                call(&world, (process, &store), &session, turns, &mut random).await;
+            }
+        }
+    }
+}
+
+async fn call(
+    world: &World,
+    (process, store): (usize, &Arc<Store>),
+    session: &Arc<str>,
+    known: &mut Vec<Vec<u32>>,
+    random: &mut Random,
+) {
+    let begun = Instant::now();
+    if random.chance(500) {
+        // as a chat does
+        let _ = store.sharing().expect("it is shared").refresh(store, session).await;
+    }
+    let fresh = |world: &World| {
+        let mut told = world.told.borrow_mut();
+        told.next += 1;
+        told.next
+    };
+    let mut prompt = match known.get(random.index(known.len().max(1))).filter(|_| random.chance(800)) {
+        Some(tokens) => tokens.clone(),
+        None => vec![1, 2],
+    };
+    if random.chance(900) {
+        prompt.push(1_000_000 + fresh(world));
+    }
+    let mut call = Call::new(Arc::clone(store), Arc::clone(session));
+    if random.chance(50) {
+        call.mark_last();
+    }
+    sleep(Duration::from_millis(random.below(500))).await;
+    let samples = 1 + random.index(2);
+    let mut acks = Vec::new();
+    for _ in 0..samples {
+        let response = vec![fresh(world) + 10, 3];
+        let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };
+        let draft = Draft {
+            prompt: Some(prompt.as_slice().into()),
+            response: response.clone(),
+            logprobs: vec![-1.0; 2],
+            entropy: vec![0.5; 2],
+            about,
+            ..Draft::default()
+        };
+        acks.push((response, call.commit(draft).1));
+    }
+    drop(call);
+    for (response, ack) in acks {
+        // a process that crashed does not answer
+        let outcome = tokio::time::timeout(Duration::from_secs(60), ack).await;
+        let acknowledged = matches!(outcome, Ok(Ok(())));
+        if acknowledged {
+            known.push([&prompt[..], &response].concat());
+        }
+        world.told.borrow_mut().turns.push(ClientTurn {
+            session: Arc::clone(session),
+            prompt: prompt.clone(),
+            response,
+            begun,
+            ended: Instant::now(),
+            acknowledged,
+            process,
+        });
+    }
+}
+
+async fn freeze(world: &World, store: &Arc<Store>, name: &Arc<str>) {
+    let sharing = store.sharing().expect("it is shared");
+    let Ok((version, _)) = sharing.freeze(store, name).await else { return };
+    let Some(session) = store.session(name) else { return };
+    if session.state().is_detached {
+        return;
+    }
+    let Ok(snapshot) = session.snapshot(Some(version)) else { return };
+    let rows = rows(&snapshot);
+    world.told.borrow_mut().frozen.push((Arc::clone(name), session.birth, version, rows));
+}
+
+/// The exported rows of a snapshot.
+pub(super) fn rows(snapshot: &Arc<crate::session::Snapshot>) -> Rows {
+    let row = |path: &crate::session::Path| {
+        let ids = path.segments().flat_map(|segment| segment.ids.to_vec()).collect();
+        let mask = path.segments().flat_map(|segment| vec![segment.trained; segment.ids.len()]).collect();
+        (ids, mask)
+    };
+    snapshot.paths(true).0.iter().map(row).collect()
+}
+
+async fn reward(store: &Arc<Store>, name: &Arc<str>, random: &mut Random) {
+    let sharing = store.sharing().expect("it is shared");
+    let leaf = random.chance(500).then(|| u32::try_from(random.below(4)).expect("it is small"));
+    let value = serde_json::json!(random.below(100));
+    match sharing.reward(store, name, (leaf, None), value).await {
+        Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
+        Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
+        Err(error @ SessionError::NoVersion) => panic!("{error}"),
+    }
+}
+
+async fn delete(world: &World, store: &Arc<Store>, name: &Arc<str>) {
+    let sharing = store.sharing().expect("it is shared");
+    if sharing.refresh(store, name).await.is_err() {
+        return;
+    }
+    let Some(birth) = store.session(name).and_then(|session| session.birth) else { return };
+    world.told.borrow_mut().deletes.push(Arc::clone(name));
+    if sharing.delete(store, name).await == Ok(true) {
+        world.told.borrow_mut().deleted.push((Arc::clone(name), birth, Instant::now()));
+    }
+}
+
+async fn read(world: &World, store: &Arc<Store>, name: &Arc<str>) {
+    if store.sharing().expect("it is shared").refresh(store, name).await.is_err() {
+        return;
+    }
+    let Some(session) = store.session(name) else { return };
+    let state = session.state();
+    if state.is_detached || state.removed {
+        return;
+    }
+    let turns = state.forest.turns().iter().filter_map(|turn| turn.about.uid).collect();
+    let (birth, generation) = (session.birth, state.generation);
+    drop(state);
+    world.told.borrow_mut().reads.push(Read { session: Arc::clone(name), birth, generation, turns });
+}

@@ -1,0 +1,201 @@
+//! The finished paths of all processes, from the streams of the ledger.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::Sharing;
+use crate::session::Uid;
+use crate::session::ledger::{FinishedEntry, LedgerError, PARTITIONS, StreamId};
+use crate::session::state::Session;
+use crate::session::store::Store;
+
+/// A position in the streams of all partitions. Its text is the id of the fleet, then `~partition.ms.seq` for each partition of which
+/// something was read, in hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FleetCursor {
+    /// The id of the fleet.
+    pub fleet: Arc<str>,
+    after: BTreeMap<u16, StreamId>,
+}
+
+/// A text that is not a cursor of a fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a cursor of a fleet")]
+pub struct InvalidCursor;
+
+/// The partitions that one of several consumers reads: those whose number has the remainder `index` modulo `count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Consumer {
+    /// The index of the consumer, from 0.
+    pub index: u16,
+    /// The number of consumers, at least 1.
+    pub count: u16,
+}
+
+/// A finished path.
+#[derive(Debug)]
+pub struct StreamedPath {
+    /// The name of its session.
+    pub session: Arc<str>,
+    /// The session, and the number of the path in it; `None` if the session was deleted or has expired.
+    pub found: Option<(Arc<Session>, u64)>,
+    /// The position after it.
+    pub cursor: FleetCursor,
+}
+
+/// Some finished paths.
+#[derive(Debug)]
+pub struct StreamedPage {
+    /// The paths. Those of one partition are in order.
+    pub paths: Vec<StreamedPath>,
+    /// Whether paths after the requested position were removed from the streams, because they were too old.
+    pub trimmed: bool,
+    /// The position after all of them.
+    pub cursor: FleetCursor,
+}
+
+impl Default for Consumer {
+    fn default() -> Self {
+        Self { index: 0, count: 1 }
+    }
+}
+
+impl FromStr for Consumer {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
+        match parsed {
+            Some((index, count)) if index < count && count <= PARTITIONS => Ok(Self { index, count }),
+            _ => Err("INDEX/COUNT with an index from 0 and at most 64 consumers, such as 0/4"),
+        }
+    }
+}
+
+impl FleetCursor {
+    /// The position before all paths.
+    #[must_use]
+    pub fn start(fleet: Arc<str>) -> Self {
+        Self { fleet, after: BTreeMap::new() }
+    }
+}
+
+impl fmt::Display for FleetCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fleet)?;
+        self.after.iter().try_for_each(|(partition, id)| write!(f, "~{partition:x}.{:x}.{:x}", id.ms, id.seq))
+    }
+}
+
+impl FromStr for FleetCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let mut parts = text.split('~');
+        let fleet =
+            parts.next().filter(|fleet| fleet.len() == 16 && fleet.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let mut cursor = Self::start(fleet.ok_or(InvalidCursor)?.into());
+        for part in parts {
+            let mut numbers = part.split('.').map(|digits| u64::from_str_radix(digits, 16).map_err(|_| InvalidCursor));
+            let mut next = || numbers.next().unwrap_or(Err(InvalidCursor));
+            let (partition, ms, seq) = (next()?, next()?, next()?);
+            let partition = u16::try_from(partition).ok().filter(|partition| *partition < PARTITIONS);
+            cursor.after.insert(partition.ok_or(InvalidCursor)?, StreamId { ms, seq });
+        }
+        Ok(cursor)
+    }
+}
+
+impl Sharing {
+    /// The position before all paths.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn stream_start(&self) -> Result<FleetCursor, LedgerError> {
+        Ok(FleetCursor::start(self.within_timeout(self.check_fleet()).await?))
+    }
+
+    /// At most `limit` finished paths after a position, whose fleet is that of the ledger.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn finished_after(
+        &self,
+        store: &Arc<Store>,
+        after: &FleetCursor,
+        consumer: Consumer,
+        limit: usize,
+    ) -> Result<StreamedPage, LedgerError> {
+        let (mut found, mut trimmed): (Vec<FinishedEntry>, bool) = (Vec::new(), false);
+        for partition in (consumer.index..PARTITIONS).step_by(usize::from(consumer.count)) {
+            let from = after.after.get(&partition).copied().unwrap_or_default();
+            let page = self.within_timeout(self.ledger.finished(partition, from, limit)).await?;
+            trimmed |= page.trimmed;
+            found.extend(page.entries);
+        }
+        found.sort_by(|a, b| (a.id, &a.session).cmp(&(b.id, &b.session)));
+        found.truncate(limit);
+        let (mut cursor, mut paths) = (after.clone(), Vec::with_capacity(found.len()));
+        for entry in found {
+            cursor.after.insert(crate::session::ledger::partition_of(&entry.session), entry.id);
+            let name = Arc::clone(&entry.session);
+            let found = match self.published(store, &entry) {
+                None => {
+                    self.refresh(store, &name).await?;
+                    self.published(store, &entry)
+                }
+                found => found,
+            };
+            paths.push(StreamedPath { session: name, found, cursor: cursor.clone() });
+        }
+        Ok(StreamedPage { paths, trimmed, cursor })
+    }
+
+    /// The session in memory and the number of a path, if it is known here.
+    fn published(&self, store: &Store, entry: &FinishedEntry) -> Option<(Arc<Session>, u64)> {
+        let session = store.session(&entry.session)?;
+        let number = session.number_of_path(entry.leaf)?;
+        Some((session, number))
+    }
+}
+
+impl Session {
+    /// The number of the finished path that ends in the turn with this uid. The latest ones are searched first.
+    fn number_of_path(&self, leaf: Uid) -> Option<u64> {
+        let state = self.state();
+        let turn = |turn: u32| state.forest.turns().get(turn as usize).and_then(|turn| turn.about.uid);
+        state.finished.iter().rev().find(|path| turn(path.leaf) == Some(leaf)).map(|path| path.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cursor_survives_its_text(after in prop::collection::btree_map(0..PARTITIONS, any::<(u64, u64)>(), 0..9)) {
+            let after = after.into_iter().map(|(partition, (ms, seq))| (partition, StreamId { ms, seq })).collect();
+            let cursor = FleetCursor { fleet: "0123456789abcdef".into(), after };
+            prop_assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+
+        #[test]
+        fn parsing_arbitrary_text_does_not_panic(text in "\\PC{0,60}") {
+            let _ = text.parse::<FleetCursor>();
+            let _ = text.parse::<Consumer>();
+        }
+    }
+
+    #[test]
+    fn partitions_are_divided_among_consumers() {
+        assert_eq!("1/4".parse(), Ok(Consumer { index: 1, count: 4 }));
+        for text in ["", "1", "4/4", "0/0", "0/65", "-1/4", "a/b"] {
+            assert!(text.parse::<Consumer>().is_err(), "{text:?}");
+        }
+    }
+}

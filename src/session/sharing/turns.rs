@@ -1,0 +1,261 @@
+//! Adds turns to shared sessions.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::known::{Known, entry};
+use super::{Line, Sharing};
+use crate::session::ledger::{Ack, AppendError, LedgerError, Position, Record, SessionKey};
+use crate::session::store::{Store, now_ms};
+use crate::session::{Draft, Turn, Uid};
+
+/// Changes that wait for their session.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    jobs: VecDeque<Job>,
+    /// Whether a task works on them.
+    is_driven: bool,
+}
+
+/// A change that a call makes.
+#[derive(Debug)]
+enum Job {
+    /// Adds a turn of a call that began in the session with this birth, if it existed.
+    Turn { draft: Box<Draft>, entered: Option<Uid>, answer: oneshot::Sender<Result<(), AppendError>> },
+    /// A generation was not recorded.
+    Incomplete,
+    /// The last call of the session has ended.
+    Finish,
+}
+
+/// What became of a turn.
+enum Added {
+    /// The ledger has it, and replicas have confirmed it.
+    Confirmed(Arc<Turn>),
+    /// The session was deleted while the call ran.
+    Dropped,
+}
+
+impl Line {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sharing {
+    /// Adds a turn to a session. The ack resolves when the ledger has confirmed it, or with the reason why it has not.
+    pub(crate) fn commit(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        name: &Arc<str>,
+        draft: Draft,
+        entered: Option<Uid>,
+    ) -> Ack {
+        let (answer, awaited) = oneshot::channel();
+        self.enqueue(store, name, Job::Turn { draft: Box::new(draft), entered, answer });
+        Ack::awaited(awaited)
+    }
+
+    /// Marks a session as incomplete.
+    pub(crate) fn mark_incomplete(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>) {
+        self.enqueue(store, name, Job::Incomplete);
+    }
+
+    /// Publishes the paths of a session after its last call.
+    pub(crate) fn finish_last(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>) {
+        self.enqueue(store, name, Job::Finish);
+    }
+
+    /// Jobs of a session run one after the other, in their order.
+    fn enqueue(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>, job: Job) {
+        // without a runtime the process is ending, and an ack resolves with an error
+        let Ok(runtime) = Handle::try_current() else { return };
+        let line = self.line(name);
+        let mut queue = line.queue();
+        queue.jobs.push_back(job);
+        if !std::mem::replace(&mut queue.is_driven, true) {
+            drop(queue);
+            let (sharing, store) = (Arc::clone(self), Arc::clone(store));
+            runtime.spawn(async move { sharing.drive(&store, &line).await });
+        }
+    }
+
+    async fn drive(self: &Arc<Self>, store: &Arc<Store>, line: &Line) {
+        loop {
+            let job = {
+                let mut queue = line.queue();
+                let Some(job) = queue.jobs.pop_front() else {
+                    queue.is_driven = false;
+                    return;
+                };
+                job
+            };
+            match job {
+                Job::Turn { draft, entered, answer } => {
+                    // fails if the reply does not wait
+                    let _ = answer.send(self.add(store, line, *draft, entered).await);
+                }
+                Job::Incomplete => self.add_incomplete(store, line).await,
+                // the sweep of any process finishes it later if the ledger fails
+                Job::Finish => {
+                    let _ = self.finish(store, &line.name).await;
+                }
+            }
+        }
+    }
+
+    /// Adds a turn. If the ledger does not confirm it within the time limit, it is detached.
+    async fn add(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        draft: Draft,
+        entered: Option<Uid>,
+    ) -> Result<(), AppendError> {
+        let mut known = line.known.lock().await;
+        let begin = Instant::now();
+        if !self.is_down() {
+            let added = self.within_timeout(self.add_confirmed(store, line, &mut known, (&draft, entered))).await;
+            match added {
+                Ok(Added::Confirmed(turn)) => {
+                    let elapsed = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    self.counts.append_us.fetch_add(elapsed, Ordering::Relaxed);
+                    self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
+                    store.announce(&line.name, &turn);
+                    return Ok(());
+                }
+                Ok(Added::Dropped) => {
+                    store.observer.turn_dropped();
+                    return Ok(());
+                }
+                Err(_) => {}
+            }
+        }
+        self.counts.detached.fetch_add(1, Ordering::Relaxed);
+        self.detach(store, line, &mut known, draft).await;
+        Err(AppendError::Detached)
+    }
+
+    async fn add_confirmed(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut Known,
+        (draft, entered): (&Draft, Option<Uid>),
+    ) -> Result<Added, LedgerError> {
+        loop {
+            self.settle(store, line, known).await?;
+            if has_turn(known, draft) {
+                // an earlier attempt succeeded, but its answer was lost
+                break;
+            }
+            let birth = known.session.as_ref().map(|session| session.birth);
+            let is_of_deleted = |entered: Uid| birth != Some(Some(entered)) && !known.former.contains(&entered);
+            if entered.is_some_and(is_of_deleted) {
+                return Ok(Added::Dropped);
+            }
+            self.begin(store, line, known)?;
+            let session = Arc::clone(known.session.as_ref().expect("it has begun"));
+            let turn = Arc::new(session.place(&session.state(), draft.clone()));
+            let uid = turn.about.uid.expect("a placed turn has one");
+            let record = Record::Turn { session: session.key(), turn: Arc::clone(&turn) };
+            let mut entries = Vec::with_capacity(2);
+            if known.position.is_none() {
+                entries.push(entry(known.log[0].uid, &known.record(0))?);
+            }
+            entries.push(entry(uid, &record)?);
+            match self.append(line, known.position, &entries, (Vec::new(), true)).await? {
+                Ok(replicated) => {
+                    self.apply(store, line, known, uid, record)?;
+                    known.position = Position::after(known.position, &entries);
+                    store.touch(&session, Instant::now());
+                    if !replicated {
+                        self.replicated(line).await?;
+                    }
+                    return Ok(Added::Confirmed(turn));
+                }
+                Err(_outdated) => {
+                    if known.position.is_none() && self.ledger.is_deleted(&line.name, known.log[0].uid).await? {
+                        // a new session gets another birth
+                        self.discard(store, line, known);
+                    }
+                    self.load(store, line, known).await?;
+                }
+            }
+        }
+        self.replicated(line).await?;
+        let session = known.session.as_ref().expect("it has the turn");
+        let turn = session.latest(usize::MAX).into_iter().find(|turn| turn.about.uid == draft.about.uid);
+        Ok(Added::Confirmed(turn.expect("it was found")))
+    }
+
+    /// Creates the session in memory if no process has begun it.
+    fn begin(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+        if known.session.is_some() {
+            return Ok(());
+        }
+        let birth = Uid::unique();
+        let key = SessionKey { name: Arc::clone(&line.name), birth: Some(birth) };
+        self.apply(store, line, known, birth, Record::Begin { session: key, created_ms: now_ms() })
+    }
+
+    /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later.
+    async fn detach(&self, store: &Arc<Store>, line: &Line, known: &mut Known, mut draft: Draft) {
+        known.forget_removed();
+        if has_turn(known, &draft) {
+            // it was appended, but replicas have not confirmed it
+            return;
+        }
+        let begun = self.begin(store, line, known);
+        let Some(session) = known.session.clone().filter(|_| begun.is_ok()) else { return };
+        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
+        let written = store.log_detached(&session, &draft);
+        let turn = Arc::new(session.place(&session.state(), draft));
+        let record = Record::Turn { session: session.key(), turn: Arc::clone(&turn) };
+        match self.apply(store, line, known, uid, record) {
+            Ok(()) => {
+                known.pin();
+                self.unsettled().insert(Arc::clone(&line.name));
+                store.touch(&session, Instant::now());
+                store.announce(&line.name, &turn);
+            }
+            Err(error) => tracing::error!(%error, session = %line.name, "a turn was not recorded"),
+        }
+        if let Err(error) = written.await {
+            tracing::warn!(%error, session = %line.name, "a turn is neither in the shared ledger nor in the local log");
+        }
+    }
+
+    async fn add_incomplete(&self, store: &Arc<Store>, line: &Line) {
+        let mut known = line.known.lock().await;
+        if self.begin(store, line, &mut known).is_err() {
+            return;
+        }
+        let session = Arc::clone(known.session.as_ref().expect("it has begun"));
+        if session.state().incomplete.is_some() {
+            return;
+        }
+        // it is appended with the next turn, or by the next settlement
+        let record = Record::Incomplete { session: session.key() };
+        if let Err(error) = self.apply(store, line, &mut known, Uid::unique(), record) {
+            tracing::error!(%error, session = %line.name, "a session was not marked as incomplete");
+            return;
+        }
+        known.pin();
+        self.unsettled().insert(Arc::clone(&line.name));
+        if !self.is_down() {
+            let _ = self.within_timeout(self.settle(store, line, &mut known)).await;
+        }
+    }
+}
+
+/// Whether the session has the turn of a draft.
+fn has_turn(known: &Known, draft: &Draft) -> bool {
+    let uid = draft.about.uid;
+    uid.is_some_and(|uid| known.log.iter().rev().any(|logged| logged.uid == uid))
+}
