@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
@@ -21,6 +22,8 @@ pub(crate) struct MemoryLedger {
     // locked for one operation, never across an await
     state: Mutex<State>,
     begun: Instant,
+    /// Incremented by tests that lose entries.
+    pub disruptions: watch::Sender<u64>,
 }
 
 /// What the ledger holds. A copy is a replica.
@@ -38,7 +41,7 @@ pub(crate) struct State {
 
 impl MemoryLedger {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::default(), begun: Instant::now() }
+        Self { state: Mutex::default(), begun: Instant::now(), disruptions: watch::Sender::new(0) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -179,5 +182,9 @@ impl Ledger for MemoryLedger {
         let mut state = self.state();
         let next = state.policies.len() as u64 + 1;
         ready(*state.policies.entry(label).or_insert(next))
+    }
+
+    fn disruptions(&self) -> watch::Receiver<u64> {
+        self.disruptions.subscribe()
     }
 }

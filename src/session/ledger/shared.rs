@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::session::Uid;
 
@@ -176,6 +177,10 @@ pub trait Ledger: fmt::Debug + Send + Sync {
 
     /// The number of a policy label. A new label gets the number after the highest.
     fn policy(&self, label: Box<str>) -> Fetching<u64>;
+
+    /// A number that rises when entries that this process wrote or read may have been lost: a connection was lost, or is now to another
+    /// process of the server.
+    fn disruptions(&self) -> watch::Receiver<u64>;
 }
 
 impl Position {
