@@ -9,6 +9,7 @@ pub mod log;
 pub(crate) mod memory;
 mod record;
 mod shared;
+pub mod valkey;
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};

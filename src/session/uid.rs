@@ -21,6 +21,16 @@ impl Uid {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(u128::from(*PROCESS) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
+
+    /// Its bytes, big-endian.
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The id of these bytes.
+    pub(super) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
 }
 
 impl fmt::Display for Uid {

@@ -29,7 +29,14 @@ const HELD: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } el
 fn commit(store: &Arc<Store>, prompt: &[u32], response: u32) {
     let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
     let prompt = Some(prompt.into());
-    let draft = Draft { prompt, response: vec![response], logprobs: vec![-0.5], entropy: vec![0.25], about, ..Draft::default() };
+    let draft = Draft {
+        prompt,
+        response: vec![response],
+        logprobs: vec![-0.5],
+        entropy: vec![0.25],
+        about,
+        ..Draft::default()
+    };
     let (turn, _ack) = Call::new(Arc::clone(store), "branched".into()).commit(draft);
     assert!(turn.is_some(), "the session exists");
 }

@@ -22,6 +22,7 @@ pub(crate) struct MemoryLedger {
     // locked for one operation, never across an await
     state: Mutex<State>,
     begun: Instant,
+    /// Incremented by tests that lose entries.
     pub disruptions: watch::Sender<u64>,
 }
 
@@ -186,13 +187,13 @@ impl Ledger for MemoryLedger {
         ready(())
     }
 
-    fn disruptions(&self) -> watch::Receiver<u64> {
-        self.disruptions.subscribe()
-    }
-
     fn policy(&self, label: Box<str>) -> Fetching<u64> {
         let mut state = self.state();
         let next = state.policies.len() as u64 + 1;
         ready(*state.policies.entry(label).or_insert(next))
+    }
+
+    fn disruptions(&self) -> watch::Receiver<u64> {
+        self.disruptions.subscribe()
     }
 }

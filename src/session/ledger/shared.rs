@@ -179,11 +179,12 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Removes a session from the index of use, unless it was used in the meantime.
     fn end_use(&self, idle: IdleSession) -> Fetching<()>;
 
-    /// Changes when the ledger may have lost entries, such as after a lost connection.
-    fn disruptions(&self) -> watch::Receiver<u64>;
-
     /// The number of a policy label. A new label gets the number after the highest.
     fn policy(&self, label: Box<str>) -> Fetching<u64>;
+
+    /// A number that rises when entries that this process wrote or read may have been lost: a connection was lost, or is now to another
+    /// process of the server.
+    fn disruptions(&self) -> watch::Receiver<u64>;
 }
 
 impl Position {

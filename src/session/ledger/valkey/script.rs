@@ -1,0 +1,241 @@
+//! The Lua scripts. Each runs as one step, and all its keys are in one slot of a cluster.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Script};
+
+/// A script and its hash.
+pub(super) struct LuaScript {
+    text: &'static str,
+    compiled: LazyLock<Script>,
+}
+
+/// A call of a script.
+#[derive(Clone)]
+pub(super) struct Call {
+    script: &'static LuaScript,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+}
+
+macro_rules! script {
+    ($(#[$doc:meta])* $name:ident, $text:expr) => {
+        $(#[$doc])*
+        pub(super) static $name: LuaScript = LuaScript { text: $text, compiled: LazyLock::new(|| Script::new($text)) };
+    };
+}
+
+script! {
+    /// Keys: list, stream, use, tombstone of the first entry. Arguments: length, birth and last uid of the position (length 0: no position), milliseconds of the TTL,
+    /// session, 1 if in use, number of finished uids, finished uids, elements. Returns 1 (stored), 0 (behind) or -1 (gone).
+    APPEND,
+    "#!lua
+local length = redis.call('LLEN', KEYS[1])
+local expected = tonumber(ARGV[1])
+local birth = ARGV[2]
+if expected == 0 then
+  if length > 0 then return 0 end
+  if redis.call('EXISTS', KEYS[4]) == 1 then return -1 end
+else
+  if length == 0 then return -1 end
+  if string.sub(redis.call('LINDEX', KEYS[1], 0), 1, 16) ~= birth then return -1 end
+  if length ~= expected then return 0 end
+  if string.sub(redis.call('LINDEX', KEYS[1], -1), 1, 16) ~= ARGV[3] then return 0 end
+end
+local finished = tonumber(ARGV[7])
+local first = 8 + finished
+if expected == 0 then birth = string.sub(ARGV[first], 1, 16) end
+local at = first
+while at <= #ARGV do
+  local to = math.min(at + 999, #ARGV)
+  redis.call('RPUSH', KEYS[1], unpack(ARGV, at, to))
+  at = to + 1
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if finished > 0 then
+  local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+  if newest then
+    local id = newest[1]
+    local keep = math.min(now - tonumber(ARGV[4]), tonumber(string.sub(id, 1, string.find(id, '-', 1, true) - 1)))
+    redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', math.max(keep, 0)))
+  end
+  for i = 8, 7 + finished do
+    redis.call('XADD', KEYS[2], '*', 's', ARGV[5], 'b', birth, 'l', ARGV[i])
+  end
+end
+if ARGV[6] == '1' then
+  redis.call('ZADD', KEYS[3], now, ARGV[5])
+else
+  redis.call('ZREM', KEYS[3], ARGV[5])
+end
+return 1"
+}
+
+script! {
+    /// Keys: list. Arguments: length, birth and last uid of the position (length 0: no position), most entries, bytes after which no
+    /// more entries are read. Returns nil, or start, length and elements.
+    FETCH,
+    "#!lua flags=no-writes
+local length = redis.call('LLEN', KEYS[1])
+if length == 0 then return nil end
+local start = tonumber(ARGV[1])
+if start > length then start = 0 end
+if start > 0 and string.sub(redis.call('LINDEX', KEYS[1], 0), 1, 16) ~= ARGV[2] then start = 0 end
+if start > 0 and string.sub(redis.call('LINDEX', KEYS[1], start - 1), 1, 16) ~= ARGV[3] then start = 0 end
+local last = math.min(length, start + tonumber(ARGV[4]))
+local budget = tonumber(ARGV[5])
+local elements = {}
+local at = start
+while at < last and budget > 0 do
+  local to = math.min(at + 16, last)
+  for _, element in ipairs(redis.call('LRANGE', KEYS[1], at, to - 1)) do
+    elements[#elements + 1] = element
+    budget = budget - #element
+  end
+  at = to
+end
+return {start, length, elements}"
+}
+
+script! {
+    /// Keys: tombstone. Returns whether it exists.
+    IS_DELETED,
+    "#!lua flags=no-writes
+return redis.call('EXISTS', KEYS[1])"
+}
+
+script! {
+    /// Keys: stream. Arguments: first id, limit. Returns the number of trimmed elements, the id of the first element and elements.
+    FINISHED,
+    "#!lua flags=no-writes
+if redis.call('EXISTS', KEYS[1]) == 0 then return {0, '', {}} end
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+local facts = {}
+for i = 1, #info, 2 do facts[info[i]] = info[i + 1] end
+local first = facts['first-entry']
+return {
+  facts['entries-added'] - facts['length'],
+  first and first[1] or '',
+  redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
+}"
+}
+
+script! {
+    /// Keys: list, use, tombstone. Arguments: birth, session, milliseconds of the TTL. Returns whether it was deleted. Runs when memory is full, because it frees memory.
+    DELETE,
+    "#!lua flags=allow-oom
+redis.call('SET', KEYS[3], '1', 'PX', ARGV[3])
+local first = redis.call('LINDEX', KEYS[1], 0)
+if not first or string.sub(first, 1, 16) ~= ARGV[1] then return 0 end
+redis.call('UNLINK', KEYS[1])
+redis.call('ZREM', KEYS[2], ARGV[2])
+return 1"
+}
+
+script! {
+    /// Keys: use, lists. Arguments: sessions.
+    RENEW,
+    "#!lua
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for i, session in ipairs(ARGV) do
+  if redis.call('EXISTS', KEYS[i + 1]) == 1 then redis.call('ZADD', KEYS[1], now, session) end
+end
+return 1"
+}
+
+script! {
+    /// Keys: sweep, use. Arguments: idle milliseconds, milliseconds until the next sweep, limit. Returns sessions with their scores.
+    IDLE,
+    "#!lua flags=allow-oom
+if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[2]) then return {} end
+local time = redis.call('TIME')
+local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[1])
+if until_ms < 0 then return {} end
+return redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', until_ms), 'WITHSCORES', 'LIMIT', 0, ARGV[3])"
+}
+
+script! {
+    /// Keys: use. Arguments: session, score.
+    END_USE,
+    "#!lua flags=allow-oom
+local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if score and tonumber(score) == tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
+return 1"
+}
+
+script! {
+    /// Keys: policies. Arguments: label. Returns its number.
+    POLICY,
+    "#!lua
+local number = redis.call('HGET', KEYS[1], ARGV[1])
+if number then return tonumber(number) end
+number = redis.call('HLEN', KEYS[1]) + 1
+redis.call('HSET', KEYS[1], ARGV[1], number)
+return number"
+}
+
+script! {
+    /// Keys: meta. Arguments: fleet id, schema and partitions of a ledger that has none. Returns those of the ledger.
+    META,
+    "#!lua
+local fields = {'fleet', 'schema', 'partitions'}
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('HSET', KEYS[1], 'fleet', ARGV[1], 'schema', ARGV[2], 'partitions', ARGV[3])
+end
+return redis.call('HMGET', KEYS[1], unpack(fields))"
+}
+
+script! {
+    /// Keys: mark. A write without an effect that lasts. `WAIT` after it waits for all earlier writes of the server.
+    MARK,
+    "#!lua
+redis.call('SET', KEYS[1], '1', 'PX', 1000)
+return 1"
+}
+
+impl Call {
+    pub(super) fn new(script: &'static LuaScript) -> Self {
+        Self { script, keys: Vec::new(), arguments: Vec::new() }
+    }
+
+    pub(super) fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.keys.push(key.into());
+        self
+    }
+
+    pub(super) fn arg(mut self, argument: impl Into<Vec<u8>>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(super) fn number(self, number: u64) -> Self {
+        self.arg(number.to_string())
+    }
+
+    /// Its bytes, without those of the protocol.
+    pub(super) fn bytes(&self) -> usize {
+        self.keys.iter().chain(&self.arguments).map(Vec::len).sum()
+    }
+
+    /// The command that names the script by its hash. A server without the script answers `NOSCRIPT`.
+    pub(super) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", self.script.compiled.get_hash())
+    }
+
+    /// The command that contains the script. The server keeps the script.
+    pub(super) fn by_text(&self) -> Cmd {
+        self.command("EVAL", self.script.text)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len());
+        for part in self.keys.iter().chain(&self.arguments) {
+            command.arg(&part[..]);
+        }
+        command
+    }
+}
