@@ -4,6 +4,7 @@ mod chat;
 mod parts;
 mod restoration;
 mod session_metrics;
+mod shared_ledger;
 mod think_entropy;
 mod upstream;
 
@@ -122,7 +123,8 @@ impl App {
         let (ready, is_ready) = watch::channel(false);
         let log = SharedLog::default();
         let policy = Arc::new(Policy::new(log.clone()));
-        let (sessions, directory) = session_store(&config.sessions, log, &metrics)?;
+        let is_shared = shared_ledger::options(&config.ledger, &config.sessions)?.is_some();
+        let (sessions, directory) = session_store((&config.sessions, is_shared), log, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
@@ -218,6 +220,7 @@ impl App {
     /// A line for the user when sessions cannot be restored.
     pub async fn run(self) -> Result<usize, String> {
         let Self { parts, apis, data, control, probed, ready, chats, directory, renderer } = self;
+        shared_ledger::share(&parts.sessions, &parts.config, &parts.metrics)?;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
             states: states(&parts),
@@ -238,6 +241,7 @@ impl App {
         // neither task may change the sessions or the policy during the restoration
         let watching = restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
+        let sharing = restoration::after(&is_restored, Arc::clone(&parts.sessions).run_sharing());
         let thinking = tokio::spawn(think_entropy::watch(Arc::clone(&parts)));
         let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
         let reloading = [&data, &control].map(|listener| tokio::spawn(reload_certificates(listener.tls.clone())));
@@ -275,7 +279,7 @@ impl App {
         // an error means that all receivers were dropped, so no task must be notified
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
-        for task in [watching, sweeping, thinking, rendering, draining].into_iter().chain(reloading) {
+        for task in [watching, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading) {
             task.abort();
         }
         cut
@@ -358,7 +362,7 @@ const _: () = assert!(config::MOST_SESSION_TURNS < crate::session::MOST_TURNS as
 
 /// Builds the session store, and locks the log from which it will be restored, if any.
 fn session_store(
-    config: &SessionConfig,
+    (config, is_shared): (&SessionConfig, bool),
     log: SharedLog,
     metrics: &Arc<Metrics>,
 ) -> Result<(Store, Option<Directory>), String> {
@@ -370,6 +374,8 @@ fn session_store(
         FsyncPolicy::Interval => Fsync::Interval(Duration::from_secs(1)),
         FsyncPolicy::Always => Fsync::Always,
     };
+    // the turns that the shared ledger lacks are no sessions of their own
+    let dir = if is_shared { dir.join("detached") } else { dir };
     let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir) };
     let directory = Directory::lock(&options).map_err(|error| format!("--data-dir: {error}"))?;
     store.begin_restore(directory.bytes());

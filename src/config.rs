@@ -6,6 +6,7 @@ mod chat;
 mod entropy;
 mod export;
 mod keys;
+mod ledger;
 mod load;
 mod logging;
 mod provenance;
@@ -26,6 +27,7 @@ pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReason
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use keys::{ControlToken, KeyConfig};
+pub use ledger::LedgerConfig;
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};
@@ -154,6 +156,9 @@ pub struct Config {
     /// Session settings.
     #[command(flatten)]
     pub sessions: SessionConfig,
+    /// Settings of the shared ledger.
+    #[command(flatten)]
+    pub ledger: LedgerConfig,
     /// Settings of chat completions.
     #[command(flatten)]
     pub chat: ChatConfig,

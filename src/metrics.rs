@@ -5,6 +5,7 @@
 mod buckets;
 mod chat;
 mod declare;
+mod ledger;
 mod session;
 mod slices;
 mod tally;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
 pub use chat::ChatMetrics;
+pub use ledger::LedgerMetrics;
 pub use session::SessionMetrics;
 pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
@@ -96,6 +98,8 @@ pub struct Metrics {
     pub retries: IntCounterVec,
     /// Session names, and the attachment of turns.
     pub session: SessionMetrics,
+    /// The shared ledger.
+    pub ledger: LedgerMetrics,
     /// Sessions evicted from the store, by `reason`: ttl, bytes.
     pub sessions_evicted: IntCounterVec,
     /// Records that were not written to the log in time, by `reason`: write, queue_full, slow.
@@ -256,6 +260,7 @@ impl Metrics {
                 &["outcome"],
             ),
             session: SessionMetrics::declare(&d),
+            ledger: LedgerMetrics::declare(&d),
             sessions_evicted: d.counters("sessions_evicted_total", "Sessions evicted from the store.", &["reason"]),
             log_failures: d.counters(
                 "log_failures_total",
@@ -289,7 +294,7 @@ impl Metrics {
             (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent", "listen_queue"]),
             (&self.store_evictions, &["ttl", "entries", "bytes"]),
             (&self.sessions_evicted, &["ttl", "bytes"]),
-            (&self.log_failures, &["write", "queue_full", "slow"]),
+            (&self.log_failures, &["write", "queue_full", "slow", "ledger"]),
         ] {
             for value in values {
                 counters.with_label_values(&[value]);

@@ -20,7 +20,7 @@ use super::events::{Events, Generation};
 use super::forcing::FailuresSinceProbe;
 use super::guard::{self, GuardLimits, GuardRefusal};
 use super::in_flight::InFlight;
-use super::log_wait::LogWait;
+use super::log_wait::{LogWait, MAX_WAIT};
 use super::plan::{Plan, PlanContext, RequestShape};
 use super::reason::Reason;
 use super::recorder::{RecordContext, Recorder};
@@ -78,8 +78,10 @@ impl Generator {
         retries: Retries,
     ) -> Self {
         let metrics = Arc::clone(&tools.metrics);
+        // a shared ledger has its own time limit, after which it gives up on a turn
+        let longest = config.ledger.ledger.as_ref().map_or(MAX_WAIT, |_| config.ledger.ledger_timeout + MAX_WAIT);
         let context = GenerationContext {
-            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics))),
+            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest)),
             metrics,
             config,
             client,

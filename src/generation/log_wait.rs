@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::session::ledger::{Ack, AppendError};
 
 /// How long a reply waits for the log at most, regardless of its number of turns.
-const MAX_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// How long replies do not wait for the log after a wait timed out.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -20,14 +20,15 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub struct LogWait {
     /// The end of the back-off after a timeout. The lock is held for one read or write.
     skipped_until: Mutex<Option<Instant>>,
+    longest: Duration,
     metrics: Arc<Metrics>,
 }
 
 impl LogWait {
-    /// Creates a wait that counts its failures in `metrics`.
+    /// Creates a wait of at most `longest` that counts its failures in `metrics`.
     #[must_use]
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { skipped_until: Mutex::default(), metrics }
+    pub fn new(metrics: Arc<Metrics>, longest: Duration) -> Self {
+        Self { skipped_until: Mutex::default(), longest, metrics }
     }
 
     /// Whether replies do not wait now.
@@ -44,12 +45,13 @@ impl LogWait {
     /// Waits until the log acknowledges records. A log failure loses the record, never the reply.
     pub async fn wait(&self, acks: Vec<Ack>) {
         let is_skipped = self.is_skipped();
-        let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { MAX_WAIT };
+        let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { self.longest };
         let mut timed_out = false;
         for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
             let reason = match tokio::time::timeout_at(deadline, ack).await {
                 Ok(Ok(())) => continue,
                 Ok(Err(AppendError::QueueFull)) => "queue_full",
+                Ok(Err(AppendError::Detached)) => "ledger",
                 Ok(Err(_)) => "write",
                 Err(_) => {
                     timed_out = true;
@@ -82,7 +84,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn back_off_from_a_slow_log_ends_after_ten_seconds_of_the_monotonic_clock_despite_traffic() {
-        let wait = LogWait::new(Arc::new(Metrics::new("cpu")));
+        let wait = LogWait::new(Arc::new(Metrics::new("cpu")), MAX_WAIT);
         // the clock stops at whole milliseconds
         let rounding = Duration::from_millis(2);
         assert!(time_of_a_wait(&wait).await >= MAX_WAIT);
@@ -98,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn failures_of_the_log_are_counted_by_reason() {
         let metrics = Arc::new(Metrics::new("cpu"));
-        let wait = LogWait::new(Arc::clone(&metrics));
+        let wait = LogWait::new(Arc::clone(&metrics), MAX_WAIT);
         wait.wait(vec![Ack::failed(AppendError::QueueFull), Ack::failed(AppendError::Closed), Ack::done()]).await;
         let count = |reason| metrics.log_failures.with_label_values(&[reason]).get();
         assert_eq!((count("queue_full"), count("write"), count("slow")), (1, 1, 0));

@@ -5,6 +5,7 @@ pub(crate) mod trainer_state;
 pub(crate) mod v1;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -22,6 +23,7 @@ use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::reply::{error_reply, json_reply, problem, text};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::session::SharingCounts;
 use crate::session::ledger::{Health, RecordLog};
 
 /// The live entropies of a request.
@@ -129,6 +131,9 @@ fn metrics(state: &Control) -> Response<Body> {
     if let Some(log) = proxy.sessions.log() {
         update_log_metrics(&proxy.metrics, log);
     }
+    if let Some((counts, is_down)) = proxy.sessions.sharing_counts() {
+        update_ledger_metrics(&proxy.metrics, counts, is_down);
+    }
     match proxy.metrics.render() {
         Ok(body) => {
             let mut reply = text(StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
@@ -147,6 +152,23 @@ fn update_log_metrics(metrics: &Metrics, log: &dyn RecordLog) {
     metrics.log_bytes.set(i64::try_from(stats.bytes).unwrap_or(i64::MAX));
     metrics.raise(&metrics.log_records, stats.records);
     metrics.raise(&metrics.log_lost, stats.lost);
+}
+
+/// Updates the metrics of the shared ledger.
+fn update_ledger_metrics(metrics: &Metrics, counts: &SharingCounts, is_down: bool) {
+    let ledger = &metrics.ledger;
+    ledger.down.set(i64::from(is_down));
+    for (counter, count) in [
+        (&ledger.confirmed, &counts.confirmed),
+        (&ledger.detached, &counts.detached),
+        (&ledger.joined, &counts.joined),
+        (&ledger.behind, &counts.behind),
+        (&ledger.healed, &counts.healed),
+        (&ledger.unhealed, &counts.unhealed),
+        (&ledger.failures, &counts.failures),
+    ] {
+        metrics.raise(counter, count.load(Ordering::Relaxed));
+    }
 }
 
 /// Replies `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on. Ids are only there while the sequence

@@ -60,7 +60,10 @@ impl Store {
         let opened = directory.open(&mut |read, record| {
             if let Some(record) = record {
                 policy.restore_record(&record);
-                self.restore(record);
+                match self.sharing() {
+                    Some(sharing) => sharing.restore(record),
+                    None => self.restore(record),
+                }
             }
             self.restoration.advance(read);
             progress(read);

@@ -27,6 +27,8 @@ pub(super) struct Known {
     pub missing: VecDeque<Missing>,
     /// Births under which this process knew the session before its entries were merged into another list.
     pub former: Vec<Uid>,
+    /// The birth of the session of turns from the local log, until it was asked whether the session was deleted.
+    pub restored: Option<Uid>,
     /// The suspicion up to which the list was compared.
     pub checked: u64,
 }

@@ -164,6 +164,32 @@ impl Sharing {
         })
     }
 
+    /// Restores a detached turn from the local log, or forgets those of a session that was appended.
+    pub(crate) fn restore(&self, record: Record) {
+        match record {
+            Record::Turn { session, turn } => {
+                let line = self.line(&session.name);
+                let mut known = line.known.try_lock().expect("no call runs during the restoration");
+                let Some(uid) = turn.about.uid else { return };
+                let prompt = (turn.about.cause != Cause::Unplaced).then(|| Arc::clone(&turn.prompt));
+                let turn = Arc::unwrap_or_clone(turn);
+                let (response, logprobs, entropy) =
+                    (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
+                let about = turn.about;
+                let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new() };
+                known.missing.push_back(Missing { uid, change: MissingChange::Turn(Box::new(draft)) });
+                known.restored = session.birth;
+                self.unsettled().insert(session.name);
+            }
+            Record::Evicted { session } => {
+                let line = self.line(&session.name);
+                line.known.try_lock().expect("no call runs during the restoration").missing.clear();
+                self.unsettled().remove(&session.name);
+            }
+            _ => {}
+        }
+    }
+
     /// Compares the list again if the ledger may have lost entries, and appends all detached changes.
     pub(super) async fn settle(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
         known.forget_removed();
@@ -173,6 +199,15 @@ impl Sharing {
         }
         loop {
             self.load(store, line, known).await?;
+            if let Some(birth) = known.restored {
+                if self.ledger.is_deleted(&line.name, birth).await? {
+                    known.missing.clear();
+                }
+                known.restored = None;
+            }
+            if !known.missing.is_empty() {
+                self.begin(store, line, known)?;
+            }
             let outcome = match self.append_detached(line, known).await? {
                 Ok(()) => self.append_missing(store, line, known).await?,
                 Err(Outdated) => Err(Outdated),

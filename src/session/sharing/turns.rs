@@ -195,7 +195,7 @@ impl Sharing {
     }
 
     /// Creates the session in memory if no process has begun it.
-    fn begin(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+    pub(super) fn begin(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
         if known.session.is_some() {
             return Ok(());
         }
