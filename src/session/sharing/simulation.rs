@@ -14,7 +14,7 @@ use history::{History, Settings};
 
 /// Histories of a run of the test suite, for each kind of loss. `TOKENTAP_HISTORIES` sets another number.
 fn histories() -> u64 {
-    std::env::var("TOKENTAP_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(500)
+    std::env::var("TOKENTAP_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(250)
 }
 
 /// Runs histories from these seeds on all processors. Returns the failed seeds with their messages.

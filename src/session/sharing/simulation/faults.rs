@@ -222,8 +222,9 @@ impl Ledger for Connection {
     }
 
     fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
-        if self.is_calm.load(Ordering::Relaxed) {
-            // the end of a history has many of them
+        let is_used = self.server.memory.state().used.get(&partition).is_some_and(|used| !used.is_empty());
+        if self.is_calm.load(Ordering::Relaxed) || !is_used {
+            // there are many of them
             return self.server.memory.idle(partition, idle, limit);
         }
         self.plain(move |memory| memory.idle(partition, idle, limit))

@@ -174,11 +174,13 @@ impl History {
             for process in &*world.processes.borrow() {
                 process.cut.store(false, Ordering::Relaxed);
             }
-            // idle sessions are finished, and everything is settled
-            sleep(IDLE * 4).await;
-            for process in &*world.processes.borrow() {
+            // every process settles, then one of them finishes the idle sessions of all
+            sleep(Duration::from_secs(10)).await;
+            for process in &world.processes.borrow()[1..] {
                 process.background.abort();
             }
+            sleep(IDLE * 2).await;
+            world.processes.borrow()[0].background.abort();
         };
         local.run_until(run).await;
         drop(local);
