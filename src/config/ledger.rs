@@ -20,6 +20,9 @@ pub struct LedgerConfig {
     /// How long a reply waits for the shared ledger; its turn is appended later then
     #[arg(long, env = "TOKENTAP_LEDGER_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub ledger_timeout: Duration,
+    /// Answer 503 instead of a reply whose turn the shared ledger did not confirm in time
+    #[arg(long, env = "TOKENTAP_LEDGER_STRICT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub ledger_strict: bool,
     /// File with the password of Valkey, which is read for each connection
     #[arg(long, env = "TOKENTAP_LEDGER_PASSWORD_FILE", value_name = "FILE")]
     pub ledger_password_file: Option<PathBuf>,

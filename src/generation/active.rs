@@ -109,10 +109,11 @@ impl ActiveGeneration {
         stepped
     }
 
-    /// Waits until the log acknowledges the turns so far, at most two seconds. Failures are counted, not returned.
-    pub async fn wait_until_durable(&mut self) {
+    /// Waits until the log or the shared ledger acknowledges the turns so far, for a limited time. Failures are counted. Returns whether the
+    /// reply may be handed out.
+    pub async fn wait_until_durable(&mut self) -> bool {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
-        self.context.log_wait.wait(acks).await;
+        self.context.log_wait.wait(acks).await
     }
 
     /// The same as a future, for a polled stream; `None` if no turn is pending.
@@ -132,8 +133,8 @@ impl ActiveGeneration {
     }
 }
 
-/// Resolves when the log has acknowledged turns; `--fsync` says what that means.
-pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Resolves when the log or the shared ledger has acknowledged turns, or the time limit is reached, with whether the reply may be handed out.
+pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 impl Drop for ActiveGeneration {
     fn drop(&mut self) {

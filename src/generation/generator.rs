@@ -20,7 +20,7 @@ use super::events::{Events, Generation};
 use super::forcing::FailuresSinceProbe;
 use super::guard::{self, GuardLimits, GuardRefusal};
 use super::in_flight::InFlight;
-use super::log_wait::{LogWait, MAX_WAIT};
+use super::log_wait::{self, LogWait, MAX_WAIT};
 use super::plan::{Plan, PlanContext, RequestShape};
 use super::reason::Reason;
 use super::recorder::{RecordContext, Recorder};
@@ -81,7 +81,7 @@ impl Generator {
         // a shared ledger has its own time limit, after which it gives up on a turn
         let longest = config.ledger.ledger.as_ref().map_or(MAX_WAIT, |_| config.ledger.ledger_timeout + MAX_WAIT);
         let context = GenerationContext {
-            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest)),
+            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(config.ledger.ledger_strict)),
             metrics,
             config,
             client,
@@ -414,8 +414,11 @@ impl Generator {
             active.capture_mut().cut(Fault::Unreadable);
             active.capture_mut().incomplete();
         }
-        active.wait_until_durable().await;
+        let is_confirmed = active.wait_until_durable().await;
         let observed = *active.capture().observed();
+        if !is_confirmed {
+            return Ok(Generation::failed(log_wait::unconfirmed(), Some(observed)));
+        }
         if strict {
             // a 200 without a finished sequence is not a reply to this request
             let unread = !is_readable || observed.finished == 0 && !active.capture().plan().items.is_empty();

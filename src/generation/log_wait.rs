@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::session::ledger::{Ack, AppendError};
 
@@ -21,6 +22,8 @@ pub struct LogWait {
     /// The end of the back-off after a timeout. The lock is held for one read or write.
     skipped_until: Mutex<Option<Instant>>,
     longest: Duration,
+    /// `--ledger-strict`: a reply whose turn is not confirmed is refused.
+    strict: bool,
     metrics: Arc<Metrics>,
 }
 
@@ -28,7 +31,13 @@ impl LogWait {
     /// Creates a wait of at most `longest` that counts its failures in `metrics`.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, longest: Duration) -> Self {
-        Self { skipped_until: Mutex::default(), longest, metrics }
+        Self { skipped_until: Mutex::default(), longest, strict: false, metrics }
+    }
+
+    /// Refuses replies whose turns are not confirmed, if `strict`.
+    #[must_use]
+    pub fn with_strict(self, strict: bool) -> Self {
+        Self { strict, ..self }
     }
 
     /// Whether replies do not wait now.
@@ -42,11 +51,12 @@ impl LogWait {
         *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE);
     }
 
-    /// Waits until the log acknowledges records. A log failure loses the record, never the reply.
-    pub async fn wait(&self, acks: Vec<Ack>) {
-        let is_skipped = self.is_skipped();
+    /// Waits until the log or the shared ledger acknowledges records. Returns whether the reply may be handed out: a failure loses the
+    /// record, and the reply only with `--ledger-strict`.
+    pub async fn wait(&self, acks: Vec<Ack>) -> bool {
+        let is_skipped = !self.strict && self.is_skipped();
         let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { self.longest };
-        let mut timed_out = false;
+        let (mut timed_out, mut confirmed) = (false, true);
         for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
             let reason = match tokio::time::timeout_at(deadline, ack).await {
                 Ok(Ok(())) => continue,
@@ -58,12 +68,22 @@ impl LogWait {
                     "slow"
                 }
             };
+            confirmed = false;
             self.metrics.log_failures.with_label_values(&[reason]).inc();
         }
         // a reply that did not wait does not extend the back-off, which would never end while there is traffic
         if timed_out && !is_skipped {
             self.back_off();
         }
+        confirmed || !self.strict
+    }
+}
+
+/// The error of a reply that `--ledger-strict` refuses.
+#[must_use]
+pub(crate) fn unconfirmed() -> Error {
+    Error::Unavailable {
+        message: "the shared ledger did not confirm the turn in time, and --ledger-strict is on".to_owned(),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
+use crate::generation::log_wait;
 use crate::generation::reason::Reason;
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
@@ -94,7 +95,11 @@ impl EventStream {
                 return Poll::Ready(Some(Err(error)));
             }
             if let Some((wait, _)) = &mut self.held {
-                ready!(wait.as_mut().poll(cx));
+                if !ready!(wait.as_mut().poll(cx)) {
+                    self.held = None;
+                    self.state = State::Ended;
+                    return Poll::Ready(Some(Ok(Arc::new(GenerationEvent::failed(log_wait::unconfirmed())))));
+                }
                 if let Some((_, Some(event))) = self.held.take() {
                     return Poll::Ready(Some(Ok(event)));
                 }

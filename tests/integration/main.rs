@@ -27,6 +27,7 @@ mod exact;
 mod exporting;
 mod failures;
 mod faults;
+mod fleet;
 mod forwarding;
 mod gate;
 mod giving_way;

@@ -35,11 +35,6 @@ FAULTS = {
         "uid.is_some_and(|uid| known.log.iter().rev().any(|logged| logged.uid == uid))",
         "uid.is_none()",
     ),
-    "own detached entries are not recognised": (
-        SHARING + "known.rs",
-        "let same = own.zip(&entries).take_while(|(own, entry)| own.uid == entry.uid).count();",
-        "let same = 0 * own.zip(&entries).count();",
-    ),
     "a merge drops what the list lacks": (
         SHARING + "merge.rs",
         "            missing.extend(own);\n",

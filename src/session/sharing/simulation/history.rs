@@ -140,6 +140,14 @@ impl World {
     }
 }
 
+impl World {
+    /// Replaces the process with this number, if it runs.
+    fn crash_number(&self, number: usize) {
+        let at = self.numbers.borrow().iter().position(|running| *running == number);
+        at.into_iter().for_each(|at| self.crash(at));
+    }
+}
+
 impl History {
     /// Runs a history until all faults have ended and every process had time to settle.
     pub(super) async fn run(mut settings: Settings) -> Self {
@@ -231,7 +239,7 @@ async fn client(world: Rc<World>, settings: Settings, mut random: Random) {
             3..=6 => read(&world, &store, &session).await,
             _ => {
                 let turns = known.entry(Arc::clone(&session)).or_default();
-                call(&world, (process, &store), &session, turns, &mut random).await;
+                call(&world, &settings, (process, &store), &session, turns, &mut random).await;
             }
         }
     }
@@ -239,6 +247,7 @@ async fn client(world: Rc<World>, settings: Settings, mut random: Random) {
 
 async fn call(
     world: &World,
+    settings: &Settings,
     (process, store): (usize, &Arc<Store>),
     session: &Arc<str>,
     known: &mut Vec<Vec<u32>>,
@@ -286,6 +295,11 @@ async fn call(
         // a process that crashed does not answer
         let outcome = tokio::time::timeout(Duration::from_secs(60), ack).await;
         let acknowledged = matches!(outcome, Ok(Ok(())));
+        if acknowledged && settings.loss == Loss::Unconfirmed && random.chance(50) {
+            // the process and the primary are lost right after the reply: the replica has the turn
+            world.crash_number(process);
+            world.server.fail_over();
+        }
         if acknowledged {
             known.push([&prompt[..], &response].concat());
         }

@@ -1,0 +1,79 @@
+//! A Valkey server that belongs to a test.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+/// The server. It is killed when it is dropped.
+pub(super) struct Server {
+    binary: String,
+    child: Child,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts a server; `None` if `TOKENTAP_VALKEY_SERVER` is not set.
+    pub(super) fn start() -> Option<Self> {
+        let Ok(binary) = std::env::var("TOKENTAP_VALKEY_SERVER") else {
+            eprintln!("skipped: TOKENTAP_VALKEY_SERVER is not set");
+            return None;
+        };
+        // the server cannot report the port that the system chose
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = tempfile::tempdir().unwrap();
+        let child = launch(&binary, port, &folder);
+        Some(Self { binary, child, port, folder })
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills it. Its data is lost.
+    pub(super) fn stop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again without data.
+    pub(super) fn restart(&mut self) {
+        self.child = launch(&self.binary, self.port, &self.folder);
+    }
+
+    /// The number of keys of this pattern.
+    pub(super) fn keys(&self, pattern: &str) -> usize {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(stream, "*2\r\n$4\r\nKEYS\r\n${}\r\n{pattern}\r\n*1\r\n$4\r\nQUIT\r\n", pattern.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let count = answer.lines().next().and_then(|line| line.strip_prefix('*')).expect("a list of keys");
+        count.parse().unwrap()
+    }
+}
+
+fn launch(binary: &str, port: u16, folder: &tempfile::TempDir) -> Child {
+    let mut child = Command::new(binary)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+        .arg(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{binary}: {error}"));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines
+        .find(|line| line.as_ref().is_ok_and(|line| line.contains("Ready to accept connections")))
+        .expect("it starts")
+        .unwrap();
+    // its later lines are not read, and a full pipe would stop it
+    std::thread::spawn(move || lines.for_each(drop));
+    child
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // it may have been killed before
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
