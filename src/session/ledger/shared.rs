@@ -182,8 +182,8 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// The number of a policy label. A new label gets the number after the highest.
     fn policy(&self, label: Box<str>) -> Fetching<u64>;
 
-    /// A number that rises when entries that this process wrote or read may have been lost: a connection was lost, or is now to another
-    /// process of the server.
+    /// A number that rises when entries that this process wrote or read may have been lost: at each loss of a connection, and again when
+    /// the connection is made again, so that entries can be checked and repaired then.
     fn disruptions(&self) -> watch::Receiver<u64>;
 }
 

@@ -14,6 +14,7 @@
 //! `p` is the partition in decimal. Its braces keep all keys of a partition on one node of a cluster.
 
 mod appender;
+mod cluster;
 mod connection;
 mod element;
 mod node;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub use options::{ClientCertificate, InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
 
@@ -41,8 +42,10 @@ use super::{
     Position, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
+use cluster::{Cluster, Map};
 use element::Encoder;
 use node::{Node, Place, State};
+use options::{Address, Deployment};
 use script::Call;
 
 /// The number of the data layout.
@@ -64,7 +67,7 @@ pub trait ValkeyObserver: Debug + Send + Sync {
     /// A group of appends is sent.
     fn group_sent(&self, appends: usize, bytes: usize);
 
-    /// A connection is usable or not.
+    /// The connection to a primary became usable or unusable. At first it is unusable.
     fn connected(&self, is_connected: bool);
 }
 
@@ -84,14 +87,35 @@ impl ValkeyObserver for NoValkeyObserver {
 #[derive(Debug, Clone)]
 pub struct Valkey {
     shared: Arc<Shared>,
-    node: Arc<Node>,
+    primaries: Primaries,
 }
+
+/// The servers that keys are on.
+#[derive(Debug, Clone)]
+enum Primaries {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+/// What determines the node of a cluster.
+#[derive(Debug, Clone, Copy)]
+enum Home {
+    Partition(u16),
+    Key(&'static str),
+}
+
+const META: &str = "tt:meta";
+const POLICY: &str = "tt:policy";
 
 /// What all tasks of a ledger share.
 struct Shared {
     options: ValkeyOptions,
     observer: Arc<dyn ValkeyObserver>,
     disruptions: watch::Sender<u64>,
+    /// Notified when the map of the cluster may have changed.
+    cluster_changed: Notify,
+    /// A node that knows more of the map than the others.
+    cluster_informed: Mutex<Option<Address>>,
     // locked while an append is encoded
     encoder: Mutex<Encoder>,
 }
@@ -112,6 +136,12 @@ impl Shared {
     fn disrupted(&self) {
         self.disruptions.send_modify(|count| *count += 1);
     }
+
+    /// A node answered that another one has a slot.
+    fn moved(&self, to: Option<Address>) {
+        *self.cluster_informed.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        self.cluster_changed.notify_one();
+    }
 }
 
 impl Valkey {
@@ -121,9 +151,14 @@ impl Valkey {
     /// If memory for compression cannot be allocated.
     pub fn try_new(options: ValkeyOptions, observer: Arc<dyn ValkeyObserver>) -> std::io::Result<Self> {
         let encoder = Mutex::new(Encoder::try_new()?);
-        let shared = Arc::new(Shared { options, observer, disruptions: watch::Sender::new(0), encoder });
-        let node = Arc::new(Node::new(Place::Url, Arc::clone(&shared)));
-        Ok(Self { shared, node })
+        let (disruptions, cluster_changed) = (watch::Sender::new(0), Notify::new());
+        let cluster_informed = Mutex::default();
+        let shared = Arc::new(Shared { options, observer, disruptions, cluster_changed, cluster_informed, encoder });
+        let primaries = match shared.options.url.deployment {
+            Deployment::Cluster => Primaries::Cluster(Arc::new(Cluster::new(Arc::clone(&shared)))),
+            _ => Primaries::One(Arc::new(Node::new(Place::Url, Arc::clone(&shared)))),
+        };
+        Ok(Self { shared, primaries })
     }
 
     /// Why operations fail now, if they do. It does not ask the server.
@@ -131,16 +166,38 @@ impl Valkey {
     /// # Errors
     /// The reason.
     pub fn status(&self) -> Result<(), LedgerError> {
-        match self.node.state() {
+        let status = |node: &Node| match node.state() {
             State::Up(_) => Ok(()),
             State::Down(error) => Err(error),
             State::Connecting => Err(LedgerError::Unavailable("the first connection is being made".into())),
+        };
+        match &self.primaries {
+            Primaries::One(node) => status(node),
+            Primaries::Cluster(cluster) => match &*cluster.map().borrow() {
+                Map::Known(slots) => slots.nodes().try_for_each(|node| status(node)),
+                Map::Failed(error) => Err(error.clone()),
+                Map::Unknown => Err(LedgerError::Unavailable("the first connection is being made".into())),
+            },
         }
     }
 
-    /// The primary of a partition. `None`: that of the keys without a partition.
-    async fn node(&self, _partition: Option<u16>) -> Result<Arc<Node>, LedgerError> {
-        Ok(Arc::clone(&self.node))
+    /// The primary that has the keys.
+    async fn node(&self, home: Home) -> Result<Arc<Node>, LedgerError> {
+        match (&self.primaries, home) {
+            (Primaries::One(node), _) => Ok(Arc::clone(node)),
+            (Primaries::Cluster(cluster), Home::Key(key)) => cluster.node(cluster::slot(key.as_bytes())).await,
+            (Primaries::Cluster(cluster), Home::Partition(partition)) => {
+                cluster.node(cluster::slot(partition.to_string().as_bytes())).await
+            }
+        }
+    }
+
+    /// A receiver that changes when the map of the cluster was asked for again.
+    fn map(&self) -> Option<watch::Receiver<Map>> {
+        match &self.primaries {
+            Primaries::One(_) => None,
+            Primaries::Cluster(cluster) => Some(cluster.map()),
+        }
     }
 
     /// Runs an operation within the time limit.
@@ -154,14 +211,20 @@ impl Valkey {
         })
     }
 
-    async fn run(&self, partition: Option<u16>, call: &Call) -> Result<Value, LedgerError> {
-        self.node(partition).await?.run(call).await
+    async fn run(&self, home: Home, call: &Call) -> Result<Value, LedgerError> {
+        loop {
+            let map = self.map();
+            match self.node(home).await?.run(call).await {
+                Err(error) if is_moved(map, &error).await => {}
+                result => return result,
+            }
+        }
     }
 }
 
 impl Ledger for Valkey {
     fn fleet(&self) -> Fetching<Arc<str>> {
-        self.operation(async move |this| meta(&this.run(None, &meta_call()).await?))
+        self.operation(async move |this| meta(&this.run(Home::Key(META), &meta_call()).await?))
     }
 
     fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
@@ -169,7 +232,7 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let partition = partition_of(&session);
             let call = at(Call::new(&script::FETCH).key(list_key(&session)), after).number(PAGE).number(PAGE_BYTES);
-            match this.run(Some(partition), &call).await? {
+            match this.run(Home::Partition(partition), &call).await? {
                 Value::Nil => Ok(None),
                 answer => tail(answer)
                     .map(Some)
@@ -183,11 +246,17 @@ impl Ledger for Valkey {
         let observer = Arc::clone(&self.shared.observer);
         let result = self.operation(async move |this| {
             let partition = partition_of(&append.session);
-            let node = this.node(Some(partition)).await?;
-            // fails at once without a connection
+            let mut node = this.node(Home::Partition(partition)).await?;
+            // fails at once without a connection, and encodes nothing
             node.connected().await?;
             let call = this.append_call(partition, &append)?;
-            node.appender.append(call).await
+            loop {
+                let map = this.map();
+                match node.appender.append(call.clone()).await {
+                    Err(error) if is_moved(map, &error).await => node = this.node(Home::Partition(partition)).await?,
+                    result => return result,
+                }
+            }
         });
         Box::pin(async move {
             let result = result.await;
@@ -199,7 +268,7 @@ impl Ledger for Valkey {
     fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool> {
         let partition = partition_of(session);
         self.operation(async move |this| {
-            let node = this.node(Some(partition)).await?;
+            let node = this.node(Home::Partition(partition)).await?;
             node.connected().await?;
             node.appender.confirm(key(partition, "w")).await
         })
@@ -212,7 +281,7 @@ impl Ledger for Valkey {
             let call = Call::new(&script::DELETE).key(list_key(&session)).key(key(partition, "u"));
             let call = call.key(tombstone_key(partition, birth));
             let call = call.arg(birth.to_bytes()).arg(session.as_bytes()).number(this.shared.ttl_ms());
-            Ok(this.run(Some(partition), &call).await? == Value::Int(1))
+            Ok(this.run(Home::Partition(partition), &call).await? == Value::Int(1))
         })
     }
 
@@ -220,16 +289,16 @@ impl Ledger for Valkey {
         let partition = partition_of(session);
         self.operation(async move |this| {
             let call = Call::new(&script::IS_DELETED).key(tombstone_key(partition, birth));
-            Ok(this.run(Some(partition), &call).await? == Value::Int(1))
+            Ok(this.run(Home::Partition(partition), &call).await? == Value::Int(1))
         })
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
         self.operation(async move |this| {
-            let node = this.node(Some(partition)).await?;
-            let connected = node.connected().await?;
-            let stream = key(partition, "f");
-            connected.stream_page(&stream, after, limit).await
+            let call =
+                Call::new(&script::FINISHED).key(key(partition, "f")).arg(format!("({after}")).number(count(limit));
+            finished_page(&this.run(Home::Partition(partition), &call).await?, after)
+                .ok_or_else(|| LedgerError::Unreadable(format!("the stream of partition {partition}").into()))
         })
     }
 
@@ -243,7 +312,7 @@ impl Ledger for Valkey {
                     for (_, session) in sessions {
                         call = call.key(list_key(session)).arg(session.as_bytes());
                     }
-                    this.run(Some(partition), &call).await?;
+                    this.run(Home::Partition(partition), &call).await?;
                 }
             }
             Ok(())
@@ -256,7 +325,7 @@ impl Ledger for Valkey {
             let call = Call::new(&script::IDLE).key(key(partition, "o")).key(key(partition, "u"));
             let pause = millis((idle / 10).min(LONGEST_SWEEP)).max(1);
             let call = call.number(millis(idle)).number(pause).number(count(limit));
-            idle_sessions(this.run(Some(partition), &call).await?)
+            idle_sessions(this.run(Home::Partition(partition), &call).await?)
                 .ok_or_else(|| LedgerError::Unreadable(format!("the index of use of partition {partition}").into()))
         })
     }
@@ -265,14 +334,16 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let partition = partition_of(&idle.session);
             let call = Call::new(&script::END_USE).key(key(partition, "u"));
-            this.run(Some(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms)).await.map(drop)
+            this.run(Home::Partition(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms))
+                .await
+                .map(drop)
         })
     }
 
     fn policy(&self, label: Box<str>) -> Fetching<u64> {
         self.operation(async move |this| {
-            let call = Call::new(&script::POLICY).key(*b"tt:policy").arg(label.as_bytes());
-            match this.run(None, &call).await? {
+            let call = Call::new(&script::POLICY).key(POLICY).arg(label.as_bytes());
+            match this.run(Home::Key(POLICY), &call).await? {
                 Value::Int(number) => u64::try_from(number).map_err(|_| number),
                 _ => Err(0),
             }
@@ -304,6 +375,16 @@ impl Valkey {
             call = call.arg(encoder.encode(entry));
         }
         Ok(call)
+    }
+}
+
+/// Whether another node of the cluster has the keys, so that the operation was not executed. Waits for the new map.
+async fn is_moved(map: Option<watch::Receiver<Map>>, error: &LedgerError) -> bool {
+    match (map, error) {
+        (Some(mut map), LedgerError::Unavailable(reason)) if connection::is_moved(reason) => {
+            map.changed().await.is_ok()
+        }
+        _ => false,
     }
 }
 
@@ -349,9 +430,9 @@ fn outcome(result: &Result<Appended, LedgerError>) -> &'static str {
 
 /// Reads the description of the ledger, or writes that of a new one.
 fn meta_call() -> Call {
-    // SipHash under keys from the system's entropy, other ones each time: a ledger that has lost its data gets another id
-    let new = RandomState::new().hash_one("fleet");
-    let call = Call::new(&script::META).key(*b"tt:meta").arg(format!("{new:016x}"));
+    // SipHash under keys from the system's entropy; different at each call, because a ledger that lost its data is another fleet
+    let fleet = RandomState::new().hash_one("fleet");
+    let call = Call::new(&script::META).key(META).arg(format!("{fleet:016x}"));
     call.number(SCHEMA).number(PARTITIONS.into())
 }
 
@@ -433,17 +514,12 @@ fn finished_entry(element: &Value) -> Option<FinishedEntry> {
     })
 }
 
-impl connection::Connected {
-    /// A part of a stream.
-    async fn stream_page(&self, stream: &[u8], after: StreamId, limit: usize) -> Result<FinishedPage, LedgerError> {
-        let call = Call::new(&script::FINISHED).key(stream).arg(format!("({after}")).number(count(limit));
-        let unreadable = || LedgerError::Unreadable("a stream of finished paths".into());
-        let Value::Array(parts) = self.run(&call).await? else { return Err(unreadable()) };
-        let [trimmed, first, Value::Array(elements)] = &parts[..] else { return Err(unreadable()) };
-        let first: Option<StreamId> = text(first).and_then(|id| id.parse().ok());
-        let entries = elements.iter().map(finished_entry).collect::<Option<_>>().ok_or_else(unreadable)?;
-        // an element of the reader's position is kept with the first one after it, so a later first element hides others
-        let trimmed = number(trimmed).is_some_and(|trimmed| trimmed > 0) && first.is_none_or(|first| first > after);
-        Ok(FinishedPage { entries, trimmed })
-    }
+fn finished_page(answer: &Value, after: StreamId) -> Option<FinishedPage> {
+    let Value::Array(parts) = answer else { return None };
+    let [trimmed, first, Value::Array(elements)] = &parts[..] else { return None };
+    let first: Option<StreamId> = text(first)?.parse().ok();
+    let entries = elements.iter().map(finished_entry).collect::<Option<_>>()?;
+    // the newest element is never trimmed, so a reader that has read all never sees a later first element
+    let trimmed = number(trimmed).is_some_and(|trimmed| trimmed > 0) && first.is_none_or(|first| first > after);
+    Some(FinishedPage { entries, trimmed })
 }

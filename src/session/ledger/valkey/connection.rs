@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::options::{Address, ValkeyOptions};
-use super::script::Call;
+use super::script::{self, Call};
 use super::server::Server;
 use crate::session::ledger::LedgerError;
 
@@ -44,6 +44,8 @@ pub(super) struct Connected {
 pub(super) enum Trouble {
     /// A command had no answer within the time limit.
     Slow,
+    /// Another node of the cluster has a slot. With its address, if the server told it.
+    Moved(Option<Address>),
     /// The connection is lost, or the server is not the primary.
     Lost(Arc<str>),
 }
@@ -67,9 +69,11 @@ impl Connected {
             let closed = move || drop(trouble.send(Trouble::Lost("the server closed the connection".into())));
             Connection::open((address, options, Credentials::OfServer), &mut drivers, closed).await
         };
-        let (mut commands, appends) = (open().await?, open().await?);
-        let server = Server::inspect(&mut commands).await?;
+        let (mut commands, mut appends) = (open().await?, open().await?);
+        let server = Server::inspect(&mut commands).await.map_err(|error| at(address, &error))?;
         server.check(in_cluster)?;
+        // without it, the first append of each connection would wait twice. A user who may not load scripts may still run them
+        let _ = appends.send(&script::APPEND.load()).await;
         let connected = Self {
             commands,
             appends,
@@ -115,6 +119,9 @@ impl Connected {
         let error = self.error(failure);
         match (&error, failure) {
             (LedgerError::Timeout(_), _) => self.report(Trouble::Slow),
+            (LedgerError::Unavailable(reason), _) if is_moved(reason) => {
+                self.report(Trouble::Moved(Address::of_moved(reason, &self.address.host)))
+            }
             (LedgerError::Unavailable(reason), Failure::Error(cause)) if !is_passing(cause) => {
                 self.report(Trouble::Lost(Arc::clone(reason)));
             }
@@ -242,9 +249,15 @@ pub(super) fn is_missing_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
+/// Whether the reason of an error is that another node of the cluster has the keys. The command was not executed.
+pub(super) fn is_moved(reason: &str) -> bool {
+    reason.starts_with("MOVED ")
+}
+
 /// Whether the same connection can soon be used again.
 fn is_passing(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::TryAgain)) || error.code() == Some("BUSY")
+    use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+    matches!(error.kind(), ErrorKind::Server(TryAgain | Ask | Moved | ClusterDown)) || error.code() == Some("BUSY")
 }
 
 /// What an error means for a ledger.

@@ -29,13 +29,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) enum Place {
     /// Where the URL says.
     Url,
-    /// A node of a cluster.
-    Node(Address),
+    /// A node of a cluster. It is new if the map had others before, so that some of its slots were those of another node.
+    Node { address: Address, is_new: bool },
 }
 
 /// Connections to a primary that are replaced when they are lost.
 pub(super) struct Node {
-    pub place: Place,
+    place: Place,
     state: watch::Receiver<State>,
     pub appender: Appender,
     // ends the tasks when the node is dropped
@@ -131,6 +131,7 @@ impl Keeper {
                     self.set(State::Down(error));
                 }
             }
+            self.shared.cluster_changed.notify_one();
             sleep(pause.next()).await;
         }
     }
@@ -139,7 +140,7 @@ impl Keeper {
         let options = &self.shared.options;
         let in_cluster = matches!(options.url.deployment, Deployment::Cluster);
         let address = match (&self.place, &options.url.deployment) {
-            (Place::Node(address), _) => address.clone(),
+            (Place::Node { address, .. }, _) => address.clone(),
             (Place::Url, Deployment::Sentinel { primary }) => sentinel::primary(primary, options).await?,
             (Place::Url, _) => options.url.addresses[0].clone(),
         };
@@ -152,18 +153,22 @@ impl Keeper {
 
     /// Returns when the connections are lost, with the reason.
     async fn keep(&mut self, connected: &Arc<Connected>, trouble: &mut mpsc::UnboundedReceiver<Trouble>) -> Arc<str> {
-        let run_id = connected.server.run_id();
-        if self.run_id.as_deref().is_some_and(|before| before != run_id) {
-            self.shared.disrupted();
-        }
-        self.run_id = Some(run_id.into());
         let up = State::Up(Arc::clone(connected));
         self.set(up.clone());
+        let run_id = connected.server.run_id();
+        let before = self.run_id.replace(run_id.into());
+        if before.as_deref().is_some_and(|before| before != run_id) {
+            tracing::warn!(address = %connected.address, "the ledger is another process, which may lack entries");
+        }
+        if before.is_some() || matches!(self.place, Place::Node { is_new: true, .. }) {
+            self.shared.disrupted();
+        }
         tracing::info!(address = %connected.address, version = connected.server.version().0, "connected to the ledger");
         loop {
             match timeout(HEARTBEAT, trouble.recv()).await {
                 Ok(None) => return "the connection is closed".into(),
                 Ok(Some(Trouble::Lost(reason))) => return reason,
+                Ok(Some(Trouble::Moved(to))) => self.shared.moved(to),
                 Ok(Some(Trouble::Slow)) => {
                     // operations fail at once until it is known whether the server answers
                     self.set(State::Down(LedgerError::Unavailable("the server does not answer".into())));
@@ -171,8 +176,10 @@ impl Keeper {
                         return error.to_string().into();
                     }
                     while let Ok(more) = trouble.try_recv() {
-                        if let Trouble::Lost(reason) = more {
-                            return reason;
+                        match more {
+                            Trouble::Lost(reason) => return reason,
+                            Trouble::Moved(to) => self.shared.moved(to),
+                            Trouble::Slow => {}
                         }
                     }
                     self.set(up.clone());
@@ -201,8 +208,12 @@ impl Keeper {
     }
 
     fn set(&self, state: State) {
-        self.shared.observer.connected(matches!(state, State::Up(_)));
-        self.state.send_replace(state);
+        let is_up = |state: &State| matches!(state, State::Up(_));
+        let now = is_up(&state);
+        let before = is_up(&self.state.send_replace(state));
+        if before != now {
+            self.shared.observer.connected(now);
+        }
     }
 }
 

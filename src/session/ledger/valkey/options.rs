@@ -180,6 +180,13 @@ impl fmt::Debug for ValkeyUrl {
 }
 
 impl Address {
+    /// The address in `MOVED SLOT HOST:PORT`. Without a host, it is that of the node that answered.
+    pub(super) fn of_moved(reason: &str, answering: &Arc<str>) -> Option<Self> {
+        let (host, port) = reason.split(' ').nth(2)?.rsplit_once(':')?;
+        let host = if host.is_empty() { Arc::clone(answering) } else { host.into() };
+        Some(Self { host, port: port.parse().ok()? })
+    }
+
     fn parse(text: &str, default_port: u16) -> Result<Self, String> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, port)) => (host, port.strip_prefix(':').or(port.is_empty().then_some(""))),
@@ -262,6 +269,16 @@ mod tests {
         assert_eq!((url.user.as_deref(), url.password.as_deref()), (None, Some("secret")));
         let url = parse("redis://me@h");
         assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("me"), None));
+    }
+
+    #[test]
+    fn the_address_of_a_moved_slot_is_parsed() {
+        let at = |text| Address::of_moved(text, &"asked".into()).map(|address| address.to_string());
+        assert_eq!(at("MOVED 1 h:2").as_deref(), Some("h:2"));
+        assert_eq!(at("MOVED 1 ::1:2").as_deref(), Some("[::1]:2"));
+        assert_eq!(at("MOVED 1 :2").as_deref(), Some("asked:2"));
+        assert_eq!(at("MOVED 1"), None);
+        assert_eq!(at("MOVED 1 h:port"), None);
     }
 
     #[test]

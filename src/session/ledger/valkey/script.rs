@@ -196,6 +196,15 @@ redis.call('SET', KEYS[1], '1', 'PX', 1000)
 return 1"
 }
 
+impl LuaScript {
+    /// The command after which the server knows the script.
+    pub(super) fn load(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(self.text);
+        command
+    }
+}
+
 impl Call {
     pub(super) fn new(script: &'static LuaScript) -> Self {
         Self { script, keys: Vec::new(), arguments: Vec::new() }

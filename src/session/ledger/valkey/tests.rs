@@ -1,6 +1,35 @@
 //! Tests with real servers.
 //!
-//! `TOKENTAP_VALKEY_SERVER` is the path of a server: `valkey-server`, or `redis-server` 7 or later. Without it they are skipped.
+//! `TOKENTAP_VALKEY_SERVER` is the path of a server: `valkey-server`, or `redis-server` 7 or later. `TOKENTAP_VALKEY_TLS_SERVER` is one
+//! that was built with TLS. Without them the tests are skipped.
 
+mod cluster;
+mod faults;
 mod model;
 mod process;
+mod secured;
+mod sentinel;
+
+use super::{Append, Entry, Position};
+use crate::session::Uid;
+
+fn entries(count: usize, bytes: usize) -> Vec<Entry> {
+    let mut state = 1_u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..count)
+        .map(|_| Entry { uid: Uid::unique(), body: (0..bytes).map(|_| noise()).collect::<Vec<_>>().into() })
+        .collect()
+}
+
+/// The first append to a session.
+fn append(session: &str) -> Append {
+    Append { session: session.into(), after: None, entries: entries(1, 10), finished: Vec::new(), in_use: true }
+}
+
+/// The append after another one.
+fn next(before: &Append) -> Append {
+    Append { after: Position::after(before.after, &before.entries), entries: entries(1, 10), ..before.clone() }
+}

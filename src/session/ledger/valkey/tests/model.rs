@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::process::{Process, Raw, ledger, options};
+use super::process::{Binary, Raw, ledger, options};
 use crate::session::Uid;
 use crate::session::ledger::memory::MemoryLedger;
 use crate::session::ledger::{
@@ -215,7 +215,8 @@ impl Pair {
 
 #[tokio::test]
 async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
-    let Some(server) = Process::start(&[]) else { return };
+    let Some(binary) = Binary::any() else { return };
+    let server = binary.start(&[]);
     let mut seen = std::collections::BTreeMap::<&str, u32>::new();
     for seed in 0..30 {
         let mut raw = server.raw().await;
@@ -223,7 +224,7 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         let mut pair = Pair {
             random: Random(seed),
             memory: MemoryLedger::new(),
-            valkey: Box::new(ledger(options(&server.url()))),
+            valkey: Box::new(ledger(options(&server.url())).0),
             raw,
             // the last two are in one partition
             sessions: ["a", "b {x}\r\n", "s2", "s102"].map(Arc::from).into(),

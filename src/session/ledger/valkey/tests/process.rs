@@ -2,66 +2,111 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::Value;
+use redis::{RedisError, Value};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::super::connection::{Connection, Credentials};
 use super::super::options::{Address, TlsFiles, ValkeyOptions};
-use super::super::{NoValkeyObserver, Valkey};
+use super::super::{Valkey, ValkeyObserver};
 
 /// A server. It is killed when it is dropped.
 pub(super) struct Process {
     child: Child,
     pub port: u16,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
-/// Options without persistence.
-const PLAIN: &[&str] = &["--save", "", "--appendonly", "no"];
+/// The path of a server.
+#[derive(Debug, Clone)]
+pub(super) struct Binary(String);
 
-impl Process {
-    /// Starts a server with more options. `None` if no server is given.
-    pub(super) fn start(options: &[&str]) -> Option<Self> {
-        Self::start_on(free_port(), options)
+impl Binary {
+    /// The server of the tests.
+    pub(super) fn any() -> Option<Self> {
+        Self::of("TOKENTAP_VALKEY_SERVER")
+    }
+
+    /// A server with TLS.
+    pub(super) fn with_tls() -> Option<Self> {
+        Self::of("TOKENTAP_VALKEY_TLS_SERVER")
+    }
+
+    fn of(variable: &str) -> Option<Self> {
+        let path = std::env::var(variable).ok();
+        if path.is_none() {
+            eprintln!("skipped: {variable} is not set");
+        }
+        path.map(Self)
+    }
+
+    /// Starts a server with some options.
+    pub(super) fn start(&self, options: &[&str]) -> Process {
+        self.start_on(free_port(), options)
     }
 
     /// Starts a server on a port.
-    pub(super) fn start_on(port: u16, options: &[&str]) -> Option<Self> {
-        let Ok(binary) = std::env::var("TOKENTAP_VALKEY_SERVER") else {
-            eprintln!("skipped: TOKENTAP_VALKEY_SERVER is not set");
-            return None;
-        };
+    pub(super) fn start_on(&self, port: u16, options: &[&str]) -> Process {
+        let own = ["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"];
+        self.launch(port, &[&own[..], options].concat(), "Ready to accept connections")
+    }
+
+    /// Starts a Sentinel.
+    pub(super) fn sentinel(&self, config: &str) -> Process {
+        let port = free_port();
         let folder = tempfile::tempdir().unwrap();
-        let mut child = Command::new(&binary)
+        let file = folder.path().join("sentinel.conf");
+        std::fs::write(&file, config).unwrap();
+        let mut process = self.launch(port, &[file.to_str().unwrap(), "--sentinel"], "+monitor");
+        // it rewrites its file
+        process.folder = folder;
+        process
+    }
+
+    fn launch(&self, port: u16, options: &[&str], ready: &str) -> Process {
+        let folder = tempfile::tempdir().unwrap();
+        // a file of settings comes first
+        let (file, options) = options.split_at(options.first().is_some_and(|first| Path::new(first).is_file()).into());
+        let mut child = Command::new(&self.0)
+            .args(file)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
             .arg(folder.path())
-            .args(PLAIN)
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("TOKENTAP_VALKEY_SERVER={binary}: {error}"));
+            .unwrap_or_else(|error| panic!("{}: {error}", self.0));
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut seen = Vec::new();
         loop {
             match lines.next() {
-                Some(Ok(line)) if line.contains("Ready to accept connections") => break,
+                Some(Ok(line)) if line.contains(ready) => break,
                 Some(Ok(line)) => seen.push(line),
-                _ => panic!("{binary} did not start:\n{}", seen.join("\n")),
+                _ => panic!("{} did not start:\n{}", self.0, seen.join("\n")),
             }
         }
         // a full pipe would stop the server
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        Some(Self { child, port, _folder: folder })
+        Process { child, port, folder }
     }
+}
 
+impl Process {
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Stops it without ending it, or continues it.
+    pub(super) fn set_stopped(&self, stopped: bool) {
+        let signal = if stopped { "-STOP" } else { "-CONT" };
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
     pub(super) fn url(&self) -> String {
@@ -72,11 +117,26 @@ impl Process {
     pub(super) async fn raw(&self) -> Raw {
         Raw::open(self.port, &options(&self.url())).await
     }
+
+    /// Starts a replica, and waits until it has all data.
+    pub(super) async fn replica(&self, binary: &Binary) -> Process {
+        let replica = binary.start(&["--replicaof", &format!("127.0.0.1 {}", self.port)]);
+        let mut raw = self.raw().await;
+        let before = replicas(&raw.info("connected_slaves").await);
+        raw.send("SET tt:test 1").await;
+        let Value::Int(count) = raw.send(&format!("WAIT {} 20000", before.max(1))).await else { panic!("WAIT counts") };
+        assert!(count > 0, "the replica follows");
+        replica
+    }
+}
+
+fn replicas(count: &str) -> u32 {
+    count.parse().unwrap()
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // it may have ended already
+        // it may have ended already; one that is stopped can be killed too
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -99,10 +159,16 @@ impl Raw {
 
     /// Sends a command whose arguments have no spaces.
     pub(super) async fn send(&mut self, command: &str) -> Value {
+        self.try_send(command).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    pub(super) async fn try_send(&mut self, command: &str) -> Result<Value, RedisError> {
         let mut parts = command.split(' ');
         let mut cmd = redis::cmd(parts.next().unwrap());
-        parts.for_each(|part| drop(cmd.arg(part)));
-        self.connection.send(&cmd).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+        for part in parts {
+            cmd.arg(part);
+        }
+        self.connection.send(&cmd).await
     }
 
     /// A fact of `INFO`.
@@ -125,8 +191,42 @@ pub(super) fn options(url: &str) -> ValkeyOptions {
     }
 }
 
-pub(super) fn ledger(options: ValkeyOptions) -> Valkey {
-    Valkey::try_new(options, Arc::new(NoValkeyObserver)).unwrap()
+/// A ledger, and what it reports.
+pub(super) fn ledger(options: ValkeyOptions) -> (Valkey, Arc<Observer>) {
+    let observer = Arc::new(Observer { up: watch::Sender::new(0), groups: AtomicUsize::new(0) });
+    (Valkey::try_new(options, Arc::clone(&observer) as Arc<dyn ValkeyObserver>).unwrap(), observer)
+}
+
+#[derive(Debug)]
+pub(super) struct Observer {
+    /// The number of usable connections.
+    up: watch::Sender<i32>,
+    groups: AtomicUsize,
+}
+
+impl Observer {
+    /// Resolves when `count` primaries are connected.
+    pub(super) async fn until_up(&self, count: i32) {
+        let mut up = self.up.subscribe();
+        let waited = tokio::time::timeout(Duration::from_secs(60), up.wait_for(|up| *up == count)).await;
+        assert!(waited.is_ok(), "{} primaries are connected", *self.up.borrow());
+    }
+
+    pub(super) fn groups(&self) -> usize {
+        self.groups.load(Ordering::Relaxed)
+    }
+}
+
+impl ValkeyObserver for Observer {
+    fn append_ended(&self, _outcome: &'static str, _elapsed: Duration) {}
+
+    fn group_sent(&self, _appends: usize, _bytes: usize) {
+        self.groups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn connected(&self, is_connected: bool) {
+        self.up.send_modify(|up| *up += if is_connected { 1 } else { -1 });
+    }
 }
 
 pub(super) fn free_port() -> u16 {
