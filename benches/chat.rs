@@ -94,7 +94,7 @@ impl Conversation {
             chat: Some(Box::new(prepared.chat)),
             ..TurnMetadata::default()
         };
-        let draft = Draft { prompt: Some(prepared.ids), response, logprobs: Vec::new(), entropy: Vec::new(), about };
+        let draft = Draft { prompt: Some(prepared.ids), response, about, ..Draft::default() };
         drop(Call::new(Arc::clone(&self.store), "bench".into()).commit(draft));
         self.messages.push(json!({"role": "user", "content": asked}));
         self.messages.push(json!({"role": "assistant", "content": answered}));

@@ -85,6 +85,7 @@ fn record_session(store: &Arc<Store>, session: usize) {
             logprobs: floats(-0.1),
             entropy: floats(0.05),
             about,
+            ..Draft::default()
         };
         drop(call.commit(draft));
         context.extend(response);

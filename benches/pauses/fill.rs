@@ -94,7 +94,7 @@ pub fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: Vec<u32>) ->
 pub fn draft(prompt: Arc<[u32]>, response: Vec<u32>) -> Draft {
     let about = metadata(response.len());
     let (logprobs, entropy) = floats(&response);
-    Draft { prompt: Some(prompt), response, logprobs, entropy, about }
+    Draft { prompt: Some(prompt), response, logprobs, entropy, about, ..Draft::default() }
 }
 
 fn floats(response: &[u32]) -> (Vec<f32>, Vec<f32>) {
