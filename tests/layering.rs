@@ -103,6 +103,8 @@ const UNSAFE: &[&str] = &[
 /// The files and folders that may read the wall clock. They only record its time and never compare it, because setting the clock must not
 /// end a wait, evict a session or reorder turns.
 const WALL_CLOCK: &[&str] = &[
+    // the start of a shared session
+    "src/session/sharing/turns.rs",
     "src/generation/recorder.rs",
     // the `created` member of a chat completion
     "src/api/openai.rs",
@@ -134,6 +136,11 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
         "generation",
         &["events", "retries"],
         "a shared reply is a source of events, and reads events from another source",
+    ),
+    (
+        "session",
+        &["sharing", "store"],
+        "a store passes changes of shared sessions to `Sharing`, which applies confirmed changes to the store",
     ),
     ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
 ];

@@ -49,7 +49,7 @@ impl MemoryLedger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now_ms(&self) -> u64 {
+    fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + 1
     }
 }
@@ -86,7 +86,7 @@ impl Ledger for MemoryLedger {
     }
 
     fn append(&self, append: Append) -> Fetching<Appended> {
-        let now = self.now_ms();
+        let now = self.elapsed_ms();
         let mut state = self.state();
         let Append { session, after, entries, finished, in_use } = append;
         let list = state.lists.get(&session);
@@ -148,7 +148,7 @@ impl Ledger for MemoryLedger {
     }
 
     fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()> {
-        let now = self.now_ms();
+        let now = self.elapsed_ms();
         let mut state = self.state();
         for session in sessions {
             if state.lists.contains_key(&session) {
@@ -159,7 +159,7 @@ impl Ledger for MemoryLedger {
     }
 
     fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
-        let now = self.now_ms();
+        let now = self.elapsed_ms();
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut state = self.state();
         if state.asked.get(&partition).is_some_and(|until| *until > now) {
