@@ -11,7 +11,7 @@ use super::{Secret, duration};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shared sessions")]
 pub struct LedgerConfig {
-    /// Valkey or Redis 7 through which tokentaps share sessions: redis[s]://, redis[s]-sentinel:// or redis[s]-cluster://[USER:PASSWORD@]HOST:PORT, or @FILE
+    /// Valkey or Redis 7 through which tokentaps share sessions, as redis://USER:PASSWORD@HOST:PORT, or @FILE; also redis-sentinel:// and redis-cluster://, and rediss for TLS
     #[arg(long, env = "TOKENTAP_LEDGER", value_name = "URL", hide_env_values = true, value_parser = Secret::parse)]
     pub ledger: Option<Secret>,
     /// Replicas of Valkey that must confirm a turn before its reply ends; with 0 a failover loses turns

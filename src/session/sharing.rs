@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Uid;
@@ -68,8 +69,10 @@ pub(crate) struct Sharing {
     unsettled: Mutex<BTreeSet<Arc<str>>>,
     /// Whether the ledger failed lately. Replies do not wait for it then.
     is_down: AtomicBool,
-    /// Incremented when the ledger may have lost entries.
-    suspicion: AtomicU64,
+    /// Incremented when the ledger has lost all data.
+    losses: AtomicU64,
+    /// Changes when the ledger may have lost entries.
+    disruptions: watch::Receiver<u64>,
     /// The fleet of the ledger, once it is known.
     fleet: Mutex<Option<Arc<str>>>,
     pub(super) counts: SharingCounts,
@@ -90,15 +93,21 @@ struct Outdated;
 impl Sharing {
     pub(crate) fn new(ledger: Arc<dyn Ledger>, limits: SharingLimits) -> Self {
         Self {
+            disruptions: ledger.disruptions(),
             ledger,
             limits,
             lines: Mutex::default(),
             unsettled: Mutex::default(),
             is_down: AtomicBool::new(false),
-            suspicion: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             fleet: Mutex::default(),
             counts: SharingCounts::default(),
         }
+    }
+
+    /// Another number means that the ledger may have lost entries.
+    fn suspicion(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed) + *self.disruptions.borrow()
     }
 
     fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Line>>> {
@@ -170,6 +179,10 @@ impl Sharing {
         entries: &[Entry],
         (finished, in_use): (Vec<Uid>, bool),
     ) -> Result<Result<bool, Outdated>, LedgerError> {
+        if self.fleet.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            // otherwise a loss of all data before the first round would not be noticed
+            self.check_fleet().await?;
+        }
         let session = Arc::clone(&line.name);
         let append = Append { session, after, entries: entries.to_vec(), finished, in_use };
         match self.ledger.append(append).await? {

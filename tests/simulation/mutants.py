@@ -76,9 +76,9 @@ FAULTS = {
         "            self.settle(store, &line, &mut known).await\n",
     ),
     "a disruption is ignored": (
-        SHARING + "background.rs",
-        "        self.suspicion.fetch_add(1, Ordering::Relaxed);\n",
-        "",
+        SHARING + "../sharing.rs",
+        "self.losses.load(Ordering::Relaxed) + *self.disruptions.borrow()",
+        "self.losses.load(Ordering::Relaxed)",
     ),
     "a frozen version counts one turn less": (
         SHARING + "annotate.rs",

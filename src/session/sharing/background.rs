@@ -23,15 +23,10 @@ const RENEWED: usize = 512;
 impl Sharing {
     /// Runs until it is dropped.
     pub(crate) async fn run(self: Arc<Self>, store: Arc<Store>) {
-        let mut disruptions = self.ledger.disruptions();
         let (mut renewed, mut partition, mut settled) = (Instant::now(), 0, 0);
         let share = self.limits.idle / 3;
         loop {
             tokio::time::sleep(ROUND).await;
-            if disruptions.has_changed().unwrap_or(false) {
-                disruptions.borrow_and_update();
-                self.suspect();
-            }
             if let Err(error) = self.within_timeout(self.check_fleet()).await {
                 tracing::debug!(%error, "the shared ledger fails");
                 continue;
@@ -39,7 +34,7 @@ impl Sharing {
             if self.is_down.swap(false, Ordering::Relaxed) {
                 tracing::info!("the shared ledger works again");
             }
-            let suspicion = self.suspicion.load(Ordering::Relaxed);
+            let suspicion = self.suspicion();
             if std::mem::replace(&mut settled, suspicion) != suspicion {
                 let names: Vec<Arc<str>> = self.lines().keys().map(Arc::clone).collect();
                 self.unsettled().extend(names);
@@ -60,18 +55,13 @@ impl Sharing {
         }
     }
 
-    /// All lists are compared again before they are used.
-    fn suspect(&self) {
-        self.suspicion.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Reads the id of the fleet. Another one means that the ledger has lost all data.
     pub(super) async fn check_fleet(&self) -> Result<Arc<str>, LedgerError> {
         let fleet = self.ledger.fleet().await?;
         let before = self.fleet.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(Arc::clone(&fleet));
         if before.is_some_and(|before| before != fleet) {
             tracing::error!("the shared ledger has lost its data: sessions in memory are appended again");
-            self.suspect();
+            self.losses.fetch_add(1, Ordering::Relaxed);
         }
         Ok(fleet)
     }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::merge::Missing;
 use super::{Line, Sharing};
@@ -110,7 +109,7 @@ impl Sharing {
     /// Reads the entries that other processes have appended. The session may be replaced by another one.
     pub(super) async fn load(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
         known.forget_removed();
-        let suspicion = self.suspicion.load(Ordering::Relaxed);
+        let suspicion = self.suspicion();
         loop {
             let Some(tail) = self.ledger.fetch(&line.name, known.position).await? else {
                 self.list_is_absent(store, line, known).await?;

@@ -58,7 +58,7 @@ impl Sharing {
     /// Whether the ledger may have lost entries since the list was compared.
     async fn may_have_lost(&self, known: &Known) -> Result<bool, LedgerError> {
         self.check_fleet().await?;
-        Ok(known.checked != self.suspicion.load(Ordering::Relaxed))
+        Ok(known.checked != self.suspicion())
     }
 
     /// Removes the session from memory.
@@ -193,7 +193,7 @@ impl Sharing {
     /// Compares the list again if the ledger may have lost entries, and appends all detached changes.
     pub(super) async fn settle(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
         known.forget_removed();
-        let is_checked = known.position.is_none() || known.checked == self.suspicion.load(Ordering::Relaxed);
+        let is_checked = known.position.is_none() || known.checked == self.suspicion();
         if is_checked && !known.is_detached() {
             return Ok(());
         }
