@@ -5,6 +5,7 @@ import asyncio
 import collections
 import pathlib
 import random
+import re
 import sys
 import time
 
@@ -78,10 +79,15 @@ def report(kind, seed, workload, faults, checker):
         print(f"  {name:18} lasted {end - begin:5.1f} s, ledger again after {again - end:5.1f} s, {count:+.0f} detached turns")
     for cause, count in checker.lost.items():
         print(f"  lost: {count} turns, {cause}")
-    for text in checker.violations[:20]:
-        print(f"  VIOLATION: {text[:600]}")
-    if len(checker.violations) > 20:
-        print(f"  and {len(checker.violations) - 20} more")
+    # at most three of a kind; kinds differ in more than numbers
+    shown = collections.Counter()
+    for text in checker.violations:
+        kind = re.sub(r"\d+", "N", text)[:40]
+        shown[kind] += 1
+        if shown[kind] <= 3:
+            print(f"  VIOLATION: {text[:900]}")
+    for kind, count in shown.items():
+        print(f"  {count} violations like: {kind}")
     sys.stdout.flush()
 
 

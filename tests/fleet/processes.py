@@ -213,7 +213,11 @@ class Relay:
             self.writers.discard(writer)
             return
         self.writers.add(far_writer)
-        await asyncio.gather(self.copy(reader, far_writer), self.copy(far_reader, writer))
+        try:
+            await asyncio.gather(self.copy(reader, far_writer), self.copy(far_reader, writer))
+        except asyncio.CancelledError:
+            # the history has ended
+            pass
         self.writers -= {writer, far_writer}
 
     async def copy(self, reader, writer):
