@@ -1,4 +1,4 @@
-"""An adapter for TransferQueue: puts finished trajectories into the queue, each under a key of its own."""
+"""An adapter for TransferQueue: puts finished trajectories into the queue, each under its key."""
 
 from __future__ import annotations
 
