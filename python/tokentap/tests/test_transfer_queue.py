@@ -1,0 +1,185 @@
+"""The feeder of TransferQueue with a queue in memory; tests/trainers/transferqueue uses the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Demo, running
+
+from tokentap import Client, HttpError
+from tokentap.transfer_queue import CURSORS, Feeder, Fields, KeyConflict, Tag, key_of, refusal, row_of, steps
+
+SAMPLING = {"max_new_tokens": 4, "ignore_eos": True}
+
+
+class Memory:
+    """A queue in memory; `puts` lists the keys in the order of their puts."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Fields] = {}
+        self.all_tags: dict[str, dict[str, Tag]] = {}
+        self.puts: list[str] = []
+        self.fails_at_cursor = False
+
+    def put(self, partition: str, keys: list[str], rows: list[Fields], tags: list[Tag]) -> None:
+        assert {frozenset(row) for row in rows} == {frozenset(rows[0])}
+        self.puts += keys
+        self.rows |= zip(keys, rows, strict=True)
+        for key, tag in zip(keys, tags, strict=True):
+            self.all_tags.setdefault(partition, {}).setdefault(key, {}).update(tag)
+
+    def tag(self, partition: str, key: str, tag: Tag) -> None:
+        if partition == CURSORS and self.fails_at_cursor:
+            raise ConnectionError("the process ends here")
+        self.all_tags.setdefault(partition, {}).setdefault(key, {}).update(tag)
+
+    def tags(self, partition: str) -> dict[str, Tag]:
+        return self.all_tags.get(partition, {})
+
+
+@pytest.fixture
+def own() -> Iterator[Demo]:
+    with running() as where:
+        yield where
+
+
+@pytest.fixture
+def client(own: Demo) -> Iterator[Client]:
+    with Client(own.data, own.control, retries=0) as one:
+        yield one
+
+
+def finish(client: Client, session: str, reward: Any = None) -> None:
+    client.generate(input_ids=[299, 467], session=session, sampling_params=SAMPLING, return_logprob=True)
+    if reward is not None:
+        client.reward(session, reward)
+    client.freeze(session)
+
+
+def test_rows_hold_what_was_recorded(client: Client) -> None:
+    client.set_policy("7")
+    finish(client, "g1_0", 0.5)
+    finish(client, "g1_1")
+    queue = Memory()
+    assert Feeder(client, "here", queue=queue).feed().put == 2
+    assert queue.puts == ["g1_0.1_0", "g1_1.1_0"]
+    (path,) = client.trajectories("g1_0")["trajectories"]
+    row, tag = queue.rows["g1_0.1_0"], queue.tags("train")["g1_0.1_0"]
+    assert (row["uid"], row["prompts"], row["prompts"] + row["responses"]) == ("g1", [299, 467], path["token_ids"])
+    assert row["rollout_entropy"] == path["entropy"][2:]
+    assert row["rollout_log_probs"] == path["logprobs"][2:]
+    assert row["rm_scores"] == [0.0, 0.0, 0.0, 0.5]
+    assert "rm_scores" not in queue.rows["g1_1.1_0"]
+    assert (tag["status"], tag["min_global_steps"], tag["max_global_steps"], tag["seq_len"]) == ("success", 7, 7, 6)
+
+
+def test_a_restart_before_the_cursor_puts_nothing_again(client: Client) -> None:
+    queue = Memory()
+    finish(client, "g_0")
+    queue.fails_at_cursor = True
+    with pytest.raises(ConnectionError):
+        Feeder(client, "here", queue=queue).feed()
+    queue.fails_at_cursor = False
+    # what a trainer wrote meanwhile
+    queue.rows["g_0.1_0"]["response_mask"] = [0, 0, 0, 0]
+    finish(client, "g_1")
+    fed = Feeder(client, "here", queue=queue).feed()
+    assert (fed.put, fed.present) == (1, 1)
+    assert queue.puts == ["g_0.1_0", "g_1.1_0"]
+    assert queue.rows["g_0.1_0"]["response_mask"] == [0, 0, 0, 0]
+    fed = Feeder(client, "here", queue=queue).feed()
+    assert (fed.put, fed.present) == (0, 0)
+
+
+def test_small_pages_commit_each_cursor(client: Client) -> None:
+    queue = Memory()
+    for at in range(5):
+        finish(client, f"g_{at}")
+    assert Feeder(client, "here", limit=2, queue=queue).feed().put == 5
+    assert len(queue.puts) == 5
+    cursor = queue.tags(CURSORS)["here"]["cursor"]
+    assert list(client.finished(cursor)) == []
+
+
+def test_a_reused_session_name_is_a_conflict(client: Client) -> None:
+    queue = Memory()
+    finish(client, "g_0")
+    feeder = Feeder(client, "here", queue=queue)
+    feeder.feed()
+    client.delete("g_0")
+    finish(client, "g_0")
+    with pytest.raises(KeyConflict, match=r"g_0\.1_0"):
+        feeder.feed()
+    assert queue.puts == ["g_0.1_0"]
+
+
+def test_a_cursor_of_another_store_is_an_error_until_forgotten(client: Client) -> None:
+    queue = Memory()
+    queue.tag(CURSORS, "here", {"cursor": "0-0"})
+    finish(client, "g_0")
+    feeder = Feeder(client, "here", queue=queue)
+    with pytest.raises(HttpError) as raised:
+        feeder.feed()
+    assert raised.value.code == "other_store"
+    feeder.forget()
+    assert feeder.feed().put == 1
+
+
+def test_deleted_and_untrainable_paths_are_counted(client: Client) -> None:
+    queue = Memory()
+    finish(client, "g_0")
+    finish(client, "g_1")
+    client.delete("g_0")
+    fed = Feeder(client, "here", queue=queue, annotate=lambda path: ({"source": path["session"]}, {"step": 3})).feed()
+    assert (fed.put, fed.gone) == (1, 1)
+    assert queue.rows["g_1.1_0"]["source"] == "g_1"
+    assert queue.tags("train")["g_1.1_0"]["step"] == 3
+
+
+def a_path(**changes: Any) -> dict[str, Any]:
+    path = {
+        "session": "g_0", "version": 1, "leaf": 0, "token_ids": [1, 2, 3], "loss_mask": [0, 1, 0],
+        "segments": [{"kind": "prompt", "start": 0}, {"kind": "response", "start": 1}],
+        "logprobs": [None, -1.0, None], "entropy": [None, 0.5, 0.25], "policy": [], "flags": [], "reward": None,
+        "turns": [{"rid": "r"}],
+    }  # fmt: skip
+    return {**path, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"loss_mask": [0, 0, 0]}, "no_trained_tokens"),
+        ({"segments": [{"kind": "response", "start": 0}]}, "no_prompt"),
+        ({"logprobs": [None, None, None]}, "missing_logprobs"),
+        ({"entropy": [None, None, 0.25]}, "missing_entropy"),
+    ],
+)
+def test_an_incomplete_path_is_refused(changes: dict[str, Any], reason: str | None) -> None:
+    assert refusal(a_path(**changes)) == reason
+
+
+def test_context_has_no_numbers() -> None:
+    assert row_of(a_path())[0]["rollout_entropy"] == [0.5, 0.0]
+
+
+def test_an_object_as_reward_is_not_a_score() -> None:
+    row, _ = row_of(a_path(reward={"score": 1.0}))
+    assert "rm_scores" not in row
+    assert row["extra_fields"]["tokentap_reward"] == {"score": 1.0}
+
+
+def test_keys_have_the_parts_of_verl() -> None:
+    keys = [key_of(a_path(session=name, version=2, leaf=5)) for name in ("u_3", "run-1", "a_b_0", "_x", "a-b_0")]
+    assert keys == ["u_3.2_5", "run-1_%.2_5", "a%5Fb_0.2_5", "%5Fx_%.2_5", "a-b_0.2_5"]
+
+
+def test_an_uncertain_policy_has_no_step() -> None:
+    span = {"epoch": 1, "weight_version": "4", "version": None}
+    assert steps([span, {**span, "version": "6"}]) == (4, 6)
+    assert steps([span, {**span, "until": 2}]) == (None, None)
+    assert steps([{**span, "weight_version": "default"}]) == (None, None)
+    assert steps([span, {**span, "weight_version": None}]) == (None, None)

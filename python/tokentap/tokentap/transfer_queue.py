@@ -1,0 +1,262 @@
+"""An adapter for TransferQueue: puts finished trajectories into the queue, each under its key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from . import routes
+from .client import Client
+
+Fields = dict[str, Any]
+Tag = dict[str, Any]
+
+# The partition that holds the cursors, apart from the rows.
+CURSORS = "tokentap"
+
+INTEGERS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
+FLOATS = ("rollout_log_probs", "rollout_entropy", "rm_scores")
+
+
+class Queue(Protocol):
+    """What the feeder needs of a queue."""
+
+    def put(self, partition: str, keys: list[str], rows: list[Fields], tags: list[Tag]) -> None:
+        """Stores the rows, which have the same fields, and after them their tags."""
+
+    def tag(self, partition: str, key: str, tag: Tag) -> None:
+        """Stores a tag without a row."""
+
+    def tags(self, partition: str) -> dict[str, Tag]:
+        """The tags of all keys of a partition; empty if the partition does not exist."""
+
+
+class TransferQueue:
+    """The queue of this process; call `transfer_queue.init()` first."""
+
+    def put(self, partition: str, keys: list[str], rows: list[Fields], tags: list[Tag]) -> None:
+        """`kv_batch_put`. It stores the tags after the fields, so a key with its tag has its fields."""
+        import transfer_queue
+
+        transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=columns(rows), tags=tags)
+
+    def tag(self, partition: str, key: str, tag: Tag) -> None:
+        """`kv_put` without fields."""
+        import transfer_queue
+
+        transfer_queue.kv_put(key=key, partition_id=partition, tag=tag)
+
+    def tags(self, partition: str) -> dict[str, Tag]:
+        """`kv_list`."""
+        import transfer_queue
+
+        listed: dict[str, dict[str, Tag]] = transfer_queue.kv_list(partition_id=partition) or {}
+        return listed.get(partition, {})
+
+
+class KeyConflict(ValueError):
+    """The queue has another row under the key of a path, as after a session was deleted and its name used again."""
+
+
+@dataclass
+class Fed:
+    """What a call of `Feeder.feed` did; the numbers count paths."""
+
+    # Put into the queue.
+    put: int = 0
+    # Already in the queue, put there before an earlier feeder could commit its cursor.
+    present: int = 0
+    # Not put, by reason.
+    refused: Counter[str] = field(default_factory=Counter)
+    # Evicted or deleted before they were read.
+    gone: int = 0
+    # No longer known to tokentap.
+    missed: int = 0
+
+
+@dataclass
+class Feeder:
+    """Reads the finished paths of one tokentap and puts each into the queue, in the form of verl's newer trainer.
+
+    The cursor is stored in the queue, after the rows: a feeder that restarts continues there. It skips rows that the
+    queue already has, and does not overwrite what a trainer has written into them. `annotate` returns more fields and
+    tags for a path, such as those of the dataset; all paths need the same names. Only one feeder may read a tokentap.
+    """
+
+    client: Client
+    # Names the tokentap in the queue: its cursor is stored under this name.
+    source: str
+    partition: str = "train"
+    annotate: Callable[[Mapping[str, Any]], tuple[Fields, Tag]] | None = None
+    # Paths of a page; the cursor is committed after each page.
+    limit: int = 256
+    queue: Queue = field(default_factory=TransferQueue)
+
+    def feed(self) -> Fed:
+        """Puts the paths that finished since the last call, and returns what it did.
+
+        Raises `KeyConflict`, and `HttpError` with the code `other_store` if the cursor belongs to another store; after
+        `forget` all paths are read again.
+        """
+        fed = Fed()
+        since = self.queue.tags(CURSORS).get(self.source, {}).get("cursor")
+        while lines := self.client.send(routes.finished(since, self.limit)):
+            self._put(lines, fed)
+            cursor = lines[-1].get("cursor", since)
+            if cursor == since:
+                break
+            since = cursor
+            self.queue.tag(CURSORS, self.source, {"cursor": since})
+        return fed
+
+    def forget(self) -> None:
+        """Forgets the cursor, so that the next `feed` reads all paths."""
+        self.queue.tag(CURSORS, self.source, {"cursor": None})
+
+    def _put(self, lines: Sequence[Mapping[str, Any]], fed: Fed) -> None:
+        stored = self.queue.tags(self.partition)
+        batches: dict[frozenset[str], tuple[list[str], list[Fields], list[Tag]]] = {}
+        for line in lines:
+            fed.missed += line.get("missed", 0)
+            fed.gone += "gone" in line
+            reason = line.get("refused") or (refusal(line) if "token_ids" in line else None)
+            if reason:
+                fed.refused[reason] += 1
+            if reason or "token_ids" not in line:
+                continue
+            key, rid = key_of(line), line["turns"][-1]["rid"]
+            known = stored.get(key, {}).get("tokentap_rid")
+            if known == rid:
+                fed.present += 1
+                continue
+            if known is not None:
+                raise KeyConflict(f"partition {self.partition!r} has another path under {key!r}: {known}, not {rid}")
+            row, tag = row_of(line)
+            fields, tags = self.annotate(line) if self.annotate else ({}, {})
+            row |= fields
+            # a column has a value in every row, and not every row has a reward
+            keys, rows, row_tags = batches.setdefault(frozenset(row), ([], [], []))
+            keys.append(key)
+            rows.append(row)
+            row_tags.append({**tag, **tags})
+        for batch in batches.values():
+            self.queue.put(self.partition, *batch)
+            fed.put += len(batch[0])
+
+
+def key_of(path: Mapping[str, Any]) -> str:
+    """`{uid}_{sample}.{version}_{leaf}`, verl's form `{uid}_{session_id}_{index}`.
+
+    A session `{uid}_{sample}` is a sample of the group `uid`; another session is a group of one. Other underscores are
+    quoted, because verl splits keys there.
+    """
+    uid, _, sample = path["session"].rpartition("_")
+    if not uid:
+        # no session's name has this character, so the key differs from that of `{name}_0`
+        uid, sample = path["session"], "%"
+    return f"{quote(uid, safe='').replace('_', '%5F')}_{sample}.{path['version']}_{path['leaf']}"
+
+
+def refusal(path: Mapping[str, Any]) -> str | None:
+    """Why a path cannot be trained; the reasons are those of an export."""
+    trained = [at for at, bit in enumerate(path["loss_mask"]) if bit]
+    if not trained:
+        return "no_trained_tokens"
+    if prompt_length(path) == 0:
+        return "no_prompt"
+    for name, reason in (("logprobs", "missing_logprobs"), ("entropy", "missing_entropy")):
+        if path[name] is None or any(path[name][at] is None for at in trained):
+            return reason
+    return None
+
+
+def prompt_length(path: Mapping[str, Any]) -> int:
+    """The number of tokens before the first sampled one."""
+    starts: list[int] = [each["start"] for each in path["segments"] if each["kind"] == "response"]
+    return min(starts, default=len(path["token_ids"]))
+
+
+def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
+    """The fields and the tag of a path, as lists and numbers."""
+    ids, mask, at = path["token_ids"], path["loss_mask"], prompt_length(path)
+    masked = mask[at:]
+
+    def trained(values: Sequence[float | None]) -> list[float]:
+        pairs = zip(values[at:], masked, strict=True)
+        return [value if bit and value is not None else 0.0 for value, bit in pairs]
+
+    first, last = steps(path["policy"])
+    row: Fields = {
+        "uid": key_of(path).split("_")[0],
+        "prompts": ids[:at],
+        "responses": ids[at:],
+        "response_mask": masked,
+        "loss_mask": masked,
+        "input_ids": ids,
+        "position_ids": list(range(len(ids))),
+        "rollout_log_probs": trained(path["logprobs"]),
+        "rollout_entropy": trained(path["entropy"]),
+        "multi_modal_inputs": {},
+        "num_turns": len(path["turns"]),
+        "extra_fields": {
+            "tokentap_session": path["session"],
+            "tokentap_version": path["version"],
+            "tokentap_leaf": path["leaf"],
+            "tokentap_flags": path["flags"],
+            "tokentap_policy": path["policy"],
+            "tokentap_reward": path["reward"],
+            "min_global_steps": first,
+            "max_global_steps": last,
+        },
+    }
+    reward = path["reward"]
+    if isinstance(reward, (int, float)) and not isinstance(reward, bool):
+        row["rm_scores"] = [0.0] * (len(masked) - 1) + [float(reward)]
+    tag = {
+        "status": "success",
+        "prompt_len": at,
+        "response_len": len(masked),
+        "seq_len": len(ids),
+        "min_global_steps": first,
+        "max_global_steps": last,
+        "tokentap_rid": path["turns"][-1]["rid"],
+    }
+    return row, tag
+
+
+def steps(policy: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
+    """The first and the last trainer step that sampled; None for both unless all spans name one.
+
+    A step is the version that the trainer named, else the engine's weight_version, if it is an integer.
+    """
+    found = []
+    for span in policy:
+        name = span["version"] if span["version"] is not None else span["weight_version"]
+        uncertain = span.get("until") not in (None, span["epoch"])
+        if uncertain or name is None or not (name.isascii() and name.isdecimal()):
+            return None, None
+        found.append(int(name))
+    return (min(found), max(found)) if found else (None, None)
+
+
+def columns(rows: Sequence[Fields]) -> Any:
+    """A TensorDict: tensors of equal shape are stacked, others nested, and the rest is stored as objects."""
+    import torch
+    from tensordict import NonTensorStack, TensorDict
+
+    data: dict[str, Any] = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if name in INTEGERS + FLOATS:
+            kind = torch.int64 if name in INTEGERS else torch.float32
+            values = [torch.tensor(value, dtype=kind) for value in values]
+        if not all(isinstance(value, torch.Tensor) for value in values):
+            data[name] = NonTensorStack(*values)
+        elif all(value.shape == values[0].shape for value in values):
+            data[name] = torch.stack(values)
+        else:
+            data[name] = torch.nested.as_nested_tensor(values, layout=torch.jagged)
+    return TensorDict(data, batch_size=[len(rows)])
