@@ -279,6 +279,8 @@ impl App {
         // an error means that all receivers were dropped, so no task must be notified
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
+        // detached turns of a process without a local log would be lost
+        let _ = tokio::time::timeout(parts.config.ledger.ledger_timeout, parts.sessions.settle_shared()).await;
         for task in [watching, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading) {
             task.abort();
         }

@@ -15,8 +15,8 @@ pub struct Call {
     store: Arc<Store>,
     id: Arc<str>,
     session: Option<Arc<Session>>,
-    /// The birth of the session when the call began, in a store that shares its sessions.
-    entered: Option<Uid>,
+    /// The number of deletions when the call began, in a store that shares its sessions.
+    deletions: u64,
     done: bool,
     /// Collects the turns of this call.
     turns: Option<Turns>,
@@ -51,14 +51,14 @@ impl Call {
     /// A call of the session `id`.
     #[must_use]
     pub fn new(store: Arc<Store>, id: Arc<str>) -> Self {
-        if store.sharing().is_some() {
+        if let Some(sharing) = store.sharing() {
             // the session object may be replaced while the call runs
             store.pending.add(&id);
-            let entered = store.session(&id).and_then(|session| session.birth);
-            return Self { store, id, session: None, entered, done: false, turns: None, before: None };
+            let deletions = sharing.deletions();
+            return Self { store, id, session: None, deletions, done: false, turns: None, before: None };
         }
         let session = store.enter_known(&id);
-        Self { store, id, session, entered: None, done: false, turns: None, before: None }
+        Self { store, id, session, deletions: 0, done: false, turns: None, before: None }
     }
 
     /// The store.
@@ -96,7 +96,7 @@ impl Call {
             if let Some(turns) = &self.turns {
                 turns.add(uid);
             }
-            return (None, sharing.commit(&self.store, &self.id, draft, self.entered));
+            return (None, sharing.commit(&self.store, &self.id, draft, self.deletions));
         }
         let session = self.session.get_or_insert_with(|| {
             let session = self.store.enter(&self.id);
@@ -121,11 +121,13 @@ impl Drop for Call {
         match &self.session {
             Some(session) => self.store.leave(session, self.done),
             None => {
-                if let Some(sharing) = self.store.sharing().filter(|_| self.done) {
-                    sharing.finish_last(&self.store, &self.id);
+                if let Some(sharing) = self.store.sharing() {
+                    if self.done {
+                        sharing.finish_last(&self.store, &self.id);
+                    }
+                    self.store.evict_soon();
                 }
                 self.store.end_pending(&self.id);
-                self.store.evict_soon();
             }
         }
     }

@@ -95,19 +95,11 @@ impl Store {
 
     /// Applies one record. Records come in the order in which they were written; some may be missing.
     pub fn restore(&self, record: Record) {
-        let key = match &record {
-            Record::Begin { session, .. }
-            | Record::Healed { session }
-            | Record::Turn { session, .. }
-            | Record::Reward { session, .. }
-            | Record::Freeze { session, .. }
-            | Record::Incomplete { session }
-            | Record::ResponseDeleted { session, .. }
-            | Record::Finished { session, .. } => session.clone(),
-            Record::Deleted { session } | Record::Evicted { session } => return self.restore_deleted(&session.name),
-            // restored by Policy::restore_record
-            Record::Policy { .. } => return,
-        };
+        // epochs are restored by Policy::restore_record
+        let Some(key) = record.session().cloned() else { return };
+        if matches!(record, Record::Deleted { .. } | Record::Evicted { .. }) {
+            return self.restore_deleted(&key.name);
+        }
         let (turn, finished) = match &record {
             Record::Turn { turn, .. } => (Some(turn), None),
             Record::Finished { number, .. } => (None, Some(*number)),

@@ -25,6 +25,11 @@ impl Rewards {
         }
     }
 
+    /// Whether the leaf, or the session, has a reward of its own for this version.
+    pub(super) fn has(&self, version: u32, leaf: Option<u32>) -> bool {
+        self.0.get(&leaf).is_some_and(|known| known.iter().any(|reward| reward.version == version))
+    }
+
     /// The last reward of the leaf, else of the session, up to a version.
     pub(super) fn last(&self, version: u32, leaf: u32) -> Option<Arc<Value>> {
         self.last_of(version, Some(leaf)).or_else(|| self.last_of(version, None))

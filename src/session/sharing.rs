@@ -22,11 +22,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Uid;
-use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, Position};
+use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, Position, partition_of};
 use super::store::Store;
 use known::Known;
 pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
 use turns::Queue;
+
+/// How long replies do not wait for replicas that did not confirm in time.
+const UNREPLICATED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Limits of sharing.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +57,6 @@ pub struct SharingCounts {
     pub unhealed: AtomicU64,
     /// Times that the ledger could not be used.
     pub failures: AtomicU64,
-    /// Time of confirmed appends of turns, microseconds.
-    pub append_us: AtomicU64,
 }
 
 /// The sessions of a process that shares them with others.
@@ -63,12 +64,16 @@ pub struct SharingCounts {
 pub(crate) struct Sharing {
     pub(super) ledger: Arc<dyn Ledger>,
     limits: SharingLimits,
-    // locked for one access, never across an await
-    lines: Mutex<HashMap<Arc<str>, Arc<Line>>>,
+    // one map for each partition; locked for one access, never across an await
+    lines: Box<[Mutex<HashMap<Arc<str>, Arc<Line>>>]>,
     /// The sessions with changes that are not in the ledger; ordered, so that a test with a fixed seed repeats.
     unsettled: Mutex<BTreeSet<Arc<str>>>,
     /// Whether the ledger failed lately. Replies do not wait for it then.
     is_down: AtomicBool,
+    /// Until then replies do not wait for replicas, because these did not confirm in time.
+    unreplicated_until: Mutex<Option<Instant>>,
+    /// Sessions that this process has deleted.
+    deletions: AtomicU64,
     /// Incremented when the ledger has lost all data.
     losses: AtomicU64,
     /// Changes when the ledger may have lost entries.
@@ -85,6 +90,8 @@ struct Line {
     known: tokio::sync::Mutex<Known>,
     // locked for one access, never across an await
     queue: Mutex<Queue>,
+    /// The number of the last deletion of the session by this process; 0 if it has not deleted it.
+    deletion: AtomicU64,
 }
 
 /// A list that did not end where an append expected it.
@@ -96,9 +103,11 @@ impl Sharing {
             disruptions: ledger.disruptions(),
             ledger,
             limits,
-            lines: Mutex::default(),
+            lines: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             unsettled: Mutex::default(),
             is_down: AtomicBool::new(false),
+            unreplicated_until: Mutex::default(),
+            deletions: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             fleet: Mutex::default(),
             counts: SharingCounts::default(),
@@ -110,8 +119,14 @@ impl Sharing {
         self.losses.load(Ordering::Relaxed) + *self.disruptions.borrow()
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Line>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The lines of the sessions of one partition.
+    fn lines(&self, partition: u16) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Line>>> {
+        self.lines[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of sessions that this process has deleted.
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deletions.load(Ordering::Relaxed)
     }
 
     fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
@@ -119,10 +134,10 @@ impl Sharing {
     }
 
     fn line(&self, name: &Arc<str>) -> Arc<Line> {
-        let mut lines = self.lines();
+        let mut lines = self.lines(partition_of(name));
         let line = lines.entry(Arc::clone(name)).or_insert_with(|| {
             let (known, queue) = (tokio::sync::Mutex::default(), Mutex::default());
-            Arc::new(Line { name: Arc::clone(name), known, queue })
+            Arc::new(Line { name: Arc::clone(name), known, queue, deletion: AtomicU64::new(0) })
         });
         Arc::clone(line)
     }
@@ -165,7 +180,14 @@ impl Sharing {
 
     fn failed(&self, error: &LedgerError) {
         self.counts.failures.fetch_add(1, Ordering::Relaxed);
-        if !matches!(error, LedgerError::Unreadable(_)) && !self.is_down.swap(true, Ordering::Relaxed) {
+        // other errors can be those of one session; the background asks the ledger itself
+        if matches!(error, LedgerError::Unavailable(_)) {
+            self.mark_down(error);
+        }
+    }
+
+    fn mark_down(&self, error: &LedgerError) {
+        if !self.is_down.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, "the shared ledger fails: turns are not shared until it works again");
         }
     }
@@ -194,11 +216,32 @@ impl Sharing {
         }
     }
 
-    /// Waits until replicas have confirmed all appends of this process to the session. Ends only with the time limit of the caller.
-    async fn replicated(&self, line: &Line) -> Result<(), LedgerError> {
-        while !self.ledger.is_replicated(&line.name).await? {
+    /// Waits until replicas have confirmed all appends of this process to the session. `before` is the suspicion before the last one.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unconfirmed`] after a disruption, because another primary confirms entries that it does not have, and after three
+    /// quarters of the time limit. Replies do not wait for replicas for some time then.
+    async fn replicated(&self, line: &Line, before: u64) -> Result<(), LedgerError> {
+        let until = |sharing: &Self| *sharing.unreplicated_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + self.limits.timeout * 3 / 4;
+        loop {
+            let is_paused = until(self).is_some_and(|until| Instant::now() < until);
+            let is_replicated = self.ledger.is_replicated(&line.name).await?;
+            if self.suspicion() != before {
+                return Err(LedgerError::Unconfirmed);
+            }
+            if is_replicated {
+                return Ok(());
+            }
+            if is_paused || Instant::now() >= deadline {
+                if !is_paused {
+                    let next = Some(Instant::now() + UNREPLICATED_PAUSE);
+                    *self.unreplicated_until.lock().unwrap_or_else(PoisonError::into_inner) = next;
+                    tracing::error!("replicas of the shared ledger do not confirm turns in time");
+                }
+                return Err(LedgerError::Unconfirmed);
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok(())
     }
 }

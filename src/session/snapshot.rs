@@ -143,6 +143,12 @@ impl Session {
         (state.forest.turns().len(), state.forest.counts().leaves)
     }
 
+    /// How often the numbers of its turns may have changed, because its shared ledger had lost entries.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.state().generation
+    }
+
     /// A summary of the session.
     #[must_use]
     pub fn summary(&self) -> Summary {

@@ -299,8 +299,12 @@ impl Store {
         self.forget(&mut self.order(), session, None, |_| true);
     }
 
-    pub(super) fn add_signed_bytes(&self, bytes: i64) {
-        self.order().change(bytes);
+    /// Counts the bytes by which a session grows, unless it was evicted.
+    pub(super) fn add_shared_bytes(&self, session: &Session, bytes: i64) {
+        let mut order = self.order();
+        if !session.state().removed {
+            order.change(bytes);
+        }
     }
 
     /// Reports a turn of this process.
@@ -318,9 +322,16 @@ impl Store {
         self.log.append(Record::Turn { session: session.key(), turn })
     }
 
-    /// Notes in the local log that the shared ledger has all turns of the session.
-    pub(super) fn joined(&self, session: &Session) {
-        self.log.append_unacknowledged(Record::Evicted { session: session.key() });
+    /// Notes in the local log that no turn of the session is detached any more.
+    pub(super) fn end_detached(&self, name: &Arc<str>) {
+        self.log.append_unacknowledged(Record::Evicted { session: SessionKey { name: Arc::clone(name), birth: None } });
+    }
+
+    /// Appends what the shared ledger lacks.
+    pub async fn settle_shared(self: &Arc<Self>) {
+        if let Some(sharing) = self.sharing() {
+            sharing.settle_all(self).await;
+        }
     }
 
     /// The names of the sessions with running calls, in a store that shares its sessions.

@@ -75,22 +75,11 @@ impl SessionNames {
     /// Returns the record with the unique name of its session; `None` for an eviction.
     fn rename(&mut self, mut record: Record) -> Option<Record> {
         let begins = matches!(&record, Record::Turn { turn, .. } if turn.id == 0);
-        let session = match &mut record {
-            Record::Evicted { session } => {
-                self.evicted.insert(Arc::clone(&session.name));
-                return None;
-            }
-            Record::Begin { session, .. }
-            | Record::Healed { session }
-            | Record::Turn { session, .. }
-            | Record::Reward { session, .. }
-            | Record::Freeze { session, .. }
-            | Record::Incomplete { session }
-            | Record::ResponseDeleted { session, .. }
-            | Record::Deleted { session }
-            | Record::Finished { session, .. } => session,
-            Record::Policy { .. } => return Some(record),
-        };
+        if let Record::Evicted { session } = &record {
+            self.evicted.insert(Arc::clone(&session.name));
+            return None;
+        }
+        let Some(session) = record.session_mut() else { return Some(record) };
         if begins && self.evicted.remove(&session.name) {
             *self.numbers.entry(Arc::clone(&session.name)).or_insert(1) += 1;
         }

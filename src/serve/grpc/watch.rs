@@ -192,11 +192,14 @@ impl SharedPathStream {
 
 /// Replies a path of a shared session.
 fn shared_reply(path: &StreamedPath, annotate: &Annotate, classes: Classes) -> WatchReply {
-    let found = path.found.as_ref().and_then(|(session, number)| session.finished(*number, classes));
+    let (found, gone) = match &path.found {
+        Ok((session, number)) => (session.finished(*number, classes), "deleted"),
+        Err(reason) => (None, *reason),
+    };
     let what = match found {
         Some(Ok(path)) => What::Path(sample(&path, annotate)),
         Some(Err(excluded)) => What::Refused(refused(&excluded)),
-        None => What::Gone(pb::Gone { session: path.session.to_string(), reason: "deleted".to_owned() }),
+        None => What::Gone(pb::Gone { session: path.session.to_string(), reason: gone.to_owned() }),
     };
     WatchReply { what: Some(what), cursor: path.cursor.to_string() }
 }

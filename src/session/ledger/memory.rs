@@ -33,7 +33,6 @@ pub(crate) struct State {
     pub finished: BTreeMap<u16, Vec<FinishedEntry>>,
     pub used: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
     pub asked: HashMap<u16, u64>,
-    pub policies: BTreeMap<Box<str>, u64>,
     pub deleted: BTreeSet<(Arc<str>, Uid)>,
     pub last_id: StreamId,
     /// Incremented when all data is lost.
@@ -185,12 +184,6 @@ impl Ledger for MemoryLedger {
             used.remove(&idle.session);
         }
         ready(())
-    }
-
-    fn policy(&self, label: Box<str>) -> Fetching<u64> {
-        let mut state = self.state();
-        let next = state.policies.len() as u64 + 1;
-        ready(*state.policies.entry(label).or_insert(next))
     }
 
     fn disruptions(&self) -> watch::Receiver<u64> {

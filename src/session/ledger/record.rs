@@ -200,6 +200,41 @@ struct TurnHead {
 }
 
 impl Record {
+    /// The session of the record; `None` for an epoch.
+    #[must_use]
+    pub fn session(&self) -> Option<&SessionKey> {
+        match self {
+            Self::Begin { session, .. }
+            | Self::Healed { session }
+            | Self::Turn { session, .. }
+            | Self::Reward { session, .. }
+            | Self::Freeze { session, .. }
+            | Self::Incomplete { session }
+            | Self::ResponseDeleted { session, .. }
+            | Self::Deleted { session }
+            | Self::Evicted { session }
+            | Self::Finished { session, .. } => Some(session),
+            Self::Policy { .. } => None,
+        }
+    }
+
+    /// The session of the record, to change it.
+    pub fn session_mut(&mut self) -> Option<&mut SessionKey> {
+        match self {
+            Self::Begin { session, .. }
+            | Self::Healed { session }
+            | Self::Turn { session, .. }
+            | Self::Reward { session, .. }
+            | Self::Freeze { session, .. }
+            | Self::Incomplete { session }
+            | Self::ResponseDeleted { session, .. }
+            | Self::Deleted { session }
+            | Self::Evicted { session }
+            | Self::Finished { session, .. } => Some(session),
+            Self::Policy { .. } => None,
+        }
+    }
+
     /// The approximate bytes that it takes in memory, for limits.
     pub(super) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
@@ -213,20 +248,15 @@ impl Record {
     /// Whether a tokentap can have written it. Names of a damaged or foreign log must not become file names, and its numbers must not
     /// become millions of placeholder turns.
     pub(in crate::session) fn is_plausible(&self) -> bool {
-        let (session, numbers) = match self {
-            Self::Turn { session, turn } => (session, turn.id < MOST_TURNS),
-            Self::Reward { session, leaf, .. } => (session, leaf.is_none_or(|leaf| leaf < MOST_TURNS)),
-            Self::ResponseDeleted { session, turn } => (session, *turn < MOST_TURNS),
-            Self::Freeze { session, turns } => (session, *turns <= MOST_TURNS),
-            Self::Finished { session, leaf, turns, .. } => (session, leaf < turns && *turns <= MOST_TURNS),
-            Self::Begin { session, .. }
-            | Self::Healed { session }
-            | Self::Incomplete { session }
-            | Self::Deleted { session }
-            | Self::Evicted { session } => (session, true),
-            Self::Policy { .. } => return true,
+        let numbers = match self {
+            Self::Turn { turn, .. } => turn.id < MOST_TURNS,
+            Self::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < MOST_TURNS),
+            Self::ResponseDeleted { turn, .. } => *turn < MOST_TURNS,
+            Self::Freeze { turns, .. } => *turns <= MOST_TURNS,
+            Self::Finished { leaf, turns, .. } => leaf < turns && *turns <= MOST_TURNS,
+            _ => true,
         };
-        is_name(&session.name) && numbers
+        numbers && self.session().is_none_or(|session| is_name(&session.name))
     }
 
     /// Appends the record's bytes to `out`.

@@ -36,6 +36,9 @@ pub enum LedgerError {
     /// The connection cannot be made or was lost.
     #[error("the ledger cannot be reached: {0}")]
     Unavailable(Arc<str>),
+    /// Replicas did not confirm appends in time. The primary has them.
+    #[error("the replicas of the ledger did not confirm in time")]
+    Unconfirmed,
     /// The ledger refused it, such as for a lack of memory.
     #[error("the ledger refused the command: {0}")]
     Refused(Arc<str>),
@@ -178,9 +181,6 @@ pub trait Ledger: fmt::Debug + Send + Sync {
 
     /// Removes a session from the index of use, unless it was used in the meantime.
     fn end_use(&self, idle: IdleSession) -> Fetching<()>;
-
-    /// The number of a policy label. A new label gets the number after the highest.
-    fn policy(&self, label: Box<str>) -> Fetching<u64>;
 
     /// A number that rises when entries that this process wrote or read may have been lost: at each loss of a connection, and again when
     /// the connection is made again, so that entries can be checked and repaired then.

@@ -8,7 +8,6 @@
 //! | `tt:{p}:u` | sorted set | sessions by their last use, in milliseconds of the server's clock |
 //! | `tt:{p}:o` | string with TTL | set while a process sweeps the partition |
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
-//! | `tt:policy` | hash | policy labels and their numbers |
 //! | `tt:meta` | hash | `fleet` id, `schema` number and number of `partitions` |
 //!
 //! `p` is the partition in decimal. Its braces keep all keys of a partition on one node of a cluster.
@@ -105,7 +104,6 @@ enum Home {
 }
 
 const META: &str = "tt:meta";
-const POLICY: &str = "tt:policy";
 
 /// What all tasks of a ledger share.
 struct Shared {
@@ -308,7 +306,7 @@ impl Ledger for Valkey {
             sessions.sort_unstable();
             for (partition, sessions) in sessions.chunk_by(|a, b| a.0 == b.0).map(|chunk| (chunk[0].0, chunk)) {
                 for sessions in sessions.chunks(RENEWALS) {
-                    let mut call = Call::new(&script::RENEW).key(key(partition, "u"));
+                    let mut call = Call::new(&script::RENEW).key(key(partition, "u")).number(this.shared.ttl_ms());
                     for (_, session) in sessions {
                         call = call.key(list_key(session)).arg(session.as_bytes());
                     }
@@ -337,17 +335,6 @@ impl Ledger for Valkey {
             this.run(Home::Partition(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms))
                 .await
                 .map(drop)
-        })
-    }
-
-    fn policy(&self, label: Box<str>) -> Fetching<u64> {
-        self.operation(async move |this| {
-            let call = Call::new(&script::POLICY).key(POLICY).arg(label.as_bytes());
-            match this.run(Home::Key(POLICY), &call).await? {
-                Value::Int(number) => u64::try_from(number).map_err(|_| number),
-                _ => Err(0),
-            }
-            .map_err(|_| LedgerError::Unreadable(format!("the number of the policy {label:?}").into()))
         })
     }
 
@@ -421,7 +408,7 @@ fn outcome(result: &Result<Appended, LedgerError>) -> &'static str {
         Ok(Appended::Stored { replicated: false }) => "unreplicated",
         Ok(Appended::Behind) => "behind",
         Ok(Appended::Gone) => "gone",
-        Err(LedgerError::Timeout(_)) => "timeout",
+        Err(LedgerError::Timeout(_) | LedgerError::Unconfirmed) => "timeout",
         Err(LedgerError::Unavailable(_)) => "unavailable",
         Err(LedgerError::Refused(_)) => "refused",
         Err(LedgerError::Unreadable(_)) => "unreadable",

@@ -2,6 +2,7 @@
 //! still ends there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -112,9 +113,13 @@ impl Sharing {
             let birth = known.session.as_ref().and_then(|session| session.birth);
             let Some(birth) = birth else { return Ok(false) };
             let is_listed = known.position.is_some();
+            let suspicion = self.suspicion();
             let deleted = self.ledger.delete(name, birth).await?;
-            self.replicated(&line).await?;
+            // from now on, even if replicas do not confirm it in time
+            let number = self.deletions.fetch_add(1, Ordering::Relaxed) + 1;
+            line.deletion.store(number, Ordering::Relaxed);
             self.discard(store, &line, &mut known);
+            self.replicated(&line, suspicion).await?;
             Ok(deleted || !is_listed)
         });
         deleted.await.map_err(|_| SessionError::Unconfirmed)
@@ -161,7 +166,8 @@ impl Sharing {
             loop {
                 self.settle(store, &line, &mut known).await?;
                 self.load(store, &line, &mut known).await?;
-                if known.is_detached() {
+                let is_removed = |session: &Arc<Session>| session.state().removed;
+                if known.is_detached() || known.session.as_ref().is_some_and(is_removed) {
                     continue;
                 }
                 let session = known.session.clone().filter(|_| known.position.is_some());
@@ -181,6 +187,7 @@ impl Sharing {
                     planned.records.into_iter().map(|record| (Uid::unique(), record)).collect();
                 let entries: Vec<_> =
                     records.iter().map(|(uid, record)| entry(*uid, record)).collect::<Result<_, _>>()?;
+                let suspicion = self.suspicion();
                 match self.append(&line, known.position, &entries, (planned.finished, in_use)).await? {
                     Ok(replicated) => {
                         for (uid, record) in records {
@@ -188,7 +195,7 @@ impl Sharing {
                         }
                         known.position = Position::after(known.position, &entries);
                         if !replicated {
-                            self.replicated(&line).await?;
+                            self.replicated(&line, suspicion).await?;
                         }
                         return Ok(Some(planned.result));
                     }
@@ -207,7 +214,8 @@ impl Sharing {
 impl Session {
     /// The turns, and the first leaves whose paths were not published, at most `limit`.
     fn unpublished(&self, limit: usize) -> (Vec<Arc<crate::session::Turn>>, Vec<u32>) {
-        let count = self.live_turns().unwrap_or(0);
+        // also of a session that was evicted since it was loaded: its turns stay
+        let count = self.state().forest.next_id();
         let turns = self.turns(count);
         let mut leaves = View::new(&turns).published_leaves();
         let publication = self.publication();

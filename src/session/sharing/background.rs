@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Sharing;
+use super::{Line, Sharing};
 use crate::session::ledger::{LedgerError, PARTITIONS};
+use crate::session::state::SessionError;
 use crate::session::store::Store;
 
 /// The time between two rounds.
@@ -21,35 +22,59 @@ const IDLE: usize = 256;
 const RENEWED: usize = 512;
 
 impl Sharing {
-    /// Runs until it is dropped.
+    /// Runs until it is dropped. A slow settlement or sweep does not delay the other work.
     pub(crate) async fn run(self: Arc<Self>, store: Arc<Store>) {
-        let (mut renewed, mut partition, mut settled) = (Instant::now(), 0, 0);
-        let share = self.limits.idle / 3;
+        tokio::join!(self.watch(&store), self.keep_settled(&store), self.sweep(&store));
+    }
+
+    /// Finds out whether the ledger works, and marks sessions with running calls as used.
+    async fn watch(&self, store: &Store) {
+        let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(ROUND).await;
-            if let Err(error) = self.within_timeout(self.check_fleet()).await {
-                tracing::debug!(%error, "the shared ledger fails");
-                continue;
+            match self.within_timeout(self.check_fleet()).await {
+                Ok(_) if self.is_down.swap(false, Ordering::Relaxed) => {
+                    tracing::info!("the shared ledger works again");
+                }
+                Ok(_) => {}
+                Err(error) => self.mark_down(&error),
             }
-            if self.is_down.swap(false, Ordering::Relaxed) {
-                tracing::info!("the shared ledger works again");
+            if renewed.elapsed() >= self.limits.idle / 3 {
+                renewed = Instant::now();
+                self.renew(store).await;
             }
+            self.remove_unused_lines().await;
+        }
+    }
+
+    /// Appends detached changes, and compares all lists after a disruption.
+    async fn keep_settled(&self, store: &Arc<Store>) {
+        let mut settled = 0;
+        loop {
+            tokio::time::sleep(ROUND).await;
             let suspicion = self.suspicion();
             if std::mem::replace(&mut settled, suspicion) != suspicion {
-                let names: Vec<Arc<str>> = self.lines().keys().map(Arc::clone).collect();
-                self.unsettled().extend(names);
+                for partition in 0..PARTITIONS {
+                    let names: Vec<Arc<str>> = self.lines(partition).keys().map(Arc::clone).collect();
+                    self.unsettled().extend(names);
+                }
             }
-            self.settle_all(&store).await;
-            if renewed.elapsed() >= share {
-                renewed = Instant::now();
-                self.renew(&store).await;
-                self.remove_unused_lines();
-            }
-            // all partitions within a tenth of the idle time
-            let rounds = (self.limits.idle.as_secs() / 10).clamp(1, u64::from(PARTITIONS));
-            let count = PARTITIONS.div_ceil(u16::try_from(rounds).unwrap_or(PARTITIONS));
+            self.settle_all(store).await;
+        }
+    }
+
+    /// Finishes idle sessions, those of each partition within a tenth of the idle time.
+    async fn sweep(&self, store: &Arc<Store>) {
+        let rounds = (self.limits.idle.as_secs() / 10).clamp(1, u64::from(PARTITIONS));
+        let count = PARTITIONS.div_ceil(u16::try_from(rounds).unwrap_or(PARTITIONS));
+        let mut partition = 0;
+        loop {
+            tokio::time::sleep(ROUND).await;
             for _ in 0..count {
-                self.finish_idle(&store, partition).await;
+                if self.is_down() {
+                    break;
+                }
+                self.finish_idle(store, partition).await;
                 partition = (partition + 1) % PARTITIONS;
             }
         }
@@ -66,26 +91,29 @@ impl Sharing {
         Ok(fleet)
     }
 
-    /// Settles all sessions that are not settled. Stops at the first failure.
-    async fn settle_all(&self, store: &Arc<Store>) {
+    /// Settles all sessions that are not settled. Stops when the ledger fails.
+    pub(crate) async fn settle_all(&self, store: &Arc<Store>) {
         let names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
         for name in names {
+            if self.is_down() {
+                return;
+            }
             let line = self.line(&name);
             let settled = self.within_timeout(async {
                 let mut known = line.known.lock().await;
                 self.settle(store, &line, &mut known).await?;
-                if !known.is_detached() {
-                    self.unsettled().remove(&name);
+                if known.is_unconfirmed {
+                    self.load(store, &line, &mut known).await?;
+                    known.is_unconfirmed = !self.ledger.is_replicated(&name).await?;
+                }
+                if !known.is_detached() && !known.is_unconfirmed {
+                    self.end_unsettled(store, &line, &known);
                 }
                 Ok(())
             });
-            match settled.await {
-                Ok(()) => {}
-                Err(error @ LedgerError::Unreadable(_)) => {
-                    tracing::error!(%error, session = %name, "a shared session cannot be read");
-                    self.unsettled().remove(&name);
-                }
-                Err(_) => return,
+            if let Err(error) = settled.await {
+                // it is tried again in the next round
+                tracing::warn!(%error, session = %name, "changes of a shared session are not in the ledger");
             }
         }
     }
@@ -97,7 +125,7 @@ impl Sharing {
         }
     }
 
-    /// Publishes the paths of the idle sessions of a partition.
+    /// Publishes the paths of the idle sessions of a partition. Stops at the first failure: the rest is idle in the next round as well.
     async fn finish_idle(&self, store: &Arc<Store>, partition: u16) {
         let Ok(idle) = self.within_timeout(self.ledger.idle(partition, self.limits.idle, IDLE)).await else { return };
         for session in idle {
@@ -105,23 +133,33 @@ impl Sharing {
             if store.is_pending(&name) {
                 continue;
             }
-            // a session that was removed in the meantime needs no end
-            let _ = self.finish(store, &name).await;
+            match self.finish(store, &name).await {
+                // a session that was removed in the meantime needs no end
+                Ok(()) | Err(SessionError::EvictedSession) => {}
+                Err(_) => return,
+            }
             let _ = self.within_timeout(self.ledger.end_use(session)).await;
         }
     }
 
     /// Removes the lines of sessions that are not in memory.
-    fn remove_unused_lines(&self) {
-        let unsettled = self.unsettled().clone();
-        self.lines().retain(|name, line| {
+    async fn remove_unused_lines(&self) {
+        let mut unused = Vec::new();
+        for partition in 0..PARTITIONS {
+            let mut lines = self.lines(partition);
             // the map is locked, so no other reference can appear
-            let is_shared = Arc::strong_count(line) > 1 || unsettled.contains(name);
-            is_shared
-                || line.known.try_lock().is_ok_and(|mut known| {
-                    known.forget_removed();
-                    known.session.is_some()
-                })
-        });
+            let is_unused = |_: &Arc<str>, line: &mut Arc<Line>| {
+                Arc::strong_count(line) == 1
+                    && line.known.try_lock().is_ok_and(|known| {
+                        let is_in_memory = known.session.as_ref().is_some_and(|session| !session.state().removed);
+                        !is_in_memory && known.missing.is_empty()
+                    })
+            };
+            unused.extend(lines.extract_if(is_unused));
+        }
+        if !unused.is_empty() {
+            // they may hold the last references to large sessions
+            let _ = tokio::task::spawn_blocking(move || drop(unused)).await;
+        }
     }
 }

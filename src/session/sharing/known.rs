@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::merge::Missing;
 use super::{Line, Sharing};
 use crate::session::ledger::{Entry, LedgerError, Position, Record, SessionKey, Tail};
@@ -24,10 +26,9 @@ pub(super) struct Known {
     pub log: Vec<Logged>,
     /// Detached changes that the session in memory lacks, because other entries took their place.
     pub missing: VecDeque<Missing>,
-    /// Births under which this process knew the session before its entries were merged into another list.
-    pub former: Vec<Uid>,
-    /// The birth of the session of turns from the local log, until it was asked whether the session was deleted.
-    pub restored: Option<Uid>,
+    /// The primary has entries that replicas did not confirm in time. They may be lost with the primary, also without a disruption that
+    /// this process notices.
+    pub is_unconfirmed: bool,
     /// The suspicion up to which the list was compared.
     pub checked: u64,
 }
@@ -74,6 +75,15 @@ impl Known {
             other => Change::Other(Box::new(other)),
         };
         self.log.push(Logged { uid, change });
+    }
+
+    /// The turn with this uid. The latest ones are searched first.
+    pub(super) fn turn(&self, uid: Uid) -> Option<Arc<Turn>> {
+        let logged = self.log.iter().rev().find(|logged| logged.uid == uid)?;
+        match &logged.change {
+            Change::Turn(id) => self.session.as_ref()?.turn(*id),
+            Change::Other(_) => None,
+        }
     }
 
     /// The record of an entry, for the key of the session.
@@ -125,6 +135,10 @@ impl Sharing {
             }
         }
         known.checked = suspicion;
+        if let Some(session) = &known.session {
+            // the caller uses it, so it is not the next one to be evicted
+            store.touch(session, Instant::now());
+        }
         Ok(())
     }
 
@@ -203,7 +217,7 @@ impl Sharing {
         known.missing.retain(|missing| missing.uid != uid);
         known.push(uid, record.clone());
         let bytes = session.apply(record);
-        store.add_signed_bytes(bytes);
+        store.add_shared_bytes(&session, bytes);
         Ok(())
     }
 }

@@ -17,10 +17,15 @@ use crate::session::{Cause, Draft, Uid};
 /// Entries that are appended again in one step.
 const STEP: usize = 64;
 
+/// Bytes after which a step takes no more entries.
+const STEP_BYTES: usize = 1 << 20;
+
 /// A change that the ledger lacks and the session in memory as well.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub uid: Uid,
+    /// The birth of its session, if it comes from the local log. The session may have been deleted in the meantime.
+    pub restored_from: Option<Uid>,
     pub change: MissingChange,
 }
 
@@ -36,8 +41,8 @@ pub(super) enum MissingChange {
 }
 
 impl Sharing {
-    /// The list of a session does not exist. If the ledger may have lost it, all entries are appended again later. Otherwise it was
-    /// deleted or has expired, and the session in memory is removed.
+    /// The list of a session does not exist. If the ledger may have lost it, or detached changes follow it, all entries are appended again
+    /// later. Otherwise it was deleted or has expired, and the session in memory is removed.
     pub(super) async fn list_is_absent(
         &self,
         store: &Arc<Store>,
@@ -45,10 +50,11 @@ impl Sharing {
         known: &mut Known,
     ) -> Result<(), LedgerError> {
         let Some(position) = known.position else { return Ok(()) };
-        if self.may_have_lost(known).await? && !self.ledger.is_deleted(&line.name, position.birth).await? {
+        let is_kept = known.is_detached() || self.may_have_lost(known).await?;
+        if is_kept && !self.ledger.is_deleted(&line.name, position.birth).await? {
             self.counts.healed.fetch_add(known.confirmed() as u64, Ordering::Relaxed);
             known.position = None;
-            self.unsettled().insert(Arc::clone(&line.name));
+            self.mark_unsettled(line, known);
         } else {
             self.discard(store, line, known);
         }
@@ -61,10 +67,21 @@ impl Sharing {
         Ok(known.checked != self.suspicion())
     }
 
-    /// Removes the session from memory.
+    /// Notes that changes of the session are not in the ledger. The session is not evicted until they are.
+    pub(super) fn mark_unsettled(&self, line: &Line, known: &Known) {
+        if let Some(session) = &known.session {
+            session.state().is_detached = true;
+        }
+        self.unsettled().insert(Arc::clone(&line.name));
+    }
+
+    /// Removes the session from memory, and its detached changes.
     pub(super) fn discard(&self, store: &Arc<Store>, line: &Line, known: &mut Known) {
         if let Some(session) = &known.session {
             store.remove_shared(session);
+        }
+        if known.is_detached() {
+            store.end_detached(&line.name);
         }
         self.unsettled().remove(&line.name);
         *known = Known { checked: known.checked, ..Known::default() };
@@ -80,15 +97,16 @@ impl Sharing {
             self.counts.healed.fetch_add(known.confirmed().saturating_sub(same) as u64, Ordering::Relaxed);
             known.position = Position::after(None, &list[..same]);
             if known.log.len() > same {
-                self.unsettled().insert(Arc::clone(&line.name));
+                self.mark_unsettled(line, known);
             }
             let follows = self.follow(store, line, known, list[same..].to_vec()).await?;
             debug_assert!(follows, "nothing contradicts the beginning of a list");
             return Ok(());
         }
-        if let Some(position) = known.position.filter(|position| position.birth != first.uid) {
+        if let Some(birth) = known.log.first().map(|own| own.uid).filter(|birth| *birth != first.uid) {
             // another session has the name
-            if !self.may_have_lost(known).await? || self.ledger.is_deleted(&line.name, position.birth).await? {
+            let is_kept = known.is_detached() || self.may_have_lost(known).await?;
+            if !is_kept || self.ledger.is_deleted(&line.name, birth).await? {
                 self.discard(store, line, known);
                 self.follow(store, line, known, list).await?;
                 return Ok(());
@@ -120,24 +138,21 @@ impl Sharing {
                     Some(_) => self.counts.healed.fetch_add(count, Ordering::Relaxed),
                     None => self.counts.unhealed.fetch_add(u64::from(count > 0), Ordering::Relaxed),
                 };
-                Some(Missing { uid: logged.uid, change: change? })
+                Some(Missing { uid: logged.uid, restored_from: None, change: change? })
             };
             let own = before.log.iter().enumerate().skip(1).filter_map(lacks);
             let own: Vec<Missing> = own.collect();
             if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {
-                missing.push_back(Missing { uid: Uid::unique(), change: MissingChange::Healed });
+                missing.push_back(Missing { uid: Uid::unique(), restored_from: None, change: MissingChange::Healed });
             }
             missing.extend(own);
-            known.former = std::mem::take(&mut before.former);
-            known.former.extend(session.birth);
             store.remove_shared(session);
         }
         (known.missing, known.checked) = (missing, before.checked);
         let follows = self.follow(store, line, known, list).await?;
         debug_assert!(follows, "nothing is detached");
         if known.is_detached() {
-            self.unsettled().insert(Arc::clone(&line.name));
-            known.pin();
+            self.mark_unsettled(line, known);
         }
         Ok(())
     }
@@ -177,8 +192,8 @@ impl Sharing {
                     (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
                 let about = turn.about;
                 let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new() };
-                known.missing.push_back(Missing { uid, change: MissingChange::Turn(Box::new(draft)) });
-                known.restored = session.birth;
+                let (restored_from, change) = (session.birth, MissingChange::Turn(Box::new(draft)));
+                known.missing.push_back(Missing { uid, restored_from, change });
                 self.unsettled().insert(session.name);
             }
             Record::Evicted { session } => {
@@ -199,11 +214,12 @@ impl Sharing {
         }
         loop {
             self.load(store, line, known).await?;
-            if let Some(birth) = known.restored {
-                if self.ledger.is_deleted(&line.name, birth).await? {
-                    known.missing.clear();
+            while let Some(birth) = known.missing.iter().find_map(|missing| missing.restored_from) {
+                let is_deleted = self.ledger.is_deleted(&line.name, birth).await?;
+                known.missing.retain(|missing| !is_deleted || missing.restored_from != Some(birth));
+                for missing in known.missing.iter_mut().filter(|missing| missing.restored_from == Some(birth)) {
+                    missing.restored_from = None;
                 }
-                known.restored = None;
             }
             if !known.missing.is_empty() {
                 self.begin(store, line, known)?;
@@ -220,12 +236,19 @@ impl Sharing {
                 return Ok(());
             }
         }
+        if !known.is_unconfirmed {
+            self.end_unsettled(store, line, known);
+        }
+        Ok(())
+    }
+
+    /// Notes that the ledger has all changes of the session.
+    pub(super) fn end_unsettled(&self, store: &Arc<Store>, line: &Line, known: &Known) {
         if let Some(session) = &known.session {
             session.state().is_detached = false;
-            store.joined(session);
         }
+        store.end_detached(&line.name);
         self.unsettled().remove(&line.name);
-        Ok(())
     }
 
     /// Whether a session whose list does not exist was deleted.
@@ -241,15 +264,20 @@ impl Sharing {
         while known.is_detached() && known.log.len() > known.confirmed() {
             let from = known.confirmed();
             let until = known.log.len().min(from + STEP);
-            let (mut entries, mut finished, mut turns) = (Vec::new(), Vec::new(), 0);
+            let (mut entries, mut finished, mut turns, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
             for at in from..until {
+                if bytes > STEP_BYTES {
+                    break;
+                }
                 let record = known.record(at);
                 turns += u64::from(matches!(record, Record::Turn { .. }));
                 if let Record::Finished { leaf, .. } = &record {
                     let leaf = known.session.as_ref().and_then(|session| session.turn(*leaf)?.about.uid);
                     finished.extend(leaf);
                 }
-                entries.push(entry(known.log[at].uid, &record)?);
+                let entry = entry(known.log[at].uid, &record)?;
+                bytes += entry.body.len();
+                entries.push(entry);
             }
             if self.append(line, known.position, &entries, (finished, true)).await?.is_err() {
                 return Ok(Err(Outdated));
@@ -312,6 +340,10 @@ impl Sharing {
                     None => None,
                 };
                 let (reward, version) = (Arc::clone(value), state.open_version());
+                if state.rewards.has(version, leaf) {
+                    // a later one replaced it
+                    return None;
+                }
                 (Record::Reward { session: key, leaf, reward, version }, Vec::new())
             }
             MissingChange::Incomplete => (Record::Incomplete { session: key }, Vec::new()),
@@ -323,15 +355,6 @@ impl Sharing {
                 (Record::Finished { session: key, leaf, turns, number: length }, vec![*uid])
             }
         })
-    }
-}
-
-impl Known {
-    /// Marks the session in memory as one that must not be evicted.
-    pub(super) fn pin(&self) {
-        if let Some(session) = &self.session {
-            session.state().is_detached = true;
-        }
     }
 }
 

@@ -39,8 +39,8 @@ pub struct Consumer {
 pub struct StreamedPath {
     /// The name of its session.
     pub session: Arc<str>,
-    /// The session, and the number of the path in it; `None` if the session was deleted or has expired.
-    pub found: Option<(Arc<Session>, u64)>,
+    /// The session, and the number of the path in it, or why it is not there: `deleted`, also if it has expired, or `unreadable`.
+    pub found: Result<(Arc<Session>, u64), &'static str>,
     /// The position after it.
     pub cursor: FleetCursor,
 }
@@ -55,6 +55,9 @@ pub struct StreamedPage {
     /// The position after all of them.
     pub cursor: FleetCursor,
 }
+
+/// Paths of one partition that are read at once. A page with fewer than its limit is not the end.
+const PAGE: usize = 256;
 
 impl Default for Consumer {
     fn default() -> Self {
@@ -131,7 +134,7 @@ impl Sharing {
         let (mut found, mut trimmed): (Vec<FinishedEntry>, bool) = (Vec::new(), false);
         for partition in (consumer.index..PARTITIONS).step_by(usize::from(consumer.count)) {
             let from = after.after.get(&partition).copied().unwrap_or_default();
-            let page = self.within_timeout(self.ledger.finished(partition, from, limit)).await?;
+            let page = self.within_timeout(self.ledger.finished(partition, from, limit.min(PAGE))).await?;
             trimmed |= page.trimmed;
             found.extend(page.entries);
         }
@@ -142,11 +145,13 @@ impl Sharing {
             cursor.after.insert(crate::session::ledger::partition_of(&entry.session), entry.id);
             let name = Arc::clone(&entry.session);
             let found = match self.published(store, &entry) {
-                None => {
-                    self.refresh(store, &name).await?;
-                    self.published(store, &entry)
-                }
-                found => found,
+                Some(found) => Ok(found),
+                None => match self.refresh(store, &name).await {
+                    Ok(()) => self.published(store, &entry).ok_or("deleted"),
+                    // it must not hide the paths after it
+                    Err(LedgerError::Unreadable(_)) => Err("unreadable"),
+                    Err(error) => return Err(error),
+                },
             };
             paths.push(StreamedPath { session: name, found, cursor: cursor.clone() });
         }

@@ -25,20 +25,23 @@ pub(super) struct Queue {
 /// A change that a call makes.
 #[derive(Debug)]
 enum Job {
-    /// Adds a turn of a call that began in the session with this birth, if it existed.
-    Turn { draft: Box<Draft>, entered: Option<Uid>, answer: oneshot::Sender<Result<(), AppendError>> },
+    /// Adds a turn of a call that began after this number of deletions.
+    Turn { draft: Box<Draft>, deletions: u64, answer: oneshot::Sender<Result<(), AppendError>> },
     /// A generation was not recorded.
     Incomplete,
     /// The last call of the session has ended.
     Finish,
 }
 
-/// What became of a turn.
-enum Added {
-    /// The ledger has it, and replicas have confirmed it.
-    Confirmed(Arc<Turn>),
-    /// The session was deleted while the call ran.
-    Dropped,
+/// Resets [`Queue::is_driven`] when it is dropped.
+struct Driving<'a>(&'a Line);
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.queue().is_driven = false;
+        }
+    }
 }
 
 impl Line {
@@ -49,15 +52,9 @@ impl Line {
 
 impl Sharing {
     /// Adds a turn to a session. The ack resolves when the ledger has confirmed it, or with the reason why it has not.
-    pub(crate) fn commit(
-        self: &Arc<Self>,
-        store: &Arc<Store>,
-        name: &Arc<str>,
-        draft: Draft,
-        entered: Option<Uid>,
-    ) -> Ack {
+    pub(crate) fn commit(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>, draft: Draft, deletions: u64) -> Ack {
         let (answer, awaited) = oneshot::channel();
-        self.enqueue(store, name, Job::Turn { draft: Box::new(draft), entered, answer });
+        self.enqueue(store, name, Job::Turn { draft: Box::new(draft), deletions, answer });
         Ack::awaited(awaited)
     }
 
@@ -86,19 +83,22 @@ impl Sharing {
     }
 
     async fn drive(self: &Arc<Self>, store: &Arc<Store>, line: &Line) {
+        // a panic must not stop the later jobs
+        let _driving = Driving(line);
         loop {
             let job = {
                 let mut queue = line.queue();
                 let Some(job) = queue.jobs.pop_front() else {
+                    // while it is locked, so that no job is left without a task
                     queue.is_driven = false;
                     return;
                 };
                 job
             };
             match job {
-                Job::Turn { draft, entered, answer } => {
+                Job::Turn { draft, deletions, answer } => {
                     // fails if the reply does not wait
-                    let _ = answer.send(self.add(store, line, *draft, entered).await);
+                    let _ = answer.send(self.add(store, line, *draft, deletions).await);
                 }
                 Job::Incomplete => self.add_incomplete(store, line).await,
                 // the sweep of any process finishes it later if the ledger fails
@@ -110,34 +110,30 @@ impl Sharing {
     }
 
     /// Adds a turn. If the ledger does not confirm it within the time limit, it is detached.
-    async fn add(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        draft: Draft,
-        entered: Option<Uid>,
-    ) -> Result<(), AppendError> {
+    async fn add(&self, store: &Arc<Store>, line: &Line, draft: Draft, deletions: u64) -> Result<(), AppendError> {
         let mut known = line.known.lock().await;
-        let begin = Instant::now();
+        if line.deletion.load(Ordering::Relaxed) > deletions {
+            store.observer.turn_dropped();
+            return Ok(());
+        }
         if !self.is_down() {
-            let added = self.within_timeout(self.add_confirmed(store, line, &mut known, (&draft, entered))).await;
+            let added = self.within_timeout(self.add_confirmed(store, line, &mut known, &draft)).await;
             match added {
-                Ok(Added::Confirmed(turn)) => {
-                    let elapsed = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    self.counts.append_us.fetch_add(elapsed, Ordering::Relaxed);
+                Ok(turn) => {
                     self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
                     store.announce(&line.name, &turn);
-                    return Ok(());
-                }
-                Ok(Added::Dropped) => {
-                    store.observer.turn_dropped();
                     return Ok(());
                 }
                 Err(_) => {}
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
-        self.detach(store, line, &mut known, draft).await;
+        let written = self.detach(store, line, &mut known, draft);
+        // the disk may be slow, and later turns need not wait for it
+        drop(known);
+        if let Err(error) = written.await {
+            tracing::warn!(%error, session = %line.name, "a turn is neither in the shared ledger nor in the local log");
+        }
         Err(AppendError::Detached)
     }
 
@@ -146,19 +142,10 @@ impl Sharing {
         store: &Arc<Store>,
         line: &Line,
         known: &mut Known,
-        (draft, entered): (&Draft, Option<Uid>),
-    ) -> Result<Added, LedgerError> {
+        draft: &Draft,
+    ) -> Result<Arc<Turn>, LedgerError> {
         loop {
             self.settle(store, line, known).await?;
-            if has_turn(known, draft) {
-                // an earlier attempt succeeded, but its answer was lost
-                break;
-            }
-            let birth = known.session.as_ref().map(|session| session.birth);
-            let is_of_deleted = |entered: Uid| birth != Some(Some(entered)) && !known.former.contains(&entered);
-            if entered.is_some_and(is_of_deleted) {
-                return Ok(Added::Dropped);
-            }
             self.begin(store, line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&session.state(), draft.clone()));
@@ -169,15 +156,16 @@ impl Sharing {
                 entries.push(entry(known.log[0].uid, &known.record(0))?);
             }
             entries.push(entry(uid, &record)?);
+            let suspicion = self.suspicion();
             match self.append(line, known.position, &entries, (Vec::new(), true)).await? {
                 Ok(replicated) => {
                     self.apply(store, line, known, uid, record)?;
                     known.position = Position::after(known.position, &entries);
                     store.touch(&session, Instant::now());
                     if !replicated {
-                        self.replicated(line).await?;
+                        self.replicated(line, suspicion).await?;
                     }
-                    return Ok(Added::Confirmed(turn));
+                    return Ok(turn);
                 }
                 Err(_outdated) => {
                     if known.position.is_none() && self.ledger.is_deleted(&line.name, known.log[0].uid).await? {
@@ -188,10 +176,6 @@ impl Sharing {
                 }
             }
         }
-        self.replicated(line).await?;
-        let session = known.session.as_ref().expect("it has the turn");
-        let turn = session.latest(usize::MAX).into_iter().find(|turn| turn.about.uid == draft.about.uid);
-        Ok(Added::Confirmed(turn.expect("it was found")))
     }
 
     /// Creates the session in memory if no process has begun it.
@@ -204,35 +188,39 @@ impl Sharing {
         self.apply(store, line, known, birth, Record::Begin { session: key, created_ms: now_ms() })
     }
 
-    /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later.
-    async fn detach(&self, store: &Arc<Store>, line: &Line, known: &mut Known, mut draft: Draft) {
+    /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later. The ack is that of the local log.
+    fn detach(&self, store: &Arc<Store>, line: &Line, known: &mut Known, mut draft: Draft) -> Ack {
         known.forget_removed();
-        if has_turn(known, &draft) {
-            // it was appended, but replicas have not confirmed it
-            return;
+        if let Err(error) = self.begin(store, line, known) {
+            tracing::error!(%error, session = %line.name, "a turn was not recorded");
+            return Ack::done();
         }
-        let begun = self.begin(store, line, known);
-        let Some(session) = known.session.clone().filter(|_| begun.is_ok()) else { return };
+        let session = Arc::clone(known.session.as_ref().expect("it has begun"));
         let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
         let written = store.log_detached(&session, &draft);
+        if let Some(turn) = known.turn(uid) {
+            // the ledger has it, and replicas have not confirmed it
+            known.is_unconfirmed = true;
+            self.mark_unsettled(line, known);
+            store.announce(&line.name, &turn);
+            return written;
+        }
         let turn = Arc::new(session.place(&session.state(), draft));
         let record = Record::Turn { session: session.key(), turn: Arc::clone(&turn) };
         match self.apply(store, line, known, uid, record) {
             Ok(()) => {
-                known.pin();
-                self.unsettled().insert(Arc::clone(&line.name));
+                self.mark_unsettled(line, known);
                 store.touch(&session, Instant::now());
                 store.announce(&line.name, &turn);
             }
             Err(error) => tracing::error!(%error, session = %line.name, "a turn was not recorded"),
         }
-        if let Err(error) = written.await {
-            tracing::warn!(%error, session = %line.name, "a turn is neither in the shared ledger nor in the local log");
-        }
+        written
     }
 
     async fn add_incomplete(&self, store: &Arc<Store>, line: &Line) {
         let mut known = line.known.lock().await;
+        known.forget_removed();
         if self.begin(store, line, &mut known).is_err() {
             return;
         }
@@ -246,16 +234,9 @@ impl Sharing {
             tracing::error!(%error, session = %line.name, "a session was not marked as incomplete");
             return;
         }
-        known.pin();
-        self.unsettled().insert(Arc::clone(&line.name));
+        self.mark_unsettled(line, &known);
         if !self.is_down() {
             let _ = self.within_timeout(self.settle(store, line, &mut known)).await;
         }
     }
-}
-
-/// Whether the session has the turn of a draft.
-fn has_turn(known: &Known, draft: &Draft) -> bool {
-    let uid = draft.about.uid;
-    uid.is_some_and(|uid| known.log.iter().rev().any(|logged| logged.uid == uid))
 }

@@ -97,8 +97,11 @@ async fn stream_shared(state: &Arc<TrainerState>, query: Query) -> Result<Respon
 
 /// Writes the entry of a path of a shared session with its cursor.
 fn shared_line(path: &StreamedPath, classes: Classes, annotate: &Annotate) -> Bytes {
-    let found = path.found.as_ref().and_then(|(session, number)| session.finished(*number, classes));
-    write_line(found, (&path.session, "deleted"), &path.cursor.to_string(), annotate)
+    let (found, gone) = match &path.found {
+        Ok((session, number)) => (session.finished(*number, classes), "deleted"),
+        Err(reason) => (None, *reason),
+    };
+    write_line(found, (&path.session, gone), &path.cursor.to_string(), annotate)
 }
 
 /// Returns why the session of a finished path no longer exists.

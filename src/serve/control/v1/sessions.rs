@@ -109,6 +109,9 @@ pub(super) fn show(state: &TrainerState, id: &str, query: Query) -> Result<Respo
     let session = session(state, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
     let mut shown = summary(&session);
+    if state.sessions.sharing().is_some() {
+        shown["generation"] = json!(session.generation());
+    }
     shown["version"] = json!(snapshot.version);
     shown["frozen"] = json!(snapshot.is_frozen);
     shown["list"] = snapshot.turns().iter().map(|turn| line(turn)).collect();
@@ -180,6 +183,9 @@ pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardReques
         let set = sharing.reward(&state.sessions, &id.into(), of, reward).await;
         set.map_err(|error| shared_problem(state, id, error))?;
         return Ok(rewarded(id, session(state, id)?, request.leaf).await);
+    }
+    if request.generation.is_some() {
+        return Err(Problem::bad("generation: sessions are not shared, see --ledger"));
     }
     let session = session(state, id)?;
     let ack =

@@ -3,7 +3,6 @@
 //! A group is one pipeline and one `WAIT`. While it runs, the next group is collected.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Pipeline, RedisError, Value};
@@ -146,14 +145,14 @@ impl Group {
             shared.observer.group_sent(self.appends.len(), self.bytes);
         }
         let options = &shared.options;
-        // `WAIT` waits for the writes of its connection, which may have none yet
-        let mark = self.mark.take().filter(|_| !connected.has_written.load(Ordering::Relaxed));
+        // `WAIT` waits for the writes of its connection only, and deletions are sent on another one
+        let mark = self.mark.take();
         let mut pipeline = Pipeline::with_capacity(self.appends.len() + 1);
         for (call, _) in &self.appends {
             pipeline.add_command(call.by_hash());
         }
         if let Some(mark) = mark {
-            // by its text: it is rare
+            // by its text, because it is rare
             pipeline.add_command(Call::new(&MARK).key(mark).by_text());
         }
         let limit = if *short { SHORT_WAIT } else { options.timeout * 3 / 4 };
@@ -205,8 +204,6 @@ impl Group {
             for answer in self.confirms.drain(..) {
                 drop(answer.send(Err(error.clone())));
             }
-        } else if !stored.is_empty() {
-            connected.wrote();
         }
         let waited = match early {
             Some(waited) => waited,
@@ -255,10 +252,7 @@ async fn resend(
             let mut answers = answers.into_iter();
             for (_, answer) in unknown {
                 match Outcome::of(answers.next(), connected) {
-                    Outcome::Stored => {
-                        connected.wrote();
-                        stored.push(answer);
-                    }
+                    Outcome::Stored => stored.push(answer),
                     Outcome::UnknownScript => {
                         drop(answer.send(Err(LedgerError::Refused("the server does not keep scripts".into()))));
                     }

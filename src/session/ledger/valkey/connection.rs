@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -31,8 +30,6 @@ pub(super) struct Connected {
     pub appends: Connection,
     pub server: Server,
     pub address: Address,
-    /// Whether an append on this connection changed the ledger. `WAIT` waits for the last write of its connection only.
-    pub has_written: AtomicBool,
     timeout: Duration,
     trouble: mpsc::UnboundedSender<Trouble>,
     // ends the connections when it is dropped
@@ -79,7 +76,6 @@ impl Connected {
             appends,
             server,
             address: address.clone(),
-            has_written: AtomicBool::new(false),
             timeout: options.timeout,
             trouble,
             _drivers: drivers,
@@ -140,10 +136,6 @@ impl Connected {
             Failure::Timeout => LedgerError::Timeout(self.timeout),
             Failure::Error(error) => ledger_error(error),
         }
-    }
-
-    pub(super) fn wrote(&self) {
-        self.has_written.store(true, Ordering::Relaxed);
     }
 }
 

@@ -135,13 +135,13 @@ return 1"
 }
 
 script! {
-    /// Keys: use, lists. Arguments: sessions.
+    /// Keys: use, lists. Arguments: milliseconds of the TTL, sessions.
     RENEW,
-    "#!lua
+    "#!lua flags=allow-oom
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for i, session in ipairs(ARGV) do
-  if redis.call('EXISTS', KEYS[i + 1]) == 1 then redis.call('ZADD', KEYS[1], now, session) end
+for i = 2, #ARGV do
+  if redis.call('PEXPIRE', KEYS[i], ARGV[1]) == 1 then redis.call('ZADD', KEYS[1], now, ARGV[i]) end
 end
 return 1"
 }
@@ -167,20 +167,9 @@ return 1"
 }
 
 script! {
-    /// Keys: policies. Arguments: label. Returns its number.
-    POLICY,
-    "#!lua
-local number = redis.call('HGET', KEYS[1], ARGV[1])
-if number then return tonumber(number) end
-number = redis.call('HLEN', KEYS[1]) + 1
-redis.call('HSET', KEYS[1], ARGV[1], number)
-return number"
-}
-
-script! {
     /// Keys: meta. Arguments: fleet id, schema and partitions of a ledger that has none. Returns those of the ledger.
     META,
-    "#!lua
+    "#!lua flags=allow-oom
 local fields = {'fleet', 'schema', 'partitions'}
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'fleet', ARGV[1], 'schema', ARGV[2], 'partitions', ARGV[3])
@@ -191,7 +180,7 @@ return redis.call('HMGET', KEYS[1], unpack(fields))"
 script! {
     /// Keys: mark. A write without an effect that lasts. `WAIT` after it waits for all earlier writes of the server.
     MARK,
-    "#!lua
+    "#!lua flags=allow-oom
 redis.call('SET', KEYS[1], '1', 'PX', 1000)
 return 1"
 }

@@ -77,7 +77,12 @@ fn may_be_lost(history: &History, turn: &ClientTurn) -> bool {
         && matches!(history.settings.loss, Loss::Acknowledged | Loss::All)
         // only a process that has the turn can append it again
         && history.crashed.contains(&turn.process);
-    lost || history.told.deletes.contains(&turn.session)
+    lost || was_deleted(history, turn)
+}
+
+/// Whether its session was deleted after the call had begun.
+fn was_deleted(history: &History, turn: &ClientTurn) -> bool {
+    history.told.deletes.iter().any(|(name, ended)| *name == turn.session && *ended >= turn.begun)
 }
 
 fn acknowledged_turns_are_listed_once(history: &History, lists: &[Listed]) -> Result<(), String> {
@@ -90,10 +95,10 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[Listed]) -> Re
             0 if turn.acknowledged && !may_be_lost(history, turn) => {
                 return Err(format!("an acknowledged turn is lost: {turn:?}"));
             }
-            // a process that did not crash appends its detached turns
+            // a process that did not crash appends its detached turns; those of a deleted session were not acknowledged
             0 if !turn.acknowledged
                 && !history.crashed.contains(&turn.process)
-                && !history.told.deletes.contains(&turn.session) =>
+                && !history.told.deletes.iter().any(|(name, _)| *name == turn.session) =>
             {
                 return Err(format!("a detached turn was not appended: {turn:?}"));
             }

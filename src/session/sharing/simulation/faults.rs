@@ -93,6 +93,11 @@ impl Server {
         self.memory.disruptions.send_modify(|count| *count += 1);
     }
 
+    /// Whether a failover loses what was acknowledged.
+    pub(super) fn loses_confirmed(&self) -> bool {
+        matches!(self.loss, Loss::Acknowledged | Loss::All)
+    }
+
     pub(super) fn set_refuses(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
@@ -236,9 +241,5 @@ impl Ledger for Connection {
 
     fn disruptions(&self) -> watch::Receiver<u64> {
         self.server.memory.disruptions()
-    }
-
-    fn policy(&self, label: Box<str>) -> Fetching<u64> {
-        self.plain(move |memory| memory.policy(label.clone()))
     }
 }

@@ -84,8 +84,8 @@ pub(super) struct Told {
     pub frozen: Vec<(Arc<str>, Option<Uid>, u32, Rows)>,
     /// Births of deleted sessions, if known, and the time of the acknowledgement.
     pub deleted: Vec<(Arc<str>, Uid, Instant)>,
-    /// The names of all sessions that a client asked to delete.
-    pub deletes: Vec<Arc<str>>,
+    /// The names of all sessions that a client asked to delete, and when the request ended.
+    pub deletes: Vec<(Arc<str>, Instant)>,
     next: u32,
 }
 
@@ -112,7 +112,10 @@ struct World {
 
 impl World {
     fn process(&self) -> Process {
-        let limits = StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 30), idle: IDLE };
+        // some processes have room for a few turns only, so that they evict; what the ledger has lost must be in memory
+        let evicts = !self.server.loses_confirmed() && self.random.borrow_mut().chance(300);
+        let bytes = if evicts { 3000 } else { u64::MAX };
+        let limits = StoreLimits { bytes, ttl: Duration::from_secs(1 << 30), idle: IDLE };
         let store = Arc::new(Store::new(limits));
         let connection = Connection::new(&self.server, self.random.borrow_mut().fork(), &self.calm);
         let (kill, cut) = (connection.kill_switch(), connection.cut_switch());
@@ -354,8 +357,9 @@ async fn delete(world: &World, store: &Arc<Store>, name: &Arc<str>) {
         return;
     }
     let Some(birth) = store.session(name).and_then(|session| session.birth) else { return };
-    world.told.borrow_mut().deletes.push(Arc::clone(name));
-    if sharing.delete(store, name).await == Ok(true) {
+    let deleted = sharing.delete(store, name).await;
+    world.told.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));
+    if deleted == Ok(true) {
         world.told.borrow_mut().deleted.push((Arc::clone(name), birth, Instant::now()));
     }
 }

@@ -113,10 +113,15 @@ impl Pair {
                 }
             }
             18 => {
-                let label: Box<str> = self.random.pick(&["a", "b", "c", "d"]).into();
-                let number = self.valkey.policy(label.clone()).await.unwrap();
-                assert_eq!(number, self.memory.policy(label).await.unwrap());
-                self.count("policy");
+                let deleted: Vec<_> = self.memory.state().deleted.iter().cloned().collect();
+                let (of, birth) = match self.random.below(3) {
+                    0 => (session, Uid::unique()),
+                    _ if deleted.is_empty() => return,
+                    _ => self.random.pick(&deleted),
+                };
+                let deleted = self.valkey.is_deleted(&of, birth).await.unwrap();
+                assert_eq!(deleted, self.memory.is_deleted(&of, birth).await.unwrap());
+                self.count(if deleted { "has a tombstone" } else { "has no tombstone" });
             }
             _ => {
                 // nothing is idle for an hour, and the partition counts as swept
@@ -256,7 +261,8 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         "none idle",
         "use ended",
         "renewed",
-        "policy",
+        "has a tombstone",
+        "has no tombstone",
     ] {
         assert!(seen.get(what).is_some_and(|count| *count > 5), "too few of {what:?}: {seen:?}");
     }
