@@ -21,7 +21,7 @@ pub struct LedgerMetrics {
     pub behind: IntCounter,
     /// Entries that the ledger had lost and that were appended again.
     pub healed: IntCounter,
-    /// Entries that the ledger had lost for good.
+    /// Entries that the ledger had lost and that could not be appended again.
     pub unhealed: IntCounter,
     /// Operations that failed.
     pub failures: IntCounter,

@@ -7,7 +7,8 @@ use tokio::sync::watch;
 
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Record, SessionKey};
-use super::state::{FinishedPath, Reward, Session, State};
+use super::publication::FinishedPath;
+use super::state::{Reward, Session, State};
 use super::store::Store;
 use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata};
 

@@ -25,7 +25,7 @@ impl Rewards {
         }
     }
 
-    /// Whether the leaf, or the session, has a reward of its own for this version.
+    /// Whether the leaf, or the session, itself has a reward for this version.
     pub(super) fn has(&self, version: u32, leaf: Option<u32>) -> bool {
         self.0.get(&leaf).is_some_and(|known| known.iter().any(|reward| reward.version == version))
     }

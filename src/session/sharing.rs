@@ -6,7 +6,7 @@
 
 mod annotate;
 mod background;
-mod known;
+mod list_cache;
 mod merge;
 #[cfg(test)]
 mod simulation;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Uid;
 use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, Position, partition_of};
 use super::store::Store;
-use known::Known;
+use list_cache::ListCache;
 pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
 use turns::Queue;
 
@@ -59,13 +59,16 @@ pub struct SharingCounts {
     pub failures: AtomicU64,
 }
 
+/// The lines of one partition, by session.
+type Lines = HashMap<Arc<str>, Arc<Line>>;
+
 /// The sessions of a process that shares them with others.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     pub(super) ledger: Arc<dyn Ledger>,
     limits: SharingLimits,
     // one map for each partition; locked for one access, never across an await
-    lines: Box<[Mutex<HashMap<Arc<str>, Arc<Line>>>]>,
+    lines: Box<[Mutex<Lines>]>,
     /// The sessions with changes that are not in the ledger; ordered, so that a test with a fixed seed repeats.
     unsettled: Mutex<BTreeSet<Arc<str>>>,
     /// Whether the ledger failed lately. Replies do not wait for it then.
@@ -87,7 +90,7 @@ pub(crate) struct Sharing {
 #[derive(Debug)]
 struct Line {
     name: Arc<str>,
-    known: tokio::sync::Mutex<Known>,
+    known: tokio::sync::Mutex<ListCache>,
     // locked for one access, never across an await
     queue: Mutex<Queue>,
     /// The number of the last deletion of the session by this process; 0 if it has not deleted it.
@@ -120,7 +123,7 @@ impl Sharing {
     }
 
     /// The lines of the sessions of one partition.
-    fn lines(&self, partition: u16) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Line>>> {
+    fn lines(&self, partition: u16) -> MutexGuard<'_, Lines> {
         self.lines[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 

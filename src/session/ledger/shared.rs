@@ -75,7 +75,7 @@ pub struct Tail {
     pub start: u64,
     /// The number of entries of the whole list.
     pub length: u64,
-    /// Some entries from `start` on, at least one unless there are none. The rest is fetched from their end.
+    /// Entries from `start` on: at least one, unless the list ends there. Later fetches return the others.
     pub entries: Vec<Entry>,
 }
 

@@ -43,7 +43,7 @@ use super::{
 use crate::session::Uid;
 use cluster::{Cluster, Map};
 use element::Encoder;
-use node::{Node, Place, State};
+use node::{Node, NodeAddress, State};
 use options::{Address, Deployment};
 use script::Call;
 
@@ -98,7 +98,7 @@ enum Primaries {
 
 /// What determines the node of a cluster.
 #[derive(Debug, Clone, Copy)]
-enum Home {
+enum SlotKey {
     Partition(u16),
     Key(&'static str),
 }
@@ -154,7 +154,7 @@ impl Valkey {
         let shared = Arc::new(Shared { options, observer, disruptions, cluster_changed, cluster_informed, encoder });
         let primaries = match shared.options.url.deployment {
             Deployment::Cluster => Primaries::Cluster(Arc::new(Cluster::new(Arc::clone(&shared)))),
-            _ => Primaries::One(Arc::new(Node::new(Place::Url, Arc::clone(&shared)))),
+            _ => Primaries::One(Arc::new(Node::new(NodeAddress::Url, Arc::clone(&shared)))),
         };
         Ok(Self { shared, primaries })
     }
@@ -180,11 +180,11 @@ impl Valkey {
     }
 
     /// The primary that has the keys.
-    async fn node(&self, home: Home) -> Result<Arc<Node>, LedgerError> {
-        match (&self.primaries, home) {
+    async fn node(&self, slot_key: SlotKey) -> Result<Arc<Node>, LedgerError> {
+        match (&self.primaries, slot_key) {
             (Primaries::One(node), _) => Ok(Arc::clone(node)),
-            (Primaries::Cluster(cluster), Home::Key(key)) => cluster.node(cluster::slot(key.as_bytes())).await,
-            (Primaries::Cluster(cluster), Home::Partition(partition)) => {
+            (Primaries::Cluster(cluster), SlotKey::Key(key)) => cluster.node(cluster::slot(key.as_bytes())).await,
+            (Primaries::Cluster(cluster), SlotKey::Partition(partition)) => {
                 cluster.node(cluster::slot(partition.to_string().as_bytes())).await
             }
         }
@@ -209,10 +209,10 @@ impl Valkey {
         })
     }
 
-    async fn run(&self, home: Home, call: &Call) -> Result<Value, LedgerError> {
+    async fn run(&self, slot_key: SlotKey, call: &Call) -> Result<Value, LedgerError> {
         loop {
             let map = self.map();
-            match self.node(home).await?.run(call).await {
+            match self.node(slot_key).await?.run(call).await {
                 Err(error) if is_moved(map, &error).await => {}
                 result => return result,
             }
@@ -222,7 +222,7 @@ impl Valkey {
 
 impl Ledger for Valkey {
     fn fleet(&self) -> Fetching<Arc<str>> {
-        self.operation(async move |this| meta(&this.run(Home::Key(META), &meta_call()).await?))
+        self.operation(async move |this| meta(&this.run(SlotKey::Key(META), &meta_call()).await?))
     }
 
     fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
@@ -230,7 +230,7 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let partition = partition_of(&session);
             let call = at(Call::new(&script::FETCH).key(list_key(&session)), after).number(PAGE).number(PAGE_BYTES);
-            match this.run(Home::Partition(partition), &call).await? {
+            match this.run(SlotKey::Partition(partition), &call).await? {
                 Value::Nil => Ok(None),
                 answer => tail(answer)
                     .map(Some)
@@ -244,14 +244,16 @@ impl Ledger for Valkey {
         let observer = Arc::clone(&self.shared.observer);
         let result = self.operation(async move |this| {
             let partition = partition_of(&append.session);
-            let mut node = this.node(Home::Partition(partition)).await?;
+            let mut node = this.node(SlotKey::Partition(partition)).await?;
             // fails at once without a connection, and encodes nothing
             node.connected().await?;
             let call = this.append_call(partition, &append)?;
             loop {
                 let map = this.map();
                 match node.appender.append(call.clone()).await {
-                    Err(error) if is_moved(map, &error).await => node = this.node(Home::Partition(partition)).await?,
+                    Err(error) if is_moved(map, &error).await => {
+                        node = this.node(SlotKey::Partition(partition)).await?
+                    }
                     result => return result,
                 }
             }
@@ -266,7 +268,7 @@ impl Ledger for Valkey {
     fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool> {
         let partition = partition_of(session);
         self.operation(async move |this| {
-            let node = this.node(Home::Partition(partition)).await?;
+            let node = this.node(SlotKey::Partition(partition)).await?;
             node.connected().await?;
             node.appender.confirm(key(partition, "w")).await
         })
@@ -279,7 +281,7 @@ impl Ledger for Valkey {
             let call = Call::new(&script::DELETE).key(list_key(&session)).key(key(partition, "u"));
             let call = call.key(tombstone_key(partition, birth));
             let call = call.arg(birth.to_bytes()).arg(session.as_bytes()).number(this.shared.ttl_ms());
-            Ok(this.run(Home::Partition(partition), &call).await? == Value::Int(1))
+            Ok(this.run(SlotKey::Partition(partition), &call).await? == Value::Int(1))
         })
     }
 
@@ -287,7 +289,7 @@ impl Ledger for Valkey {
         let partition = partition_of(session);
         self.operation(async move |this| {
             let call = Call::new(&script::IS_DELETED).key(tombstone_key(partition, birth));
-            Ok(this.run(Home::Partition(partition), &call).await? == Value::Int(1))
+            Ok(this.run(SlotKey::Partition(partition), &call).await? == Value::Int(1))
         })
     }
 
@@ -295,7 +297,7 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let call =
                 Call::new(&script::FINISHED).key(key(partition, "f")).arg(format!("({after}")).number(count(limit));
-            finished_page(&this.run(Home::Partition(partition), &call).await?, after)
+            finished_page(&this.run(SlotKey::Partition(partition), &call).await?, after)
                 .ok_or_else(|| LedgerError::Unreadable(format!("the stream of partition {partition}").into()))
         })
     }
@@ -310,7 +312,7 @@ impl Ledger for Valkey {
                     for (_, session) in sessions {
                         call = call.key(list_key(session)).arg(session.as_bytes());
                     }
-                    this.run(Home::Partition(partition), &call).await?;
+                    this.run(SlotKey::Partition(partition), &call).await?;
                 }
             }
             Ok(())
@@ -323,7 +325,7 @@ impl Ledger for Valkey {
             let call = Call::new(&script::IDLE).key(key(partition, "o")).key(key(partition, "u"));
             let pause = millis((idle / 10).min(LONGEST_SWEEP)).max(1);
             let call = call.number(millis(idle)).number(pause).number(count(limit));
-            idle_sessions(this.run(Home::Partition(partition), &call).await?)
+            idle_sessions(this.run(SlotKey::Partition(partition), &call).await?)
                 .ok_or_else(|| LedgerError::Unreadable(format!("the index of use of partition {partition}").into()))
         })
     }
@@ -332,7 +334,7 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let partition = partition_of(&idle.session);
             let call = Call::new(&script::END_USE).key(key(partition, "u"));
-            this.run(Home::Partition(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms))
+            this.run(SlotKey::Partition(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms))
                 .await
                 .map(drop)
         })

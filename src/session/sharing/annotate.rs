@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::Sharing;
-use super::known::entry;
+use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Position, Record};
 use crate::session::state::{Session, SessionError};
 use crate::session::store::Store;

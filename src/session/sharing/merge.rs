@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::known::{Change, Known, Logged, entry};
+use super::list_cache::{Change, ListCache, Logged, entry};
 use super::{Line, Outdated, Sharing};
 use crate::session::ledger::{Entry, LedgerError, Position, Record};
 use crate::session::state::Session;
@@ -47,7 +47,7 @@ impl Sharing {
         &self,
         store: &Arc<Store>,
         line: &Line,
-        known: &mut Known,
+        known: &mut ListCache,
     ) -> Result<(), LedgerError> {
         let Some(position) = known.position else { return Ok(()) };
         let is_kept = known.is_detached() || self.may_have_lost(known).await?;
@@ -62,13 +62,13 @@ impl Sharing {
     }
 
     /// Whether the ledger may have lost entries since the list was compared.
-    async fn may_have_lost(&self, known: &Known) -> Result<bool, LedgerError> {
+    async fn may_have_lost(&self, known: &ListCache) -> Result<bool, LedgerError> {
         self.check_fleet().await?;
         Ok(known.checked != self.suspicion())
     }
 
     /// Notes that changes of the session are not in the ledger. The session is not evicted until they are.
-    pub(super) fn mark_unsettled(&self, line: &Line, known: &Known) {
+    pub(super) fn mark_unsettled(&self, line: &Line, known: &ListCache) {
         if let Some(session) = &known.session {
             session.state().is_detached = true;
         }
@@ -76,7 +76,7 @@ impl Sharing {
     }
 
     /// Removes the session from memory, and its detached changes.
-    pub(super) fn discard(&self, store: &Arc<Store>, line: &Line, known: &mut Known) {
+    pub(super) fn discard(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) {
         if let Some(session) = &known.session {
             store.remove_shared(session);
         }
@@ -84,11 +84,16 @@ impl Sharing {
             store.end_detached(&line.name);
         }
         self.unsettled().remove(&line.name);
-        *known = Known { checked: known.checked, ..Known::default() };
+        *known = ListCache { checked: known.checked, ..ListCache::default() };
     }
 
     /// Replaces the session in memory by the fold of its list, and keeps what the list lacks as missing.
-    pub(super) async fn merge(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+    pub(super) async fn merge(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut ListCache,
+    ) -> Result<(), LedgerError> {
         let list = self.fetch_all(line).await?;
         let Some(first) = list.first() else { return self.list_is_absent(store, line, known).await };
         let same = known.log.iter().zip(&list).take_while(|(own, entry)| own.uid == entry.uid).count();
@@ -120,7 +125,7 @@ impl Sharing {
         &self,
         store: &Arc<Store>,
         line: &Line,
-        known: &mut Known,
+        known: &mut ListCache,
         list: Vec<Entry>,
     ) -> Result<(), LedgerError> {
         let present: HashSet<Uid> = list.iter().map(|entry| entry.uid).collect();
@@ -206,7 +211,12 @@ impl Sharing {
     }
 
     /// Compares the list again if the ledger may have lost entries, and appends all detached changes.
-    pub(super) async fn settle(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+    pub(super) async fn settle(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut ListCache,
+    ) -> Result<(), LedgerError> {
         known.forget_removed();
         let is_checked = known.position.is_none() || known.checked == self.suspicion();
         if is_checked && !known.is_detached() {
@@ -243,7 +253,7 @@ impl Sharing {
     }
 
     /// Notes that the ledger has all changes of the session.
-    pub(super) fn end_unsettled(&self, store: &Arc<Store>, line: &Line, known: &Known) {
+    pub(super) fn end_unsettled(&self, store: &Arc<Store>, line: &Line, known: &ListCache) {
         if let Some(session) = &known.session {
             session.state().is_detached = false;
         }
@@ -252,7 +262,7 @@ impl Sharing {
     }
 
     /// Whether a session whose list does not exist was deleted.
-    async fn is_tombstoned(&self, line: &Line, known: &Known) -> Result<bool, LedgerError> {
+    async fn is_tombstoned(&self, line: &Line, known: &ListCache) -> Result<bool, LedgerError> {
         match known.log.first() {
             Some(begin) => self.ledger.is_deleted(&line.name, begin.uid).await,
             None => Ok(false),
@@ -260,7 +270,7 @@ impl Sharing {
     }
 
     /// Appends the detached entries of the session in memory.
-    async fn append_detached(&self, line: &Line, known: &mut Known) -> Result<Result<(), Outdated>, LedgerError> {
+    async fn append_detached(&self, line: &Line, known: &mut ListCache) -> Result<Result<(), Outdated>, LedgerError> {
         while known.is_detached() && known.log.len() > known.confirmed() {
             let from = known.confirmed();
             let until = known.log.len().min(from + STEP);
@@ -293,7 +303,7 @@ impl Sharing {
         &self,
         store: &Arc<Store>,
         line: &Line,
-        known: &mut Known,
+        known: &mut ListCache,
     ) -> Result<Result<(), Outdated>, LedgerError> {
         while let Some(next) = known.missing.front() {
             let uid = next.uid;

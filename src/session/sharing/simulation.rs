@@ -1,7 +1,7 @@
 //! Deterministic simulation of processes that share sessions through a ledger that fails.
 //!
 //! A history is made from a seed: clients call random processes, while requests and answers are delayed and lost, and the ledger fails
-//! over, refuses appends or loses all data. The clock is virtual. When the faults have ended, `check` compares what the clients were told
+//! over, refuses appends or loses all data. The clock is virtual. When the faults have ended, `check` compares the replies to the clients
 //! with the ledger, and every process with a store that is not shared.
 
 mod check;

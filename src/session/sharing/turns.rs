@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::known::{Known, entry};
+use super::list_cache::{ListCache, entry};
 use super::{Line, Sharing};
 use crate::session::ledger::{Ack, AppendError, LedgerError, Position, Record, SessionKey};
 use crate::session::store::{Store, now_ms};
@@ -118,13 +118,10 @@ impl Sharing {
         }
         if !self.is_down() {
             let added = self.within_timeout(self.add_confirmed(store, line, &mut known, &draft)).await;
-            match added {
-                Ok(turn) => {
-                    self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
-                    store.announce(&line.name, &turn);
-                    return Ok(());
-                }
-                Err(_) => {}
+            if let Ok(turn) = added {
+                self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
+                store.announce(&line.name, &turn);
+                return Ok(());
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +138,7 @@ impl Sharing {
         &self,
         store: &Arc<Store>,
         line: &Line,
-        known: &mut Known,
+        known: &mut ListCache,
         draft: &Draft,
     ) -> Result<Arc<Turn>, LedgerError> {
         loop {
@@ -179,7 +176,7 @@ impl Sharing {
     }
 
     /// Creates the session in memory if no process has begun it.
-    pub(super) fn begin(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+    pub(super) fn begin(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         if known.session.is_some() {
             return Ok(());
         }
@@ -189,7 +186,7 @@ impl Sharing {
     }
 
     /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later. The ack is that of the local log.
-    fn detach(&self, store: &Arc<Store>, line: &Line, known: &mut Known, mut draft: Draft) -> Ack {
+    fn detach(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache, mut draft: Draft) -> Ack {
         known.forget_removed();
         if let Err(error) = self.begin(store, line, known) {
             tracing::error!(%error, session = %line.name, "a turn was not recorded");

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Credentials};
-use super::node::{Node, Place, State};
+use super::node::{Node, NodeAddress, State};
 use super::options::Address;
 use super::{Shared, number, text};
 use crate::session::ledger::LedgerError;
@@ -117,7 +117,7 @@ async fn run(map: watch::Sender<Map>, shared: Arc<Shared>) {
                 let before = known.as_ref().map(|slots| &slots.nodes);
                 let node = |address: &Address| {
                     let kept = before.and_then(|nodes| nodes.get(address)).map(Arc::clone);
-                    let place = || Place::Node { address: address.clone(), is_new: before.is_some() };
+                    let place = || NodeAddress::Node { address: address.clone(), is_new: before.is_some() };
                     (address.clone(), kept.unwrap_or_else(|| Arc::new(Node::new(place(), Arc::clone(&shared)))))
                 };
                 let nodes = ranges.values().map(|(_, address)| node(address)).collect();

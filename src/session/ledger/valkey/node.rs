@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Where a primary is.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum NodeAddress {
     /// Where the URL says.
     Url,
     /// A node of a cluster. It is new if the map had others before, so that some of its slots were those of another node.
@@ -35,7 +35,7 @@ pub(super) enum Place {
 
 /// Connections to a primary that are replaced when they are lost.
 pub(super) struct Node {
-    place: Place,
+    place: NodeAddress,
     state: watch::Receiver<State>,
     pub appender: Appender,
     // ends the tasks when the node is dropped
@@ -53,7 +53,7 @@ pub(super) enum State {
 
 impl Node {
     /// Begins to connect. Must be called in a runtime.
-    pub(super) fn new(place: Place, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(place: NodeAddress, shared: Arc<Shared>) -> Self {
         let (sender, state) = watch::channel(State::Connecting);
         let mut tasks = JoinSet::new();
         let (appender, requests) = appender::queue();
@@ -96,7 +96,7 @@ pub(super) async fn connected(state: &mut watch::Receiver<State>) -> Result<Arc<
 
 /// Keeps the connections.
 struct Keeper {
-    place: Place,
+    place: NodeAddress,
     shared: Arc<Shared>,
     state: watch::Sender<State>,
     /// The server of the last connection.
@@ -140,9 +140,9 @@ impl Keeper {
         let options = &self.shared.options;
         let in_cluster = matches!(options.url.deployment, Deployment::Cluster);
         let address = match (&self.place, &options.url.deployment) {
-            (Place::Node { address, .. }, _) => address.clone(),
-            (Place::Url, Deployment::Sentinel { primary }) => sentinel::primary(primary, options).await?,
-            (Place::Url, _) => options.url.addresses[0].clone(),
+            (NodeAddress::Node { address, .. }, _) => address.clone(),
+            (NodeAddress::Url, Deployment::Sentinel { primary }) => sentinel::primary(primary, options).await?,
+            (NodeAddress::Url, _) => options.url.addresses[0].clone(),
         };
         let (connected, trouble) = Connected::connect(&address, options, in_cluster).await?;
         if !in_cluster {
@@ -160,7 +160,7 @@ impl Keeper {
         if before.as_deref().is_some_and(|before| before != run_id) {
             tracing::warn!(address = %connected.address, "the ledger is another process, which may lack entries");
         }
-        if before.is_some() || matches!(self.place, Place::Node { is_new: true, .. }) {
+        if before.is_some() || matches!(self.place, NodeAddress::Node { is_new: true, .. }) {
             self.shared.disrupted();
         }
         tracing::info!(address = %connected.address, version = connected.server.version().0, "connected to the ledger");
@@ -199,7 +199,7 @@ impl Keeper {
     /// Whether the Sentinels know another primary.
     async fn moved(&self, connected: &Connected) -> Option<Arc<str>> {
         let options = &self.shared.options;
-        let (Place::Url, Deployment::Sentinel { primary }) = (&self.place, &options.url.deployment) else {
+        let (NodeAddress::Url, Deployment::Sentinel { primary }) = (&self.place, &options.url.deployment) else {
             return None;
         };
         // Sentinels that do not answer say nothing about the primary

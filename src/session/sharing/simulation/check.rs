@@ -1,4 +1,4 @@
-//! Compares what the clients of a history were told with the ledger, and every process with a store that is not shared.
+//! Compares the replies to the clients of a history with the ledger, and every process with a store that is not shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::session::tests::{BOUNDLESS, store};
 use crate::session::{Call, Draft, Session, TurnMetadata, Uid};
 
 /// A session as the ledger has it.
-struct Listed {
+struct SessionEntries {
     name: Arc<str>,
     birth: Uid,
     records: Vec<(Uid, Record)>,
 }
 
-impl Listed {
+impl SessionEntries {
     fn turns(&self) -> impl Iterator<Item = &Arc<crate::session::Turn>> {
         self.records.iter().filter_map(|(_, record)| match record {
             Record::Turn { turn, .. } => Some(turn),
@@ -30,14 +30,14 @@ impl Listed {
     }
 }
 
-fn listed(history: &History) -> Vec<Listed> {
+fn listed(history: &History) -> Vec<SessionEntries> {
     let state = history.server.memory.state();
     let list = |(name, entries): (&Arc<str>, &Vec<crate::session::ledger::Entry>)| {
         let records = entries.iter().map(|entry| {
             let record = Record::decode(&entry.body).expect("the entries were written by this version");
             (entry.uid, record)
         });
-        Listed { name: Arc::clone(name), birth: entries[0].uid, records: records.collect() }
+        SessionEntries { name: Arc::clone(name), birth: entries[0].uid, records: records.collect() }
     };
     state.lists.iter().map(list).collect()
 }
@@ -59,7 +59,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     processes_agree_with_a_plain_store(history, &lists).await
 }
 
-fn uids_are_unique(lists: &[Listed]) -> Result<(), String> {
+fn uids_are_unique(lists: &[SessionEntries]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for list in lists {
         for (uid, record) in &list.records {
@@ -82,15 +82,15 @@ fn may_be_lost(history: &History, turn: &ClientTurn) -> bool {
 
 /// Whether its session was deleted after the call had begun.
 fn was_deleted(history: &History, turn: &ClientTurn) -> bool {
-    history.told.deletes.iter().any(|(name, ended)| *name == turn.session && *ended >= turn.begun)
+    history.client_log.deletes.iter().any(|(name, ended)| *name == turn.session && *ended >= turn.begun)
 }
 
-fn acknowledged_turns_are_listed_once(history: &History, lists: &[Listed]) -> Result<(), String> {
+fn acknowledged_turns_are_listed_once(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     let mut listed: BTreeMap<&[u32], usize> = BTreeMap::new();
-    for turn in lists.iter().flat_map(Listed::turns) {
+    for turn in lists.iter().flat_map(SessionEntries::turns) {
         *listed.entry(&turn.response).or_default() += 1;
     }
-    for turn in &history.told.turns {
+    for turn in &history.client_log.turns {
         match listed.get(&turn.response[..]).copied().unwrap_or(0) {
             0 if turn.acknowledged && !may_be_lost(history, turn) => {
                 return Err(format!("an acknowledged turn is lost: {turn:?}"));
@@ -98,7 +98,7 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[Listed]) -> Re
             // a process that did not crash appends its detached turns; those of a deleted session were not acknowledged
             0 if !turn.acknowledged
                 && !history.crashed.contains(&turn.process)
-                && !history.told.deletes.iter().any(|(name, _)| *name == turn.session) =>
+                && !history.client_log.deletes.iter().any(|(name, _)| *name == turn.session) =>
             {
                 return Err(format!("a detached turn was not appended: {turn:?}"));
             }
@@ -110,23 +110,23 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[Listed]) -> Re
 }
 
 /// A turn that was acknowledged before another call began is before it.
-fn order_is_real_time(history: &History, lists: &[Listed]) -> Result<(), String> {
+fn order_is_real_time(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     for list in lists.iter().filter(|list| list.generation() == 0) {
         if matches!(history.settings.loss, Loss::Acknowledged | Loss::All) {
             continue;
         }
         let position = |turn: &ClientTurn| list.turns().position(|listed| *listed.response == turn.response[..]);
-        let told: Vec<_> =
-            history.told.turns.iter().filter(|turn| turn.acknowledged && turn.session == list.name).collect();
-        for a in &told {
-            for b in &told {
+        let call: Vec<_> =
+            history.client_log.turns.iter().filter(|turn| turn.acknowledged && turn.session == list.name).collect();
+        for a in &call {
+            for b in &call {
                 if a.ended < b.begun && position(a).zip(position(b)).is_some_and(|(a, b)| a > b) {
                     return Err(format!("{}: {a:?} was acknowledged before {b:?} began, and is after it", list.name));
                 }
             }
         }
     }
-    for read in &history.told.reads {
+    for read in &history.client_log.reads {
         let list = lists.iter().find(|list| list.name == read.session && Some(list.birth) == read.birth);
         let Some(list) = list.filter(|list| list.generation() == read.generation as usize) else { continue };
         if matches!(history.settings.loss, Loss::Acknowledged | Loss::All | Loss::Unconfirmed) && list.generation() > 0
@@ -143,12 +143,12 @@ fn order_is_real_time(history: &History, lists: &[Listed]) -> Result<(), String>
     Ok(())
 }
 
-fn deleted_sessions_stay_deleted(history: &History, lists: &[Listed]) -> Result<(), String> {
+fn deleted_sessions_stay_deleted(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     // a failover may lose the deletion with everything else
     if history.settings.loss != Loss::None {
         return Ok(());
     }
-    for (name, birth, at) in &history.told.deleted {
+    for (name, birth, at) in &history.client_log.deleted {
         if lists.iter().any(|list| list.birth == *birth) {
             return Err(format!("{name} of birth {birth} was deleted at {at:?}, and exists"));
         }
@@ -157,7 +157,7 @@ fn deleted_sessions_stay_deleted(history: &History, lists: &[Listed]) -> Result<
 }
 
 /// The tokens of a turn's parent and its own part of the prompt are the prompt that was sent.
-fn prompts_are_whole(history: &History, list: &Listed) -> Result<(), String> {
+fn prompts_are_whole(history: &History, list: &SessionEntries) -> Result<(), String> {
     let turns: Vec<_> = list.turns().collect();
     for (at, turn) in turns.iter().enumerate() {
         if turn.id as usize != at {
@@ -170,16 +170,16 @@ fn prompts_are_whole(history: &History, list: &Listed) -> Result<(), String> {
             prompt.splice(0..0, [&parent.prompt[..], &parent.response].concat());
             next = parent.parent;
         }
-        let told = history.told.turns.iter().find(|told| *turn.response == told.response[..]);
-        if told.is_some_and(|told| told.prompt != prompt) {
-            return Err(format!("{}: turn {at} has the prompt {prompt:?}, not that of {told:?}", list.name));
+        let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
+        if call.is_some_and(|call| call.prompt != prompt) {
+            return Err(format!("{}: turn {at} has the prompt {prompt:?}, not that of {call:?}", list.name));
         }
     }
     Ok(())
 }
 
 /// Each path of an unused session is in the stream: once, or at least once if a failover lost something.
-fn stream_has_each_leaf(history: &History, list: &Listed) -> Result<(), String> {
+fn stream_has_each_leaf(history: &History, list: &SessionEntries) -> Result<(), String> {
     let state = history.server.memory.state();
     let stream = state.finished.values().flatten().filter(|entry| entry.session == list.name);
     let mut streamed: BTreeMap<Uid, usize> = BTreeMap::new();
@@ -239,7 +239,7 @@ fn export(session: &Session) -> Export {
 }
 
 /// The exports of every process are those of a plain store in which the calls were made in the order of the list.
-async fn processes_agree_with_a_plain_store(history: &History, lists: &[Listed]) -> Result<(), String> {
+async fn processes_agree_with_a_plain_store(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     let plain = store(BOUNDLESS);
     for list in lists {
         let name = &list.name;
@@ -249,11 +249,11 @@ async fn processes_agree_with_a_plain_store(history: &History, lists: &[Listed])
                 Record::Begin { .. } if at == 0 => {}
                 Record::Healed { .. } => {}
                 Record::Turn { turn, .. } => {
-                    let told = history.told.turns.iter().find(|told| *turn.response == told.response[..]);
-                    let told = told.ok_or_else(|| format!("{name}: nobody sampled {turn:?}"))?;
+                    let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
+                    let call = call.ok_or_else(|| format!("{name}: nobody sampled {turn:?}"))?;
                     let draft = Draft {
-                        prompt: Some(told.prompt.as_slice().into()),
-                        response: told.response.clone(),
+                        prompt: Some(call.prompt.as_slice().into()),
+                        response: call.response.clone(),
                         logprobs: vec![-1.0; 2],
                         entropy: vec![0.5; 2],
                         about: TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() },
@@ -297,7 +297,7 @@ async fn processes_agree_with_a_plain_store(history: &History, lists: &[Listed])
                 None => first = Some(found),
             }
         }
-        for (frozen, birth, version, rows_then) in &history.told.frozen {
+        for (frozen, birth, version, rows_then) in &history.client_log.frozen {
             // a version that a failover has lost with its turns cannot be appended again
             let is_same = frozen == name && *birth == Some(list.birth) && history.settings.loss == Loss::None;
             if is_same && expected.versions.get(*version as usize - 1) != Some(rows_then) {

@@ -1,4 +1,4 @@
-//! One history: processes, clients, and what the clients were told.
+//! One history: processes, clients, and the replies to the clients.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -76,9 +76,9 @@ pub(super) struct Read {
 /// A frozen version as it was read: its rows as tokens and masks.
 pub(super) type Rows = Vec<(Vec<u32>, Vec<bool>)>;
 
-/// What the clients did and were told.
+/// The requests of the clients and the replies.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct ClientLog {
     pub turns: Vec<ClientTurn>,
     pub reads: Vec<Read>,
     pub frozen: Vec<(Arc<str>, Option<Uid>, u32, Rows)>,
@@ -96,21 +96,21 @@ pub(super) struct History {
     pub processes: Vec<Process>,
     /// Processes that crashed, by their number of all processes so far.
     pub crashed: Vec<usize>,
-    pub told: Told,
+    pub client_log: ClientLog,
 }
 
-struct World {
+struct Fleet {
     server: Arc<Server>,
     calm: Arc<AtomicBool>,
     processes: RefCell<Vec<Process>>,
     /// The number of each process among all processes so far.
     numbers: RefCell<Vec<usize>>,
     crashed: RefCell<Vec<usize>>,
-    told: RefCell<Told>,
+    client_log: RefCell<ClientLog>,
     random: RefCell<Random>,
 }
 
-impl World {
+impl Fleet {
     fn process(&self) -> Process {
         // some processes have room for a few turns only, so that they evict; what the ledger has lost must be in memory
         let evicts = !self.server.loses_confirmed() && self.random.borrow_mut().chance(300);
@@ -143,7 +143,7 @@ impl World {
     }
 }
 
-impl World {
+impl Fleet {
     /// Replaces the process with this number, if it runs.
     fn crash_number(&self, number: usize) {
         let at = self.numbers.borrow().iter().position(|running| *running == number);
@@ -155,62 +155,62 @@ impl History {
     /// Runs a history until all faults have ended and every process had time to settle.
     pub(super) async fn run(mut settings: Settings) -> Self {
         let server = Arc::new(Server::new(settings.loss, settings.random.fork()));
-        let world = Rc::new(World {
+        let fleet = Rc::new(Fleet {
             server: Arc::clone(&server),
             calm: Arc::default(),
             processes: RefCell::default(),
             numbers: RefCell::new((0..settings.processes).collect()),
             crashed: RefCell::default(),
-            told: RefCell::default(),
+            client_log: RefCell::default(),
             random: RefCell::new(settings.random.fork()),
         });
         let local = LocalSet::new();
         let run = async {
             for _ in 0..settings.processes {
-                let process = world.process();
-                world.processes.borrow_mut().push(process);
+                let process = fleet.process();
+                fleet.processes.borrow_mut().push(process);
             }
             let mut clients = Vec::new();
             for _ in 0..settings.clients {
-                let client = client(Rc::clone(&world), settings.clone(), settings.random.fork());
+                let client = client(Rc::clone(&fleet), settings.clone(), settings.random.fork());
                 clients.push(tokio::task::spawn_local(client));
             }
-            let faults = tokio::task::spawn_local(faults(Rc::clone(&world), settings.random.fork()));
+            let faults = tokio::task::spawn_local(faults(Rc::clone(&fleet), settings.random.fork()));
             for client in clients {
                 client.await.expect("a client does not panic");
             }
             faults.abort();
-            world.calm.store(true, Ordering::Relaxed);
-            world.server.set_refuses(false);
-            for process in &*world.processes.borrow() {
+            fleet.calm.store(true, Ordering::Relaxed);
+            fleet.server.set_refuses(false);
+            for process in &*fleet.processes.borrow() {
                 process.cut.store(false, Ordering::Relaxed);
             }
             // every process settles, then one of them finishes the idle sessions of all
             sleep(Duration::from_secs(10)).await;
-            for process in &world.processes.borrow()[1..] {
+            for process in &fleet.processes.borrow()[1..] {
                 process.background.abort();
             }
             sleep(IDLE * 2).await;
-            world.processes.borrow()[0].background.abort();
+            fleet.processes.borrow()[0].background.abort();
         };
         local.run_until(run).await;
         drop(local);
-        let world = Rc::into_inner(world).expect("all tasks have ended");
-        let World { processes, crashed, told, .. } = world;
-        let (processes, crashed, told) = (processes.into_inner(), crashed.into_inner(), told.into_inner());
-        Self { settings, server, processes, crashed, told }
+        let fleet = Rc::into_inner(fleet).expect("all tasks have ended");
+        let Fleet { processes, crashed, client_log, .. } = fleet;
+        let (processes, crashed, client_log) = (processes.into_inner(), crashed.into_inner(), client_log.into_inner());
+        Self { settings, server, processes, crashed, client_log }
     }
 }
 
-async fn faults(world: Rc<World>, mut random: Random) {
+async fn faults(fleet: Rc<Fleet>, mut random: Random) {
     loop {
         sleep(Duration::from_millis(200 + random.below(3000))).await;
-        let count = world.processes.borrow().len();
+        let count = fleet.processes.borrow().len();
         match random.below(10) {
-            0..=2 => world.server.fail_over(),
-            3 => world.crash(random.index(count)),
+            0..=2 => fleet.server.fail_over(),
+            3 => fleet.crash(random.index(count)),
             4..=6 => {
-                let cut = Arc::clone(&world.processes.borrow()[random.index(count)].cut);
+                let cut = Arc::clone(&fleet.processes.borrow()[random.index(count)].cut);
                 cut.store(true, Ordering::Relaxed);
                 let duration = Duration::from_millis(random.below(8000));
                 tokio::task::spawn_local(async move {
@@ -219,37 +219,37 @@ async fn faults(world: Rc<World>, mut random: Random) {
                 });
             }
             7 => {
-                world.server.set_refuses(true);
+                fleet.server.set_refuses(true);
                 sleep(Duration::from_millis(random.below(4000))).await;
-                world.server.set_refuses(false);
+                fleet.server.set_refuses(false);
             }
             _ => {}
         }
     }
 }
 
-async fn client(world: Rc<World>, settings: Settings, mut random: Random) {
+async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Random) {
     // the tokens of turns that this client knows, by session
     let mut known: BTreeMap<Arc<str>, Vec<Vec<u32>>> = BTreeMap::new();
     for _ in 0..settings.operations {
         sleep(Duration::from_millis(random.below(1500))).await;
         let session: Arc<str> = format!("s{}", random.index(settings.sessions)).into();
-        let (process, store) = world.choose();
+        let (process, store) = fleet.choose();
         match random.below(20) {
-            0 => freeze(&world, &store, &session).await,
+            0 => freeze(&fleet, &store, &session).await,
             1 => reward(&store, &session, &mut random).await,
-            2 => delete(&world, &store, &session).await,
-            3..=6 => read(&world, &store, &session).await,
+            2 => delete(&fleet, &store, &session).await,
+            3..=6 => read(&fleet, &store, &session).await,
             _ => {
                 let turns = known.entry(Arc::clone(&session)).or_default();
-                call(&world, &settings, (process, &store), &session, turns, &mut random).await;
+                call(&fleet, &settings, (process, &store), &session, turns, &mut random).await;
             }
         }
     }
 }
 
 async fn call(
-    world: &World,
+    fleet: &Fleet,
     settings: &Settings,
     (process, store): (usize, &Arc<Store>),
     session: &Arc<str>,
@@ -261,17 +261,17 @@ async fn call(
         // as a chat does
         let _ = store.sharing().expect("it is shared").refresh(store, session).await;
     }
-    let fresh = |world: &World| {
-        let mut told = world.told.borrow_mut();
-        told.next += 1;
-        told.next
+    let fresh = |fleet: &Fleet| {
+        let mut client_log = fleet.client_log.borrow_mut();
+        client_log.next += 1;
+        client_log.next
     };
     let mut prompt = match known.get(random.index(known.len().max(1))).filter(|_| random.chance(800)) {
         Some(tokens) => tokens.clone(),
         None => vec![1, 2],
     };
     if random.chance(900) {
-        prompt.push(1_000_000 + fresh(world));
+        prompt.push(1_000_000 + fresh(fleet));
     }
     let mut call = Call::new(Arc::clone(store), Arc::clone(session));
     if random.chance(50) {
@@ -281,7 +281,7 @@ async fn call(
     let samples = 1 + random.index(2);
     let mut acks = Vec::new();
     for _ in 0..samples {
-        let response = vec![fresh(world) + 10, 3];
+        let response = vec![fresh(fleet) + 10, 3];
         let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };
         let draft = Draft {
             prompt: Some(prompt.as_slice().into()),
@@ -300,13 +300,13 @@ async fn call(
         let acknowledged = matches!(outcome, Ok(Ok(())));
         if acknowledged && settings.loss == Loss::Unconfirmed && random.chance(50) {
             // the process and the primary are lost right after the reply: the replica has the turn
-            world.crash_number(process);
-            world.server.fail_over();
+            fleet.crash_number(process);
+            fleet.server.fail_over();
         }
         if acknowledged {
             known.push([&prompt[..], &response].concat());
         }
-        world.told.borrow_mut().turns.push(ClientTurn {
+        fleet.client_log.borrow_mut().turns.push(ClientTurn {
             session: Arc::clone(session),
             prompt: prompt.clone(),
             response,
@@ -318,7 +318,7 @@ async fn call(
     }
 }
 
-async fn freeze(world: &World, store: &Arc<Store>, name: &Arc<str>) {
+async fn freeze(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
     let sharing = store.sharing().expect("it is shared");
     let Ok((version, _)) = sharing.freeze(store, name).await else { return };
     let Some(session) = store.session(name) else { return };
@@ -327,7 +327,7 @@ async fn freeze(world: &World, store: &Arc<Store>, name: &Arc<str>) {
     }
     let Ok(snapshot) = session.snapshot(Some(version)) else { return };
     let rows = rows(&snapshot);
-    world.told.borrow_mut().frozen.push((Arc::clone(name), session.birth, version, rows));
+    fleet.client_log.borrow_mut().frozen.push((Arc::clone(name), session.birth, version, rows));
 }
 
 /// The exported rows of a snapshot.
@@ -351,20 +351,20 @@ async fn reward(store: &Arc<Store>, name: &Arc<str>, random: &mut Random) {
     }
 }
 
-async fn delete(world: &World, store: &Arc<Store>, name: &Arc<str>) {
+async fn delete(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
     let sharing = store.sharing().expect("it is shared");
     if sharing.refresh(store, name).await.is_err() {
         return;
     }
     let Some(birth) = store.session(name).and_then(|session| session.birth) else { return };
     let deleted = sharing.delete(store, name).await;
-    world.told.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));
+    fleet.client_log.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));
     if deleted == Ok(true) {
-        world.told.borrow_mut().deleted.push((Arc::clone(name), birth, Instant::now()));
+        fleet.client_log.borrow_mut().deleted.push((Arc::clone(name), birth, Instant::now()));
     }
 }
 
-async fn read(world: &World, store: &Arc<Store>, name: &Arc<str>) {
+async fn read(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
     if store.sharing().expect("it is shared").refresh(store, name).await.is_err() {
         return;
     }
@@ -376,5 +376,5 @@ async fn read(world: &World, store: &Arc<Store>, name: &Arc<str>) {
     let turns = state.forest.turns().iter().filter_map(|turn| turn.about.uid).collect();
     let (birth, generation) = (session.birth, state.generation);
     drop(state);
-    world.told.borrow_mut().reads.push(Read { session: Arc::clone(name), birth, generation, turns });
+    fleet.client_log.borrow_mut().reads.push(Read { session: Arc::clone(name), birth, generation, turns });
 }

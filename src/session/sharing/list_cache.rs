@@ -17,7 +17,7 @@ const FEW: usize = 16;
 
 /// What this process knows of a session's list.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ListCache {
     /// The session in memory: the fold of `log`. `None` without entries.
     pub session: Option<Arc<Session>>,
     /// The entries of the list that were read or appended; `None` if the list is not known to exist.
@@ -49,7 +49,7 @@ pub(super) enum Change {
     Other(Box<Record>),
 }
 
-impl Known {
+impl ListCache {
     /// Entries of `log` that are in the ledger.
     pub(super) fn confirmed(&self) -> usize {
         self.position.map_or(0, |position| usize::try_from(position.length).expect("they are in memory"))
@@ -117,7 +117,7 @@ fn decode(entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
 
 impl Sharing {
     /// Reads the entries that other processes have appended. The session may be replaced by another one.
-    pub(super) async fn load(&self, store: &Arc<Store>, line: &Line, known: &mut Known) -> Result<(), LedgerError> {
+    pub(super) async fn load(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         known.forget_removed();
         let suspicion = self.suspicion();
         loop {
@@ -169,7 +169,7 @@ impl Sharing {
         &self,
         store: &Arc<Store>,
         line: &Line,
-        known: &mut Known,
+        known: &mut ListCache,
         entries: Vec<Entry>,
     ) -> Result<bool, LedgerError> {
         let own = known.log[known.confirmed()..].iter();
@@ -201,7 +201,7 @@ impl Sharing {
         &self,
         store: &Arc<Store>,
         line: &Line,
-        known: &mut Known,
+        known: &mut ListCache,
         uid: Uid,
         record: Record,
     ) -> Result<(), LedgerError> {
