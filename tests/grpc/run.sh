@@ -6,11 +6,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
-tokentap=${TOKENTAP:-}
-for build in release debug; do
-  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
-done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
+source "$root/tests/common.sh"
+tokentap=$(find_tokentap "$root")
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 venv=$root/target/grpc

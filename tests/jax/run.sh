@@ -17,11 +17,8 @@ if [[ ! -f $source/python/sgl_jax/launch_server.py ]]; then echo "$source is no 
 source=$(realpath "$source")
 modes=("$@")
 ((${#modes[@]})) || modes=(overlap no-overlap skip-tokenizer)
-tokentap=${TOKENTAP:-}
-for build in release debug; do
-  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
-done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
+source "$root/tests/common.sh"
+tokentap=$(find_tokentap "$root")
 python=${PYTHON:-python3.12}
 if ! "$python" -c 'import sys; sys.exit(not (3, 12) <= sys.version_info < (3, 14))'; then
   echo "$python is no Python 3.12 or 3.13: set PYTHON" >&2

@@ -10,11 +10,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-tokentap=${TOKENTAP:-}
-for build in release debug; do
-  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
-done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
+source "$root/tests/common.sh"
+tokentap=$(find_tokentap "$root")
 python=${PYTHON:-python3} home=$root/target/suites version=0.3.36 bun=1.4.5
 if [[ ${SGLANG:-} ]]; then SGLANG=$(realpath "$SGLANG"); fi
 if [[ ${OPENRESPONSES:-} ]]; then OPENRESPONSES=$(realpath "$OPENRESPONSES"); fi

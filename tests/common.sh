@@ -1,0 +1,22 @@
+# Functions of the scripts tests/*/run.sh, which source this file.
+
+# Prints the path of the binary: TOKENTAP, else target/release/tokentap, else target/debug/tokentap. Fails if there is none.
+find_tokentap() {
+  local root=$1 tokentap=${TOKENTAP:-} build
+  for build in release debug; do
+    if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
+  done
+  if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; return 2; fi
+  echo "$tokentap"
+}
+
+# Makes the virtual environment VENV with the packages of LIST, unless it has them already.
+python_environment() {
+  local venv=$1 list=$2 stamp
+  stamp="$("${PYTHON:-python3}" -V) $(cksum <"$list")"
+  if [[ "$(cat "$venv/stamp" 2>/dev/null)" == "$stamp" ]]; then return; fi
+  rm -rf "$venv"
+  "${PYTHON:-python3}" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: -r "$list"
+  echo "$stamp" >"$venv/stamp"
+}
