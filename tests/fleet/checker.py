@@ -1,4 +1,4 @@
-"""Compares what the clients were told with what the tokentaps return at the end."""
+"""Compares the replies to the clients with the state of the tokentaps at the end."""
 
 import collections
 import json

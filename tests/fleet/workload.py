@@ -1,4 +1,4 @@
-"""Clients that hop between the tokentaps of a fleet, and notes of what they were told."""
+"""Clients that send each request to another tokentap of a fleet, and a log of the replies."""
 
 import asyncio
 import collections

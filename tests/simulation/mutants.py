@@ -51,7 +51,7 @@ FAULTS = {
         "                known.pin();\n                store.touch",
     ),
     "an appended change stays missing": (
-        SHARING + "known.rs",
+        SHARING + "list_cache.rs",
         "        known.missing.retain(|missing| missing.uid != uid);\n",
         "",
     ),
