@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -93,6 +93,10 @@ deploy: ## every file under deploy/, offline, as in CI (half a minute, package r
 prometheus: ## Prometheus scrapes a demo under load: rules and dashboard return data (two minutes, Debian's packages)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/prometheus/run.sh
+
+compose: ## the compose profile fleet without containers: a session moves between three demos (VALKEY=valkey-server, HAPROXY=haproxy; half a minute)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap TOKENTAP_VALKEY_SERVER="$(VALKEY)" HAPROXY="$(HAPROXY)" bash tests/compose/run.sh
 
 page: ## the page in headless Chromium, with the demo engine and with hostile tokens (a minute or two, 90 MB, npm and its registry)
 	cargo build

@@ -4,6 +4,7 @@ It does not check that the images exist and that a build succeeds. Instead it ch
 that the compiler read when tokentap was built here, and that cargo accepts the manifest with the lock file.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -104,10 +105,30 @@ printf '%s\\n' '{{"text":"{answer}","output_ids":[1]}}'""",
     assert asked[8] == asked[0], "a new conversation begins with the first prompt"
 
 
+def check_fleet(services: dict) -> None:
+    """The load balancer has each replica, each replica the ledger, and Valkey the settings without which it loses sessions."""
+    replicas = {name for name, service in services.items() if "TOKENTAP_LEDGER" in service.get("environment", {})}
+    balancer = services["fleet-balancer"]["environment"]
+    assert len(replicas) == 3 and {balancer[name] for name in balancer if name.startswith("REPLICA_")} == replicas, replicas
+    config = (ROOT / "deploy/fleet/haproxy.cfg").read_text()
+    assert set(re.findall(r"\$\{(\w+)\}", config)) == set(balancer), "haproxy.cfg and its variables differ"
+    assert not re.search(r"^\s*(stick|cookie|hash-type)|balance\s+(?!roundrobin)", config, re.M), "the load balancer is sticky"
+    volumes = [mount.split(":")[0] for name in replicas for mount in services[name]["volumes"]]
+    assert len(set(volumes)) == len(volumes) == 3, "a log has one writer"
+    for name in replicas:
+        assert services[name]["ports"] == [], f"{name} can be reached without the load balancer"
+        assert services[name]["environment"]["TOKENTAP_LEDGER"] == "redis://fleet-valkey", name
+    for name in ("fleet-valkey", "fleet-valkey-replica"):
+        command = " ".join(services[name]["command"])
+        assert "--appendonly yes" in command and "--maxmemory-policy noeviction" in command, f"{name} may lose sessions"
+        assert "ports" not in services[name], f"{name} has no password"
+    assert " ".join(services["fleet-valkey-replica"]["command"]).endswith("--replicaof fleet-valkey 6379")
+
+
 def check_compose() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = compose["services"]
-    assert {profile for service in services.values() for profile in service["profiles"]} == {"demo", "sglang"}
+    assert {profile for service in services.values() for profile in service["profiles"]} == {"demo", "fleet", "sglang"}
     for name, service in services.items():
         tag = service["image"].rpartition(":")[2]
         assert re.search(r"\d+\.\d+", tag), f"{name}: {service['image']} is not a fixed version"
@@ -131,7 +152,10 @@ def check_compose() -> None:
         for profile in service["profiles"]:
             mounts = [mount for mount in service.get("volumes", []) if not mount.endswith(":ro")]
             written.setdefault(profile, set()).update(mount.split(":")[0] for mount in mounts)
-    assert len(written["demo"]) > 2 and not written["demo"] & written["sglang"], f"profiles share a volume: {written}"
+    assert len(written["demo"]) > 2 and len(written["fleet"]) == 5, written
+    shared = [a & b for a, b in itertools.combinations(written.values(), 2)]
+    assert not any(shared), f"profiles share a volume: {written}"
+    check_fleet(services)
     pod = yaml.safe_load((ROOT / "deploy/kubernetes/components/sidecar/sidecar.yaml").read_text())["template"]["spec"]
     memory = pod["initContainers"][0]["resources"]["limits"]["memory"]
     budget = {"name": "TOKENTAP_MAX_BYTES_IN_FLIGHT", "value": services["tokentap"]["environment"]["TOKENTAP_MAX_BYTES_IN_FLIGHT"]}

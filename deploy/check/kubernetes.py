@@ -33,6 +33,7 @@ BUILDS = {
     "overlays/gpu-dra": ["gpu-dra"],
     "overlays/monitoring": ["monitoring"],
     "overlays/tls": ["tls"],
+    "overlays/fleet": ["fleet"],
     # a user's workload: other names, an init container, a Service
     "../check/own": ["monitoring", "tls", "gpu-dra"],
 }
@@ -43,11 +44,14 @@ COMBINED = [
     ("base", ["tls", "plain"]),
     ("examples/statefulset", ["monitoring", "tls", "gpu-dra"]),
     ("examples/statefulset", ["tls", "plain"]),
+    ("examples/statefulset", ["monitoring", "fleet", "tls", "gpu-dra"]),
+    ("base", ["fleet", "plain"]),
     ("examples/leaderworkerset", ["monitoring", "tls"]),
+    ("examples/leaderworkerset", ["fleet", "tls"]),
     ("examples/leaderworkerset", ["tls", "plain"]),
 ]
 # parts of the builds above
-PARTS = {"examples/two/a", "examples/two/b", *(f"components/{name}" for name in ("sidecar", "monitoring", "tls", "gpu-dra", "plain"))}
+PARTS = {"examples/two/a", "examples/two/b", *(f"components/{name}" for name in ("sidecar", "monitoring", "tls", "fleet", "gpu-dra", "plain"))}
 MODELS = {"PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
 
 
@@ -171,6 +175,64 @@ def check_gpu(spec: dict) -> None:
     assert "nvidia.com/gpu" not in pair[1]["resources"].get("limits", {}), "no container requests another GPU from the device plugin"
 
 
+def valkey() -> list[dict]:
+    return build(KUBERNETES / "valkey")
+
+
+def check_fleet(found: list[dict], spec: dict, native: bool) -> None:
+    """The sidecar names each Valkey, the secret that its server reads, and the primary of the Sentinels."""
+    servers = next(item for item in valkey() if item["kind"] == "StatefulSet")
+    name, service = servers["metadata"]["name"], servers["spec"]["serviceName"]
+    env = {entry["name"]: entry for entry in sidecar(spec, native)["env"]}
+    hosts = ",".join(f"{name}-{number}.{service}" for number in range(servers["spec"]["replicas"]))
+    primary = re.search(r"^sentinel monitor (\S+) (\S+) 6379 2$", (KUBERNETES / "valkey/sentinel.conf").read_text(), re.M)
+    assert primary[2] == f"{name}-0.{service}", primary[0]
+    wanted = f"redis-sentinel://tokentap:$(VALKEY_PASSWORD)@{hosts}/{primary[1]}"
+    assert env["TOKENTAP_LEDGER"]["value"] == wanted, f"the ledger is {env['TOKENTAP_LEDGER']}, expected {wanted}"
+    secret = env["VALKEY_PASSWORD"]["valueFrom"]["secretKeyRef"]
+    prepare = {entry["name"]: entry for entry in template(servers)["spec"]["initContainers"][0]["env"]}
+    assert secret == prepare["TOKENTAP_PASSWORD"]["valueFrom"]["secretKeyRef"], f"tokentap and Valkey read different secrets: {secret}"
+    agents = next(item for item in found if item["kind"] == "Service" and item["spec"]["ports"][0]["port"] == 30000)
+    assert agents["spec"]["sessionAffinity"] == "None", "any pod continues a session"
+
+
+def check_valkey() -> None:
+    """Valkey keeps sessions, and only tokentap reaches it."""
+    found = valkey()
+    for minor in range(25, NEWEST + 1):
+        for item in found:
+            validate("valkey", item, minor)
+    of = {item["kind"]: item for item in found}
+    spec = template(of["StatefulSet"])["spec"]
+    labels = names.pod_labels(of["StatefulSet"])
+    for kind, selector in (("Service", of["Service"]["spec"]["selector"]), ("PodDisruptionBudget", of["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])):
+        assert selector.items() <= labels.items(), f"the {kind} does not select the pods"
+    assert of["Service"]["spec"]["publishNotReadyAddresses"], "a Sentinel could not find its primary at the start"
+    assert of["Service"]["metadata"]["name"] == of["StatefulSet"]["spec"]["serviceName"], "the pods have no names"
+    away = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]
+    assert names.selects(away["labelSelector"], labels) and away["topologyKey"] == "kubernetes.io/hostname", away
+    assert of["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1 and of["StatefulSet"]["spec"]["replicas"] == 3, "two Sentinels elect"
+    settings = of["ConfigMap"]["data"]
+    for line in ("appendonly yes", "maxmemory-policy noeviction", "min-replicas-to-write 1"):
+        assert line in settings["valkey.conf"].splitlines(), f"valkey.conf lacks {line}"
+    for users in ("users.acl", "sentinel.acl"):
+        assert settings[users].startswith("user default off\n"), f"{users} lets anybody in"
+        assert "nopass" not in settings[users] and "+@all" not in settings[users], f"{users} allows too much"
+    assert re.search(r"^user tokentap on TOKENTAP resetkeys resetchannels ~tt:\* -@all ", settings["users.acl"], re.M), "keys of tokentap"
+    memory = re.search(r"^maxmemory (\d+)gb$", settings["valkey.conf"], re.M)
+    assert size(spec["containers"][0]["resources"]["limits"]["memory"]) >= 2 * int(memory[1]) << 30, "a rewrite of the file needs as much again"
+    for container in spec["initContainers"] + spec["containers"]:
+        context = container["securityContext"]
+        assert context == {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}, context
+    callers = [({"tokentap": "sidecar"}, "own", True), (labels, "own", True), ({"tokentap-agent": "true"}, "own", False), ({}, "own", False),
+               ({"tokentap": "sidecar"}, "other", False)]  # fmt: skip
+    for caller, namespace, wanted in callers:
+        for port in (6379, 26379):
+            got = names.admits(found, of["StatefulSet"], caller, port, namespace)
+            assert got == wanted, f"{caller} of namespace {namespace} {'reaches' if got else 'does not reach'} port {port}"
+    print(f"kubernetes: valkey: {len(found)} objects, valid for 1.25 to 1.{NEWEST}")
+
+
 def check_own(found: list[dict]) -> None:
     """No component confuses a container or a Service with another."""
     spec = next(template(item) for item in found if item["kind"] == "Deployment")["spec"]
@@ -204,6 +266,8 @@ def check(name: str, components: list[str], found: list[dict]) -> None:
             check_tls(spec, native)
         if "gpu-dra" in components:
             check_gpu(spec)
+        if "fleet" in components:
+            check_fleet(found, spec, native)
         if not components:
             check_untouched(yaml.safe_load((KUBERNETES / name / "sglang.yaml").read_text()), workload)
     services = [item for item in found if item["kind"] == "Service" and "tokentap" in item["spec"]["selector"]]
@@ -244,12 +308,16 @@ def main() -> None:
             combine(pathlib.Path(folder), name, components)
             judge(name, components, pathlib.Path(folder))
         # in the wrong order, the last component would undo the first
-        for wrong in (["tls", "sidecar"], ["gpu-dra", "sidecar"], ["plain", "sidecar"]):
+        for wrong in (["tls", "sidecar"], ["fleet", "sidecar"], ["gpu-dra", "sidecar"], ["plain", "sidecar"]):
             combine(pathlib.Path(folder), "../check/own/engine", wrong)
             refused(pathlib.Path(folder), f"{wrong[0]} before sidecar")
     refused(DEPLOY / "check/leaderless", "a LeaderWorkerSet without a leaderTemplate")
     known = {path.parent.relative_to(KUBERNETES).as_posix() for path in KUBERNETES.rglob("kustomization.yaml")}
-    checked = {*PARTS, *(name for name in BUILDS if not name.startswith(".."))}
+    try:
+        check_valkey()
+    except AssertionError as error:
+        raise SystemExit(f"valkey: {error}") from error
+    checked = {"valkey", *PARTS, *(name for name in BUILDS if not name.startswith(".."))}
     assert known == checked, f"folders that are not checked: {known ^ checked}"
 
 

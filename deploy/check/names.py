@@ -107,6 +107,8 @@ def expanded(workload: dict, env: list[dict]) -> dict[str, str]:
             values[entry["name"]] = template(workload)["metadata"]["annotations"][path.split("'")[1]]
         elif path:
             values[entry["name"]] = {"status.podIPs": "10.0.0.1,fd00::1", "metadata.namespace": "ns"}[path]
+        elif "secretKeyRef" in entry.get("valueFrom", {}):
+            values[entry["name"]] = "secret"
         elif "value" in entry:
             text = entry["value"]
             for name, value in values.items():

@@ -16,6 +16,8 @@ EMPTY = {
     "tokentap_cuda_crossover_rows": "needs a GPU",
     "tokentap_slice_fallbacks_total": "needs a GPU",
     "tokentap_cuda_errors_total": "needs a GPU",
+    "tokentap_ledger_append_seconds": "needs a Valkey",
+    "tokentap_ledger_behind:ratio10m": "needs a Valkey",
 }
 # four scrapes, as Grafana derives it from the interval of prometheus.yml
 VARIABLES = {"$__rate_interval": "1m", "$model": ".*", "$namespace": ".*", "$instance": ".*"}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# The compose profile `fleet` without containers: a Valkey with a replica, three demos, and HAProxy with the profile's own configuration.
+# agent.py talks to the load balancer only, and checks what every replica has.
+#   TOKENTAP                 the binary
+#   TOKENTAP_VALKEY_SERVER   valkey-server, or redis-server 7 (the one on the PATH)
+#   HAPROXY                  haproxy (the one on the PATH)
+# Linux only: the replicas use three loopback addresses, because they have one port.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+tokentap=${TOKENTAP:?the path of tokentap}
+valkey=${TOKENTAP_VALKEY_SERVER:-$(command -v valkey-server || command -v redis-server)}
+haproxy=${HAPROXY:-$(command -v haproxy)}
+export PYTHONDONTWRITEBYTECODE=1
+
+work=$(mktemp -d)
+started=()
+stop() {
+  for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait
+  rm -rf "$work"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+# await PID FILE PATTERN: waits until FILE has a matching line; fails if the process PID, which writes it, has ended
+await() {
+  local pid=$1 file=$2 pattern=$3
+  for _ in $(seq 300); do
+    if grep -qsE "$pattern" "$file"; then return; fi
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  cat "$file" >&2
+  echo "no line like $pattern" >&2
+  exit 1
+}
+
+# all replicas have the port 30001, so each has its own loopback address; the last number is of this process
+network=127.$((RANDOM % 200 + 20)).$((RANDOM % 250))
+mapfile -t ports < <(python3 -c 'import socket
+all = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+for one in all: print(one.getsockname()[1])')
+
+# the settings of docker-compose.yml
+mkdir "$work/primary" "$work/replica"
+settings=(--bind 127.0.0.1 --appendonly yes --maxmemory-policy noeviction)
+"$valkey" --port "${ports[0]}" --dir "$work/primary" "${settings[@]}" >"$work/primary.log" &
+primary=$!
+started+=("$primary")
+await "$primary" "$work/primary.log" 'Ready to accept connections'
+"$valkey" --port "${ports[1]}" --dir "$work/replica" "${settings[@]}" --replicaof 127.0.0.1 "${ports[0]}" >"$work/replica.log" &
+started+=($!)
+await $! "$work/replica.log" 'REPLICA sync: Finished with success'
+
+replicas=()
+for number in 1 2 3; do
+  "$tokentap" demo --listen "$network.$number:30001" --control-listen "$network.$number:30002" --data-dir "$work/data$number" \
+    --ledger "redis://127.0.0.1:${ports[0]}" >"$work/demo$number" 2>&1 &
+  replicas+=($!)
+  started+=($!)
+done
+for number in 1 2 3; do await "${replicas[number - 1]}" "$work/demo$number" '^ *Metrics:|Metrics: http'; done
+
+DATA=127.0.0.1:${ports[2]} CONTROL=127.0.0.1:${ports[3]} REPLICA_1=$network.1 REPLICA_2=$network.2 REPLICA_3=$network.3 \
+  "$haproxy" -f "$root/deploy/fleet/haproxy.cfg" >"$work/haproxy.log" 2>&1 &
+started+=($!)
+python3 "$here/agent.py" --data "127.0.0.1:${ports[2]}" --control "127.0.0.1:${ports[3]}" --replicas "$network.1" "$network.2" "$network.3" \
+  --kill "${replicas[1]}" || { tail -n 20 "$work"/*.log "$work"/demo?; exit 1; }
