@@ -1,5 +1,6 @@
 //! The composition root: builds the parts of the proxy from the settings and runs them. No other file depends on all of them.
 
+mod archive;
 mod chat;
 mod parts;
 mod restoration;
@@ -12,12 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::api::anthropic_messages::AnthropicMessages;
 use crate::api::openai_chat::OpenAiChat;
 use crate::api::openai_completions::OpenAiCompletions;
 use crate::api::openai_responses::{OpenAiResponses, StoredResponses};
 use crate::api::{Api, Apis};
+use crate::archive::Storage;
 use crate::budget::Budget;
 use crate::chat::ChatService;
 use crate::chat::model::Chats;
@@ -64,6 +67,8 @@ pub struct App {
     chats: watch::Sender<Arc<Chats>>,
     /// The log from which sessions are restored while the ports are open.
     directory: Option<Directory>,
+    /// The archive of finished paths.
+    archive: Option<Storage>,
     /// An embedded chat renderer, which is used instead of the engine's tokenizer files.
     renderer: Option<Arc<Renderer>>,
 }
@@ -122,6 +127,8 @@ impl App {
         let (ready, is_ready) = watch::channel(false);
         let ledger = SharedLedger::default();
         let policy = Arc::new(Policy::new(ledger.clone()));
+        let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
+        let archive = archive.map_err(|error| format!("--archive: {error}"))?;
         let (sessions, directory) = session_store(&config.sessions, ledger, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
@@ -165,7 +172,18 @@ impl App {
             config,
         };
         let apis = apis(&parts);
-        Ok(Self { parts: Arc::new(parts), apis, data, control, probed, ready, chats, directory, renderer: None })
+        Ok(Self {
+            parts: Arc::new(parts),
+            apis,
+            data,
+            control,
+            probed,
+            ready,
+            chats,
+            directory,
+            archive,
+            renderer: None,
+        })
     }
 
     /// Renders chats with `renderer`, unless `--tokenizer` is set.
@@ -217,7 +235,7 @@ impl App {
     /// # Errors
     /// A line for the user when sessions cannot be restored.
     pub async fn run(self) -> Result<usize, String> {
-        let Self { parts, apis, data, control, probed, ready, chats, directory, renderer } = self;
+        let Self { parts, apis, data, control, probed, ready, chats, directory, archive, renderer } = self;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
             states: states(&parts),
@@ -238,6 +256,7 @@ impl App {
         // neither task may change the sessions or the policy during the restoration
         let watching = restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
+        let archiving = archive.map(|storage| archive::start(&parts, storage, &is_restored));
         let thinking = tokio::spawn(think_entropy::watch(Arc::clone(&parts)));
         let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
         let reloading = [&data, &control].map(|listener| tokio::spawn(reload_certificates(listener.tls.clone())));
@@ -256,9 +275,12 @@ impl App {
         ));
         let mut phase = parts.phase.clone();
         let metrics = Arc::clone(&parts.metrics);
+        let (drain, drain_end) = watch::channel(None);
+        let drain_timeout = limits.drain;
         let draining = tokio::spawn(async move {
             if phase.wait_for(|phase| *phase >= Phase::Draining).await.is_ok() {
                 metrics.draining.set(1);
+                drain.send_replace(Some(Instant::now() + drain_timeout));
             }
         });
         let routes = serve::port(&shared, Port::Data, parts.phase.clone());
@@ -272,6 +294,10 @@ impl App {
         // the engine must receive the aborts of closed connections before the process ends, but it may not answer any more
         let mut aborting = parts.generator.context.aborting.subscribe();
         let _ = tokio::time::timeout(FINAL_ABORT_TIMEOUT, aborting.wait_for(|count| *count == 0)).await;
+        if let Some(archiving) = archiving {
+            let left = drain_end.borrow().map_or(drain_timeout, |end| end.saturating_duration_since(Instant::now()));
+            archive::finish(&parts, archiving, left).await;
+        }
         // an error means that all receivers were dropped, so no task must be notified
         let _ = stop.send(Phase::Draining);
         let _ = control.await;

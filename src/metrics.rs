@@ -2,6 +2,7 @@
 //!
 //! Labels have few values: endpoints come from a table of routes, models from the probe. No request, session or user is a label.
 
+mod archive;
 mod buckets;
 mod chat;
 mod declare;
@@ -12,6 +13,7 @@ mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use archive::ArchiveMetrics;
 pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
 pub use chat::ChatMetrics;
 pub use session::SessionMetrics;
@@ -126,6 +128,8 @@ pub struct Metrics {
     pub slices: SliceMetrics,
     /// TLS on the ports.
     pub tls: TlsMetrics,
+    /// The archive of finished paths.
+    pub archive: ArchiveMetrics,
 }
 
 impl Metrics {
@@ -275,6 +279,7 @@ impl Metrics {
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
             slices: SliceMetrics::declare(&d),
             tls: TlsMetrics::declare(&d),
+            archive: ArchiveMetrics::declare(&d),
             registry: registry.clone(),
         };
         metrics.described = d.into_described();
