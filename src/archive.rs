@@ -16,7 +16,7 @@ mod tests;
 mod verify;
 
 pub use archiver::{Archiver, CurrentAnnotate, Options, RunningArchive};
-pub use chain::{ChainName, chains, manifests, read as read_manifest};
+pub use chain::{ChainName, Manifests, chains};
 pub use manifest::{DataFile, Manifest};
 pub use position::Position;
 pub use source::{Content, Entry, FinishedSource, LocalSource};

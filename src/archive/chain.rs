@@ -1,5 +1,7 @@
 //! Chains of manifests: where an archiver continues, and how it adds a range.
 
+use std::collections::VecDeque;
+
 use super::manifest::{Manifest, folder, name};
 use super::{ArchiveError, FinishedSource, Position, Storage};
 
@@ -118,20 +120,68 @@ pub async fn chains(storage: &Storage) -> Result<Vec<ChainName>, ArchiveError> {
     Ok(found)
 }
 
-/// The names of the manifests of a chain, in order.
-///
-/// # Errors
-/// When the archive cannot be read.
-pub async fn manifests(storage: &Storage, chain: &ChainName) -> Result<Vec<String>, ArchiveError> {
-    let names = storage.names(&folder(&chain.store, &chain.part)).await?;
-    Ok(names.into_iter().filter(|name| name.ends_with(".json")).collect())
+/// Reads the manifests of a chain in order.
+#[derive(Debug)]
+pub struct Manifests<'a> {
+    storage: &'a Storage,
+    chain: ChainName,
+    /// The names that a listing had.
+    listed: VecDeque<String>,
+    /// The end of the last manifest that was read.
+    end: Option<Position>,
+}
+
+impl<'a> Manifests<'a> {
+    /// Lists the manifests of a chain.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub async fn list(storage: &'a Storage, chain: ChainName) -> Result<Self, ArchiveError> {
+        let names = storage.names(&folder(&chain.store, &chain.part)).await?;
+        let listed = names.into_iter().filter(|name| name.ends_with(".json")).collect();
+        Ok(Self { storage, chain, listed, end: None })
+    }
+
+    /// The next manifest, and what is wrong with its place in the chain. `None` at the end.
+    ///
+    /// # Errors
+    /// When the archive cannot be read, or the manifest is none; the one after it can still be read.
+    pub async fn next(&mut self) -> Result<Option<(Manifest, Option<String>)>, ArchiveError> {
+        let end = self.end.take();
+        // a listing that was read while manifests were added may lack one
+        let following = end.as_ref().map(|end| name(&self.chain.store, &self.chain.part, end));
+        if let Some(following) = following.filter(|following| self.listed.front().is_some_and(|next| next > following))
+        {
+            self.listed.push_front(following);
+        }
+        while let Some(name) = self.listed.pop_front() {
+            if let Some(manifest) = read(self.storage, &name).await? {
+                let problem = problem(end.as_ref(), &manifest);
+                self.end = Some(manifest.last.clone());
+                return Ok(Some((manifest, problem)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What is wrong with the place of a manifest after the end of the one before it.
+fn problem(end: Option<&Position>, manifest: &Manifest) -> Option<String> {
+    let Manifest { after, begins, .. } = manifest;
+    match end {
+        None if *begins => None,
+        None => Some(format!("the manifests up to {after} are missing")),
+        Some(end) if end == after && !begins => None,
+        Some(end) if end < after => Some(format!("a gap between {end} and {after}")),
+        Some(end) => Some(format!("the manifest after {after} overlaps the one that ends at {end}")),
+    }
 }
 
 /// Reads the manifest with this name; `None` if it does not exist.
 ///
 /// # Errors
 /// When the archive cannot be read, or the object is not a manifest.
-pub async fn read(storage: &Storage, name: &str) -> Result<Option<Manifest>, ArchiveError> {
+pub(super) async fn read(storage: &Storage, name: &str) -> Result<Option<Manifest>, ArchiveError> {
     storage.get(name).await?.map(|content| Manifest::read(name, &content)).transpose()
 }
 

@@ -41,7 +41,7 @@ pub trait FinishedSource: Send + Sync + 'static {
 pub struct Entry {
     /// The position; of several missed paths the last one.
     pub position: Position,
-    /// The path, or why there is none.
+    /// The path, or the reason why it cannot be archived.
     pub content: Content,
 }
 

@@ -34,8 +34,8 @@ impl Storage {
         Self { store, prefix }
     }
 
-    /// The archive with this URI. The credentials of a cloud are those of its own tools, from the environment or the machine's metadata
-    /// service. Sends no request.
+    /// The archive with this URI. Credentials come from the environment or the machine's metadata service, as for the
+    /// tools of the cloud. Sends no request.
     ///
     /// # Errors
     /// A line for the user when the URI or the credentials are invalid, or a folder cannot be made.

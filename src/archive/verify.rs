@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 
 use super::batch::{blob_name, sha256};
-use super::chain::read;
 use super::manifest::Manifest;
-use super::{ArchiveError, ChainName, Storage, chains, manifests};
+use super::{ArchiveError, Manifests, Storage, chains};
 use crate::export::parquet_row_keys as row_keys;
 
 /// The result of a check.
@@ -35,19 +34,21 @@ pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
     let mut found = Verification::default();
     let (mut keys, mut used) = (HashSet::new(), HashSet::new());
     for chain in chains(storage).await? {
-        let mut end = None;
-        for name in manifests(storage, &chain).await? {
-            let manifest = match read(storage, &name).await {
-                Ok(Some(manifest)) => manifest,
-                Ok(None) => continue,
+        let place = format!("store={}/part={}", chain.store, chain.part);
+        let mut manifests = Manifests::list(storage, chain).await?;
+        loop {
+            let manifest = match manifests.next().await {
+                Ok(Some((manifest, problem))) => {
+                    found.problems.extend(problem.map(|problem| format!("{place}: {problem}")));
+                    manifest
+                }
+                Ok(None) => break,
                 Err(error @ ArchiveError::Manifest { .. }) => {
                     found.problems.push(error.to_string());
-                    end = None;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            found.problems.extend(gap(&chain, end.as_ref(), &manifest));
             found.manifests += 1;
             found.missed += manifest.missed_paths();
             check_files(storage, &manifest, &mut found, &mut keys).await?;
@@ -57,7 +58,6 @@ pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
                 used.insert(name);
             }
             used.extend(manifest.files.iter().map(|file| file.path.clone()));
-            end = Some(manifest);
         }
     }
     for folder in ["data", "blobs"] {
@@ -65,20 +65,6 @@ pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
         found.unused += names.iter().filter(|name| !used.contains(*name)).count() as u64;
     }
     Ok(found)
-}
-
-/// Whether manifests are missing before this one.
-fn gap(chain: &ChainName, before: Option<&Manifest>, manifest: &Manifest) -> Option<String> {
-    let chain = format!("store={}/part={}", chain.store, chain.part);
-    match before {
-        None if manifest.begins => None,
-        None => Some(format!("{chain}: the manifests up to {} are missing", manifest.after)),
-        Some(before) if before.last == manifest.after && !manifest.begins => None,
-        Some(before) if before.last > manifest.after => {
-            Some(format!("{chain}: the manifests after {} and after {} overlap", before.after, manifest.after))
-        }
-        Some(before) => Some(format!("{chain}: a gap between {} and {}", before.last, manifest.after)),
-    }
 }
 
 async fn check_files(

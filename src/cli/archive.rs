@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::archive::{ArchiveError, Manifest, Storage, Verification, chains, manifests, read_manifest, verify};
+use crate::archive::{ArchiveError, Manifest, Manifests, Storage, Verification, chains, verify};
 use crate::cli::print;
 use crate::config::{ArchiveArgs, ArchiveOperation};
 
@@ -43,20 +43,14 @@ async fn check(storage: &Storage) -> Result<bool, ArchiveError> {
 async fn list(storage: &Storage) -> Result<(), ArchiveError> {
     let mut total = (0, 0, 0, 0_u64);
     for chain in chains(storage).await? {
-        let mut end = None;
-        for name in manifests(storage, &chain).await? {
-            let Some(manifest) = read_manifest(storage, &name).await? else { continue };
-            let gap = match &end {
-                Some(last) if *last != manifest.after => "  gap before it",
-                None if !manifest.begins => "  earlier manifests are missing",
-                _ => "",
-            };
+        let mut manifests = Manifests::list(storage, chain).await?;
+        while let Some((manifest, problem)) = manifests.next().await? {
             let mut text = String::new();
-            line(&mut text, format_args!("{}{gap}", describe(&manifest)));
+            let problem = problem.map(|problem| format!("  {problem}")).unwrap_or_default();
+            line(&mut text, format_args!("{}{problem}", describe(&manifest)));
             print(&text);
             total =
                 (total.0 + 1, total.1 + manifest.rows, total.2 + manifest.bytes(), total.3 + manifest.missed_paths());
-            end = Some(manifest.last);
         }
     }
     let (count, rows, bytes, missed) = total;

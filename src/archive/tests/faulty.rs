@@ -33,7 +33,7 @@ impl Random {
 }
 
 /// What happens to an operation.
-enum Fate {
+enum Outcome {
     Carried,
     /// It is not carried out, and fails.
     Refused,
@@ -48,7 +48,7 @@ enum Fate {
 pub(super) struct Faulty {
     inner: Arc<InMemory>,
     random: Arc<Mutex<Random>>,
-    /// Failures that are left, so that archivers come to an end.
+    /// The remaining failures. Their number is limited, so that archivers end.
     failures: Arc<Mutex<u32>>,
 }
 
@@ -61,19 +61,19 @@ impl Faulty {
         self.random.lock().unwrap().below(bound)
     }
 
-    async fn fate(&self) -> Fate {
+    async fn outcome(&self) -> Outcome {
         let delay = Duration::from_millis(self.below(3000));
         tokio::time::sleep(delay).await;
         let mut failures = self.failures.lock().unwrap();
         if *failures == 0 {
-            return Fate::Carried;
+            return Outcome::Carried;
         }
         *failures -= 1;
         match self.below(6) {
-            0 => Fate::Refused,
-            1 => Fate::AnswerLost,
-            2 => Fate::Late(Duration::from_millis(self.below(20_000))),
-            _ => Fate::Carried,
+            0 => Outcome::Refused,
+            1 => Outcome::AnswerLost,
+            2 => Outcome::Late(Duration::from_millis(self.below(20_000))),
+            _ => Outcome::Carried,
         }
     }
 }
@@ -85,14 +85,14 @@ fn failure() -> Error {
 #[async_trait]
 impl ObjectStore for Faulty {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
-        match self.fate().await {
-            Fate::Carried => self.inner.put_opts(location, payload, opts).await,
-            Fate::Refused => Err(failure()),
-            Fate::AnswerLost => {
+        match self.outcome().await {
+            Outcome::Carried => self.inner.put_opts(location, payload, opts).await,
+            Outcome::Refused => Err(failure()),
+            Outcome::AnswerLost => {
                 drop(self.inner.put_opts(location, payload, opts).await);
                 Err(failure())
             }
-            Fate::Late(delay) => {
+            Outcome::Late(delay) => {
                 let (inner, location) = (Arc::clone(&self.inner), location.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
@@ -108,8 +108,8 @@ impl ObjectStore for Faulty {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        match self.fate().await {
-            Fate::Carried => self.inner.get_opts(location, options).await,
+        match self.outcome().await {
+            Outcome::Carried => self.inner.get_opts(location, options).await,
             _ => Err(failure()),
         }
     }
@@ -123,8 +123,8 @@ impl ObjectStore for Faulty {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        match self.fate().await {
-            Fate::Carried => self.inner.list_with_delimiter(prefix).await,
+        match self.outcome().await {
+            Outcome::Carried => self.inner.list_with_delimiter(prefix).await,
             _ => Err(failure()),
         }
     }
