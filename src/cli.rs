@@ -1,5 +1,6 @@
 //! The commands of the binary, one file for each, and the setup of logging.
 
+pub mod archive;
 pub mod check;
 pub mod config;
 pub mod demo;

@@ -2,6 +2,7 @@
 //!
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
+mod archive;
 mod chat;
 mod entropy;
 mod export;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use archive::{ArchiveArgs, ArchiveConfig, ArchiveOperation};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
@@ -63,6 +65,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Write recorded sessions to a file in the format of a trainer
     Export(Box<ExportArgs>),
+    /// List or verify an archive of finished trajectories
+    Archive(Box<ArchiveArgs>),
     /// Print the settings that serve would use, and the origin of each
     Config(Box<ConfigArgs>),
     /// Measure the rows of logits in a safetensors file: one line of JSON per row
@@ -99,7 +103,7 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
             Self::Config(args) => Some(&args.config),
-            Self::Export(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Archive(_) | Self::Entropy(_) => None,
         }
     }
 
@@ -108,7 +112,7 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
             Self::Config(args) => Some(&mut args.config),
-            Self::Export(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Archive(_) | Self::Entropy(_) => None,
         }
     }
 
@@ -120,6 +124,7 @@ impl Command {
             Self::Check(check) => &check.config.logging,
             Self::Config(args) => &args.config.logging,
             Self::Export(export) => &export.logging,
+            Self::Archive(archive) => &archive.logging,
             Self::Entropy(entropy) => &entropy.logging,
         }
     }
@@ -159,6 +164,9 @@ pub struct Config {
     /// Settings of the shared ledger.
     #[command(flatten)]
     pub ledger: LedgerConfig,
+    /// Settings of the archive.
+    #[command(flatten)]
+    pub archive: ArchiveConfig,
     /// Settings of chat completions.
     #[command(flatten)]
     pub chat: ChatConfig,

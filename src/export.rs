@@ -35,13 +35,17 @@ mod validate;
 pub(crate) mod verl;
 mod versions;
 
+pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_keys};
+pub(crate) use columnar::SCHEMA_VERSION;
 pub use facts::flags;
 pub use format::Format;
 pub use row_count::RowCounts;
+pub(crate) use row_key::row_key;
 pub use settle::{SelectedRows, settle};
 pub use size::{Longest, TooLarge};
 pub use thinking::Thinking;
 pub use validate::Needs;
+pub(crate) use validate::verdict;
 
 /// Computes the statistics of a path's thinking.
 pub type Annotate = Arc<dyn Fn(&Path) -> Thinking + Send + Sync>;

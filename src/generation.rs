@@ -13,7 +13,7 @@ pub(crate) mod forcing;
 pub(crate) mod generator;
 pub(crate) mod guard;
 pub(crate) mod in_flight;
-pub(crate) mod log_wait;
+pub mod log_wait;
 pub(crate) mod measure;
 pub(crate) mod plan;
 pub mod reason;

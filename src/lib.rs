@@ -25,6 +25,7 @@
 //! | [`serve`] | the ports: connections, the layers that each request passes, the routes of HTTP and gRPC |
 //! | [`demo`] | the embedded demo engine |
 //! | [`api`] | the APIs of agents: decodes requests to generation requests, encodes events to replies |
+//! | [`archive`] | finished trajectories in object storage: Parquet files and manifests |
 //! | [`export`] | trajectories in the formats of trainers |
 //! | [`rl`] | advantages and thinking spans over recorded trajectories |
 //! | [`logits`] | whole rows of logits: safetensors, shared memory, batching, GPU |
@@ -41,6 +42,7 @@
 
 pub mod api;
 pub mod app;
+pub mod archive;
 pub(crate) mod budget;
 pub mod chat;
 pub mod cli;

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
             Ok(true)
         }
         Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
+        Command::Archive(args) => runtime.block_on(cli::archive::run(&args)),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
     // a file operation that hangs must not delay the exit

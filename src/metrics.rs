@@ -2,6 +2,7 @@
 //!
 //! Labels have few values: endpoints come from a table of routes, models from the probe. No request, session or user is a label.
 
+mod archive;
 mod buckets;
 mod chat;
 mod declare;
@@ -13,6 +14,7 @@ mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use archive::ArchiveMetrics;
 pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
 pub use chat::ChatMetrics;
 pub use ledger::LedgerMetrics;
@@ -130,6 +132,8 @@ pub struct Metrics {
     pub slices: SliceMetrics,
     /// TLS on the ports.
     pub tls: TlsMetrics,
+    /// The archive of finished paths.
+    pub archive: ArchiveMetrics,
 }
 
 impl Metrics {
@@ -280,6 +284,7 @@ impl Metrics {
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
             slices: SliceMetrics::declare(&d),
             tls: TlsMetrics::declare(&d),
+            archive: ArchiveMetrics::declare(&d),
             registry: registry.clone(),
         };
         metrics.described = d.into_described();

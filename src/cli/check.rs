@@ -6,6 +6,7 @@ mod route;
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::archive::Storage;
 use crate::chat::model::Chats;
 use crate::cli::print;
 use crate::config::{Config, EntropyDefault};
@@ -85,8 +86,23 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
             report.line(Verdict::Fail, "upstream", format!("{error}; SGLang needs about a minute to load a model"));
         }
     }
+    if let Some(uri) = &config.archive.archive {
+        archive(uri, &mut report).await;
+    }
     print(&report.text);
     Ok(!report.failed)
+}
+
+/// Writes to the archive and reads from it.
+async fn archive(uri: &str, report: &mut Report) {
+    let probed = match Storage::open(uri) {
+        Ok(storage) => storage.probe().await.map_err(|error| format!("{uri}: {error}")),
+        Err(error) => Err(error),
+    };
+    match probed {
+        Ok(()) => report.line(Verdict::Ok, "archive", format!("{uri} can be written and read")),
+        Err(error) => report.line(Verdict::Fail, "archive", error),
+    }
 }
 
 /// Reads the information routes. Retries for the duration of `wait` until the upstream answers.

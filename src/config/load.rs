@@ -176,6 +176,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     config.limits.check().map_err(Invalid::Line)?;
     config.tls.check().map_err(Invalid::Line)?;
+    config.archive.check(config.sessions.record).map_err(Invalid::Line)?;
     config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
     for engine in &mut config.engine {
         *engine = authority("--engine", &["http://"], engine)?;

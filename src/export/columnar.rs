@@ -11,10 +11,10 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
 use super::{Annotate, Batch, Decoder, Needs, RowCounts, facts, settle, text};
-use crate::session::{Row, TurnMetadata};
+use crate::session::{Path, Row, Turn, TurnMetadata};
 
 /// The version of the schema. It rises when a column is removed, or its name, type or meaning changes, but not for a new column.
-pub(super) const SCHEMA_VERSION: i64 = 2;
+pub(crate) const SCHEMA_VERSION: i64 = 2;
 
 /// The size limits of a record batch. A larger row is a separate batch.
 #[derive(Debug, Clone, Copy)]
@@ -30,9 +30,44 @@ struct Computed {
     decoder: Option<Decoder>,
 }
 
+/// The rows of a table.
+enum Rows {
+    /// The rows that an export selected.
+    Selected(Arc<[Row]>),
+    /// Paths whose trained turns are settled.
+    Paths(Vec<Path>),
+}
+
+impl Rows {
+    fn len(&self) -> usize {
+        match self {
+            Self::Selected(rows) => rows.len(),
+            Self::Paths(paths) => paths.len(),
+        }
+    }
+
+    /// The approximate bytes that a row adds to a batch.
+    fn size(&self, at: usize) -> u64 {
+        match self {
+            Self::Selected(rows) => size(&rows[at]),
+            Self::Paths(paths) => {
+                let turns = paths[at].steps.iter().map(|step| &step.turn);
+                turns_size(turns, paths[at].reward.as_ref())
+            }
+        }
+    }
+
+    fn path(&self, at: usize) -> Path {
+        match self {
+            Self::Selected(rows) => rows[at].path(),
+            Self::Paths(paths) => paths[at].clone(),
+        }
+    }
+}
+
 /// The exported rows as record batches, produced on demand.
 pub(super) struct Table {
-    rows: Arc<[Row]>,
+    rows: Rows,
     /// The first row of the next batch.
     at: usize,
     bounds: Bounds,
@@ -59,7 +94,14 @@ impl Table {
             metadata.push(("tokenizer", decoder.tokenizer.clone()));
         }
         let computed = Computed { annotate: batch.annotate, decoder: batch.decoder };
-        Self { tally: settled.tally, rows: settled.rows, at: 0, bounds, computed, metadata }
+        let rows = Rows::Selected(settled.rows);
+        Self { tally: settled.tally, rows, at: 0, bounds, computed, metadata }
+    }
+
+    /// A table of valid paths whose trained turns are settled.
+    pub(super) fn of_paths(paths: Vec<Path>, annotate: Option<Annotate>, format: &str, bounds: Bounds) -> Self {
+        let empty = Self::new(Batch { annotate, ..Batch::default() }, format, bounds);
+        Self { tally: RowCounts::of(paths.len(), &[]), rows: Rows::Paths(paths), ..empty }
     }
 
     /// The columns, without the metadata.
@@ -81,8 +123,12 @@ impl Table {
 
 /// The approximate bytes that a row adds to a batch.
 fn size(row: &Row) -> u64 {
-    let reward = row.reward().map_or(0, |reward| facts::json_len(reward));
-    row.upwards().map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
+    turns_size(row.upwards(), row.reward())
+}
+
+fn turns_size<'a>(turns: impl Iterator<Item = &'a Arc<Turn>>, reward: Option<&Arc<serde_json::Value>>) -> u64 {
+    let reward = reward.map_or(0, |reward| facts::json_len(reward));
+    turns.map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
 }
 
 /// Bytes of the client's JSON in a line of `jsonl`.
@@ -96,12 +142,12 @@ impl Iterator for Table {
 
     fn next(&mut self) -> Option<RecordBatch> {
         let (mut paths, mut bytes) = (Vec::new(), 0);
-        for row in self.rows[self.at..].iter().take(self.bounds.rows) {
-            bytes += size(row);
+        for at in (self.at..self.rows.len()).take(self.bounds.rows) {
+            bytes += self.rows.size(at);
             if bytes > self.bounds.bytes && !paths.is_empty() {
                 break;
             }
-            paths.push(row.path());
+            paths.push(self.rows.path(at));
         }
         self.at += paths.len();
         (!paths.is_empty()).then(|| record::batch(&paths, &self.computed))
@@ -114,7 +160,6 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{batch, example, rows_of, turns};
-    use crate::session::Path;
 
     fn lengths(bounds: Bounds) -> Vec<usize> {
         let mut batch = example();

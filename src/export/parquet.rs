@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use parquet::arrow::ArrowWriter;
+use arrow_array::cast::AsArray;
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use super::columnar::{Bounds, Table};
-use super::{Batch, Export, PIECE, pieces};
+use super::{Annotate, Batch, Export, PIECE, pieces};
+use crate::session::Path;
 
 /// Larger than a message of `arrow`: each batch is a row group, in which every column takes a header and an entry in the footer.
 const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
@@ -16,8 +20,37 @@ const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 /// The columns of `columnar::Table`, with a row group per batch. The metadata is in the footer.
 #[must_use]
 pub(crate) fn export(batch: Batch) -> Export {
-    let mut table = Table::new(batch, "parquet", BOUNDS);
+    let table = Table::new(batch, "parquet", BOUNDS);
     let tally = table.tally.clone();
+    Export::new("application/vnd.apache.parquet", pieces(groups(table))).counted(tally)
+}
+
+/// A file with the same columns of paths whose trained turns are settled and which are valid, see [`super::verdict`].
+#[must_use]
+pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
+    groups(Table::of_paths(paths, annotate, "parquet", BOUNDS)).flatten().collect()
+}
+
+/// The `row_key` of each row of a file.
+///
+/// # Errors
+/// A line for the user when the content is not such a file.
+pub(crate) fn row_keys(content: Bytes) -> Result<Vec<String>, String> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(content).map_err(|error| error.to_string())?;
+    let column = ProjectionMask::columns(reader.parquet_schema(), ["row_key"]);
+    let batches = reader.with_projection(column).build().map_err(|error| error.to_string())?;
+    let mut keys = Vec::new();
+    for batch in batches {
+        let batch = batch.map_err(|error| error.to_string())?;
+        let column = batch.column_by_name("row_key").and_then(|column| column.as_string_opt::<i32>());
+        let column = column.ok_or("it has no text column row_key")?;
+        keys.extend(column.iter().flatten().map(str::to_owned));
+    }
+    Ok(keys)
+}
+
+/// The bytes of a file, in parts: a row group each, then the footer.
+fn groups(mut table: Table) -> impl Iterator<Item = Vec<u8>> + Send {
     let metadata = table.metadata.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
     let properties = WriterProperties::builder()
         .set_created_by(concat!("tokentap ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -27,7 +60,7 @@ pub(crate) fn export(batch: Batch) -> Export {
     // pyarrow reads the metadata from the stored Arrow schema, other readers from the footer
     let writer = ArrowWriter::try_new(Vec::new(), Arc::new(table.described()), Some(properties));
     let mut open = Some(writer.expect("Parquet has a type for each column"));
-    let groups = std::iter::from_fn(move || {
+    std::iter::from_fn(move || {
         let mut writer = open.take()?;
         let Some(record) = table.next() else {
             return Some(writer.into_inner().expect("the end of a file goes into memory"));
@@ -37,18 +70,30 @@ pub(crate) fn export(batch: Batch) -> Export {
         let written = std::mem::take(writer.inner_mut());
         open = Some(writer);
         Some(written)
-    });
-    Export::new("application/vnd.apache.parquet", pieces(groups)).counted(tally)
+    })
+}
+
+/// The extras of each turn of a file.
+#[cfg(test)]
+pub(crate) fn turn_extras(content: Bytes) -> Vec<String> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(content).expect("a file").build().expect("its rows");
+    let mut found = Vec::new();
+    for batch in reader {
+        let batch = batch.expect("a batch");
+        let turns = batch.column_by_name("turns").expect("a column").as_list::<i32>().values().as_struct().clone();
+        let extras = turns.column_by_name("extras").expect("a member").as_string::<i32>();
+        found.extend(extras.iter().flatten().map(str::to_owned));
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
-    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use serde_json::Value;
 
     use super::*;
     use crate::export::columnar::fixture::{ROWS, json, rich};
-    use crate::export::fixture::{batch, bytes, path, turn};
+    use crate::export::fixture::{batch, bytes, path, rows_of, settled, turn, turns};
 
     type Reader = ParquetRecordBatchReaderBuilder<bytes::Bytes>;
 
@@ -78,6 +123,14 @@ mod tests {
         let mut reader = reader.build().unwrap();
         assert_eq!(json(reader.next().unwrap().unwrap()), serde_json::from_str::<Value>(ROWS).unwrap());
         assert!(reader.next().is_none(), "one batch has both");
+    }
+
+    #[test]
+    fn file_of_settled_paths_equals_the_export() {
+        let mut paths = settled(&rows_of(turns()));
+        paths[0].reward = None;
+        let export = bytes(export(batch(paths.clone())));
+        assert_eq!(file(paths, None), export);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::session::{Path, Turn};
 /// The key: 128 bits as hexadecimal digits. It depends on the session's name and on the recorded facts of the path's first and last turn.
 /// These determine the path, because turns and their parents never change. It does not depend on the version, on other rows, or on
 /// the process, so the same path has the same key after a restart and on another replica.
-pub(super) fn row_key(path: &Path) -> String {
+pub(crate) fn row_key(path: &Path) -> String {
     let mut hash = Fnv1a::new();
     hash.add(path.session.as_bytes());
     let first = path.steps.first().map(|step| &*step.turn);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::session::{Classes, Turn};
+use crate::session::{Classes, Path, Turn};
 
 /// The values that a format needs for each trained token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +30,18 @@ pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs, classes: Classes) -> V
         known.push(before.and_then(|()| whole(turn, needs, classes)));
     }
     known
+}
+
+/// Whether a path can be a row of the columnar formats, or the name of the problem.
+///
+/// # Errors
+/// The problem of its first turn that has one.
+pub(crate) fn verdict(path: &Path) -> Result<(), &'static str> {
+    let needs = Needs { int32_ids: true, ..Needs::default() };
+    if path.prompt_len() == 0 {
+        return Err("no_prompt");
+    }
+    path.steps.iter().try_for_each(|step| whole(&step.turn, needs, Classes::ALL))
 }
 
 fn whole(turn: &Turn, needs: Needs, classes: Classes) -> Result<(), &'static str> {

@@ -6,6 +6,7 @@
 mod access_log;
 mod accuracy;
 mod agent;
+mod archive;
 mod branched;
 mod breaker;
 mod budget;

@@ -1,6 +1,7 @@
 """Client of tokentap: generation with the policy's entropy, trajectories, and adapters for trainers."""
 
 from .aio import AsyncClient
+from .archive import dataset
 from .client import Client
 from .errors import (
     ConnectionFailed,
@@ -29,4 +30,5 @@ __all__ = [
     "Throttled",
     "TokentapError",
     "Undecodable",
+    "dataset",
 ]

@@ -1,0 +1,112 @@
+//! The speed of the archive: finished paths of a store, encoded as Parquet files of up to 64 MiB of turns and stored in a folder or in memory.
+//!
+//! `cargo bench --bench archive`
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use object_store::memory::InMemory;
+use object_store::path::Path as Location;
+use tokentap::archive::{Archiver, CurrentAnnotate, LocalSource, Options, Storage, verify};
+use tokentap::generation::log_wait::LogWait;
+use tokentap::metrics::Metrics;
+use tokentap::rl::{HIGH_ENTROPY, thinking};
+use tokentap::session::{Call, Draft, Path, Span, Store, StoreLimits, TurnMetadata};
+
+/// New tokens of each prompt, and sampled tokens of each turn.
+const TOKENS: usize = 512;
+
+/// A pseudo-random number (xorshift).
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// A token id. Small ids are frequent, as in text.
+fn token(state: &mut u64) -> u32 {
+    let uniform = (next(state) >> 11) as f64 / (1_u64 << 53) as f64;
+    // the logarithm of the rank is uniform
+    (151_936_f64.powf(uniform) as u32).min(151_935)
+}
+
+/// A store with finished sessions of this number of turns.
+fn store(sessions: usize, turns: usize) -> Arc<Store> {
+    let long = Duration::from_secs(3600);
+    let store = Arc::new(Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: long, idle: long }));
+    let mut state = 88_172_645_463_325_252;
+    for session in 0..sessions {
+        let (id, mut context): (Arc<str>, Vec<u32>) = (format!("s{session}").into(), Vec::new());
+        for turn in 0..turns {
+            let mut call = Call::new(Arc::clone(&store), Arc::clone(&id));
+            context.extend((0..TOKENS).map(|_| token(&mut state)));
+            let response: Vec<u32> = (0..TOKENS).map(|_| token(&mut state)).collect();
+            let mut floats = || (0..TOKENS).map(|_| (next(&mut state) >> 40) as f32 / 1e6).collect::<Vec<f32>>();
+            let (logprobs, entropy) = (floats().iter().map(|value| -value).collect(), floats());
+            let span = Span {
+                start: 0,
+                end: TOKENS as u32,
+                epoch: 1,
+                until: 1,
+                weight_version: None,
+                version: Some("1".into()),
+            };
+            let about = TurnMetadata {
+                finish: Some("stop".into()),
+                model: "m".into(),
+                policy: vec![span],
+                ..TurnMetadata::default()
+            };
+            let prompt = Some(context.as_slice().into());
+            drop(call.commit(Draft { prompt, response: response.clone(), logprobs, entropy, about, supersedes: Vec::new() }));
+            context.extend(response);
+            if turn + 1 == turns {
+                call.mark_last();
+            }
+        }
+    }
+    store
+}
+
+/// Archives a store and prints the speed.
+async fn measure(name: &str, storage: Storage, store: &Arc<Store>, tokens: usize) {
+    let metrics = Arc::new(Metrics::new("none"));
+    let source = LocalSource::new(Arc::clone(store), Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2))));
+    let options = Options { interval: Duration::from_secs(30), bytes: 64 << 20 };
+    let annotate: CurrentAnnotate = Arc::new(|| Arc::new(|path: &Path| thinking(path, None, HIGH_ENTROPY)));
+    let archiver = Archiver::new(storage.clone(), source, options, annotate, Arc::clone(&metrics));
+    let begin = Instant::now();
+    assert!(archiver.spawn().finish(Duration::from_secs(600)).await, "it ends");
+    let seconds = begin.elapsed().as_secs_f64();
+    let found = verify(&storage).await.unwrap();
+    assert!(found.problems.is_empty() && found.rows == metrics.archive.rows.get(), "{found:?}");
+    let (memory, written) = (store.size().1 as f64 / 1e6, found.bytes as f64 / 1e6);
+    println!(
+        "{name:<34} {:>6} rows {:>3} files {memory:>6.1} MB in memory {written:>6.1} MB written {seconds:>5.2} s {:>6.1} MB/s of memory {:>6.1} MB/s written {:>6.2} M tokens/s",
+        found.rows,
+        found.files,
+        memory / seconds,
+        written / seconds,
+        tokens as f64 / 1e6 / seconds,
+    );
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        for (sessions, turns) in [(8_000, 1), (800, 10)] {
+            let store = store(sessions, turns);
+            let tokens = sessions * turns * 2 * TOKENS;
+            for round in 1..=3 {
+                let shape = format!("{turns} turns");
+                let memory = Storage::new(Arc::new(InMemory::new()), Location::from("a"));
+                measure(&format!("{shape}, in memory, round {round}"), memory, &store, tokens).await;
+                let folder = tempfile::tempdir().unwrap();
+                let storage = Storage::open(&format!("file://{}", folder.path().display())).unwrap();
+                measure(&format!("{shape}, folder, round {round}"), storage, &store, tokens).await;
+            }
+        }
+    });
+}

@@ -1,0 +1,295 @@
+//! The task that archives finished paths.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::batch::{Batch, Encoded, encode};
+use super::chain::{Added, Chain};
+use super::{ArchiveError, FinishedSource, Storage};
+use crate::export::Annotate;
+use crate::metrics::Metrics;
+
+/// Entries that are read from the source at once.
+const PER_READ: usize = 512;
+
+/// The pause after a wake-up, in which more paths finish. Without it each path of a busy store would be a read.
+const COALESCE: Duration = Duration::from_millis(200);
+
+/// The first pause after a failure. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest pause after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// How often the age of the oldest path is updated.
+const AGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Returns the function that computes the columns about thinking; it depends on the tokenizer, which is loaded later.
+pub type CurrentAnnotate = Arc<dyn Fn() -> Annotate + Send + Sync>;
+
+/// When a batch is archived.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// A path is archived at most this long after it finished.
+    pub interval: Duration,
+    /// Bytes of paths in memory, of all partitions, that are archived at once.
+    pub bytes: u64,
+}
+
+/// Archives the finished paths of a source.
+pub struct Archiver<S> {
+    storage: Storage,
+    source: S,
+    options: Options,
+    annotate: CurrentAnnotate,
+    metrics: Arc<Metrics>,
+}
+
+/// An archiver that runs as a task.
+#[derive(Debug)]
+pub struct RunningArchive {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl RunningArchive {
+    /// Ends the task where it is, as a crash does.
+    #[cfg(test)]
+    pub(super) fn kill(self) {
+        self.task.abort();
+    }
+
+    /// Archives the paths that have finished by now, and ends the task. Returns whether all were archived in this time.
+    pub async fn finish(self, within: Duration) -> bool {
+        self.stop.send_replace(true);
+        let mut task = self.task;
+        let is_done = timeout(within, &mut task).await.is_ok();
+        task.abort();
+        is_done
+    }
+}
+
+impl<S: FinishedSource> Archiver<S> {
+    /// An archiver that has not begun.
+    #[must_use]
+    pub fn new(
+        storage: Storage,
+        source: S,
+        options: Options,
+        annotate: CurrentAnnotate,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { storage, source, options, annotate, metrics }
+    }
+
+    /// Runs as a task.
+    #[must_use]
+    pub fn spawn(self) -> RunningArchive {
+        let (stop, stopped) = watch::channel(false);
+        RunningArchive { stop, task: tokio::spawn(async move { self.run(stopped).await }) }
+    }
+
+    /// Archives paths until `stop` is true and all paths that have finished are archived.
+    pub async fn run(&self, stop: watch::Receiver<bool>) {
+        let partitions = self.source.partitions();
+        let ages: Vec<Age> = (0..partitions).map(|_| Age::default()).collect();
+        let bytes = self.options.bytes / u64::from(partitions.max(1));
+        let workers: Vec<_> = (0..partitions).map(|partition| Worker { archiver: self, partition, bytes }).collect();
+        let working = join_all(workers.iter().zip(&ages).map(|(worker, age)| worker.run(age, stop.clone())));
+        tokio::select! {
+            _ = working => {}
+            () = self.watch_age(&ages) => {}
+        }
+        self.metrics.archive.oldest.set(0.0);
+    }
+
+    /// Sets the age of the oldest path in the metrics. Never ends.
+    async fn watch_age(&self, ages: &[Age]) {
+        loop {
+            let oldest = ages.iter().filter_map(Age::since).min();
+            self.metrics.archive.oldest.set(oldest.map_or(0.0, |since| since.elapsed().as_secs_f64()));
+            sleep(AGE_INTERVAL).await;
+        }
+    }
+}
+
+/// When the oldest path of a partition finished that is not archived, at the earliest.
+#[derive(Debug, Default)]
+struct Age(Mutex<Option<Instant>>);
+
+impl Age {
+    fn since(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+}
+
+/// Archives one partition.
+struct Worker<'a, S> {
+    archiver: &'a Archiver<S>,
+    partition: u32,
+    /// The bytes of a full batch.
+    bytes: u64,
+}
+
+impl<S: FinishedSource> Worker<'_, S> {
+    async fn run(&self, age: &Age, mut stop: watch::Receiver<bool>) {
+        let Archiver { source, storage, options, .. } = self.archiver;
+        let mut chain = self.retry("open", &mut stop, || Chain::open(storage, source, self.partition)).await;
+        let mut batch = Batch::default();
+        // all paths that finished before are archived or in the batch
+        let mut complete = Instant::now();
+        loop {
+            let begun = Instant::now();
+            let all = self.retry("read", &mut stop, || self.read(&chain, &batch)).await;
+            if !all.is_empty() {
+                batch.since.get_or_insert(complete);
+            }
+            let is_more = all.len() >= PER_READ;
+            batch.add(all, self.bytes);
+            let is_full = batch.is_full(self.bytes);
+            if !is_more && !is_full {
+                complete = begun;
+            }
+            age.set(batch.since);
+            let deadline = batch.since.map(|since| since + options.interval);
+            let is_stopping = *stop.borrow();
+            let is_due = is_full || is_stopping || deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if !batch.is_empty() && (is_full || (is_due && !is_more)) {
+                self.write(&mut chain, std::mem::take(&mut batch), &mut stop).await;
+                age.set(None);
+                continue;
+            }
+            if is_more {
+                continue;
+            }
+            if is_stopping {
+                return;
+            }
+            let after = batch.end().unwrap_or(&chain.position).clone();
+            tokio::select! {
+                () = source.changed(self.partition, &after) => {
+                    if batch.is_empty() {
+                        // nothing had finished until now
+                        complete = Instant::now();
+                    }
+                    tokio::select! {
+                        () = sleep(COALESCE) => {}
+                        _ = stop.changed() => {}
+                    }
+                }
+                () = wait_until(deadline) => {}
+                // an error means that the sender is gone, so no stop can follow
+                Ok(()) = stop.changed() => {}
+            }
+        }
+    }
+
+    /// The entries after the batch.
+    async fn read(&self, chain: &Chain, batch: &Batch) -> Result<Vec<super::Entry>, ArchiveError> {
+        let after = batch.end().unwrap_or(&chain.position);
+        self.archiver.source.next(self.partition, after, PER_READ).await
+    }
+
+    /// Archives a batch: the data files, then the manifest. If another archiver has added a manifest in its place, the chain continues
+    /// after that one, and the source has the paths that it does not cover.
+    async fn write(&self, chain: &mut Chain, mut batch: Batch, stop: &mut watch::Receiver<bool>) {
+        let Archiver { source, storage, annotate, metrics, .. } = self.archiver;
+        let length = batch.len();
+        let present = self.retry("read", stop, || source.next(self.partition, &chain.position, length)).await;
+        batch.refresh(present);
+        let (annotate, end) = (annotate(), chain.clone());
+        let encoded = tokio::task::spawn_blocking(move || encode(batch, &end, &annotate)).await;
+        let Encoded { manifest, objects } = match encoded {
+            Ok(Some(encoded)) => encoded,
+            Ok(None) => return,
+            // the process is ending, or a path cannot be encoded: then its batch is tried again, and the log says why
+            Err(error) => {
+                metrics.archive.failures.with_label_values(&["encode"]).inc();
+                tracing::error!(%error, "finished paths cannot be encoded for the archive");
+                sleep(LONGEST_PAUSE).await;
+                return;
+            }
+        };
+        let size: u64 = objects.iter().map(|(_, content)| content.len() as u64).sum();
+        for (name, content) in objects {
+            self.retry("data", stop, || storage.put(&name, content.clone())).await;
+        }
+        match self.retry("manifest", stop, || Chain::add(storage, &manifest)).await {
+            Added::Own => {
+                let archive = &metrics.archive;
+                archive.rows.inc_by(manifest.rows);
+                archive.bytes.inc_by(size);
+                for missed in &manifest.missed {
+                    archive.missed.with_label_values(&[&missed.reason]).inc_by(missed.count);
+                }
+                let missed = manifest.missed_paths();
+                if missed > 0 {
+                    tracing::warn!(
+                        missed,
+                        manifest = manifest.name(),
+                        "finished paths were gone before they were archived"
+                    );
+                }
+                tracing::debug!(rows = manifest.rows, bytes = size, manifest = manifest.name(), "archived");
+                chain.pass(&manifest);
+            }
+            Added::Other(other) => {
+                tracing::debug!(manifest = other.name(), "another archiver has archived these paths");
+                chain.pass(&other);
+            }
+        }
+    }
+
+    /// Repeats an operation until it succeeds, with pauses that grow. Each failure is counted; the first one and every tenth are logged.
+    async fn retry<T, F: Future<Output = Result<T, ArchiveError>>>(
+        &self,
+        step: &'static str,
+        stop: &mut watch::Receiver<bool>,
+        mut operation: impl FnMut() -> F,
+    ) -> T {
+        let mut failures = 0_u32;
+        loop {
+            let error = match operation().await {
+                Ok(done) => return done,
+                Err(error) => error,
+            };
+            self.archiver.metrics.archive.failures.with_label_values(&[step]).inc();
+            if failures.is_multiple_of(10) {
+                tracing::warn!(step, %error, failures, "the archive cannot be written or read");
+            }
+            let pause = (FIRST_PAUSE * (1 << failures.min(6))).min(LONGEST_PAUSE);
+            failures += 1;
+            // a drain does not wait for the whole pause
+            let pause = if *stop.borrow() { FIRST_PAUSE.min(pause) } else { pause };
+            tokio::select! {
+                () = sleep(pause) => {}
+                Ok(()) = stop.changed() => {}
+            }
+        }
+    }
+}
+
+async fn wait_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<S> std::fmt::Debug for Archiver<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Archiver")
+            .field("storage", &self.storage)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# The archive in S3 of servers that others wrote, moto and s3s-fs, and in a folder, read with tokentap.dataset and with the examples.
+#   run.sh short   moto only, without the examples, which CI runs
+#   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
+#   PYTHON     the interpreter (python3)
+#   S3S_FS     the binary s3s-fs (built in target/archive, which needs rustc 1.92)
+# Builds no tokentap. The environment is made once in target/archive, which needs package registries.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+mode=${1:-full}
+tokentap=${TOKENTAP:-}
+for build in release debug; do
+  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
+done
+if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
+export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONPATH=$root/python/tokentap
+
+home=$root/target/archive
+lists=("$here/requirements.txt")
+if [[ $mode == full ]]; then lists+=("$here/requirements-readers.txt"); fi
+stamp="$("${PYTHON:-python3}" -V) $(cat "${lists[@]}" | cksum)"
+venv=$home/$mode
+if [[ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
+  rm -rf "$venv"
+  mkdir -p "$home"
+  "${PYTHON:-python3}" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --only-binary :all: "${lists[@]/#/--requirement=}"
+  echo "$stamp" >"$venv/stamp"
+fi
+
+python=$venv/bin/python
+check=("$python" "$here/check.py" --tokentap "$tokentap")
+if [[ $mode == short ]]; then
+  timeout 120 "${check[@]}" --server moto
+  exit
+fi
+s3s=${S3S_FS:-$home/s3s/bin/s3s-fs}
+if [[ ! -x $s3s ]]; then
+  CARGO_TARGET_DIR=$home/s3s/target cargo install --quiet s3s-fs --version 0.14.1 --features binary --locked --root "$home/s3s"
+fi
+timeout 300 "${check[@]}" --server folder --examples "$root/python/examples"
+timeout 300 "${check[@]}" --server moto
+timeout 300 "${check[@]}" --server s3s-fs --s3s "$s3s"
