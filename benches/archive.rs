@@ -60,7 +60,14 @@ fn store(sessions: usize, turns: usize) -> Arc<Store> {
                 ..TurnMetadata::default()
             };
             let prompt = Some(context.as_slice().into());
-            drop(call.commit(Draft { prompt, response: response.clone(), logprobs, entropy, about, supersedes: Vec::new() }));
+            drop(call.commit(Draft {
+                prompt,
+                response: response.clone(),
+                logprobs,
+                entropy,
+                about,
+                supersedes: Vec::new(),
+            }));
             context.extend(response);
             if turn + 1 == turns {
                 call.mark_last();
@@ -73,7 +80,8 @@ fn store(sessions: usize, turns: usize) -> Arc<Store> {
 /// Archives a store and prints the speed.
 async fn measure(name: &str, storage: Storage, store: &Arc<Store>, tokens: usize) {
     let metrics = Arc::new(Metrics::new("none"));
-    let source = LocalSource::new(Arc::clone(store), Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2))));
+    let source =
+        LocalSource::new(Arc::clone(store), Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2))));
     let options = Options { interval: Duration::from_secs(30), bytes: 64 << 20 };
     let annotate: CurrentAnnotate = Arc::new(|| Arc::new(|path: &Path| thinking(path, None, HIGH_ENTROPY)));
     let archiver = Archiver::new(storage.clone(), source, options, annotate, Arc::clone(&metrics));

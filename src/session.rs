@@ -64,6 +64,7 @@ pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use sampling_sources::{SamplingSource, SamplingSources};
 pub use sharing::{Consumer, FleetCursor, SharingCounts, SharingLimits, StreamedPage, StreamedPath};
+pub(crate) use sharing::{PartitionPath, Sharing};
 pub use snapshot::{Snapshot, Summary};
 pub use state::{Reward, Session, SessionError};
 pub use store::{Store, StoreLimits, now_ms};

@@ -7,9 +7,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{Parts, restoration};
-use crate::archive::{Archiver, LocalSource, Options, RunningArchive, Storage};
+use crate::archive::{Archiver, FinishedSource, LocalSource, Options, RunningArchive, SharedSource, Storage};
 use crate::serve::connection::Phase;
 use crate::serve::control::v1::sessions::annotate;
+use crate::session::Sharing;
 
 /// The archiver, which starts when the sessions are restored.
 pub(super) struct Archiving {
@@ -17,20 +18,52 @@ pub(super) struct Archiving {
     running: oneshot::Receiver<RunningArchive>,
 }
 
-/// Archives the finished paths of the sessions from when they are restored.
+/// The time between two attempts to reach the ledger.
+const ATTEMPT: Duration = Duration::from_secs(1);
+
+/// Archives the finished paths of the sessions from when they are restored: those of this process, or of the fleet if sessions are shared.
 pub(super) fn start(parts: &Arc<Parts>, storage: Storage, restored: &watch::Receiver<bool>) -> Archiving {
     let (started, running) = oneshot::channel();
-    let (parts, config) = (Arc::clone(parts), &parts.config.archive);
-    let options = Options { interval: config.archive_interval, bytes: config.archive_bytes };
+    let parts = Arc::clone(parts);
     let starting = restoration::after(restored, async move {
-        let source = LocalSource::new(Arc::clone(&parts.sessions), Arc::clone(&parts.trainers.log_wait));
-        let trainers = Arc::clone(&parts.trainers);
-        let current = Arc::new(move || annotate(&trainers));
-        let archiver = Archiver::new(storage, source, options, current, Arc::clone(&parts.metrics));
+        let archive = match parts.sessions.sharing().map(Arc::clone) {
+            Some(sharing) => RunningArchive::spawn(|stop| archive_fleet(parts, sharing, storage, stop)),
+            None => {
+                let source = LocalSource::new(Arc::clone(&parts.sessions), Arc::clone(&parts.trainers.log_wait));
+                archiver(&parts, storage, source).spawn()
+            }
+        };
         // fails if the process is ending
-        let _ = started.send(archiver.spawn());
+        let _ = started.send(archive);
     });
     Archiving { starting, running }
+}
+
+fn archiver<S: FinishedSource>(parts: &Parts, storage: Storage, source: S) -> Archiver<S> {
+    let config = &parts.config.archive;
+    let options = Options { interval: config.archive_interval, bytes: config.archive_bytes };
+    let trainers = Arc::clone(&parts.trainers);
+    let current = Arc::new(move || annotate(&trainers));
+    Archiver::new(storage, source, options, current, Arc::clone(&parts.metrics))
+}
+
+/// Archives the finished paths of a fleet. A ledger that has lost all data begins another fleet, with other chains.
+async fn archive_fleet(parts: Arc<Parts>, sharing: Arc<Sharing>, storage: Storage, mut stop: watch::Receiver<bool>) {
+    loop {
+        let source = match SharedSource::open(&parts.sessions, &sharing).await {
+            Ok(source) => source,
+            // the log has a line for a ledger that fails
+            Err(_) => tokio::select! {
+                () = tokio::time::sleep(ATTEMPT) => continue,
+                _ = stop.wait_for(|stop| *stop) => return,
+            },
+        };
+        let archiver = archiver(&parts, storage.clone(), source);
+        tokio::select! {
+            () = archiver.run(stop.clone()) => return,
+            () = archiver.source().lost() => {}
+        }
+    }
 }
 
 /// Archives the paths that have finished by now. Ends after `within`, or at a second signal.

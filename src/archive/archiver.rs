@@ -58,6 +58,12 @@ pub struct RunningArchive {
 }
 
 impl RunningArchive {
+    /// Runs this as a task until the receiver has `true` and all paths that have finished are archived.
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(run: impl FnOnce(watch::Receiver<bool>) -> F) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        Self { stop, task: tokio::spawn(run(stopped)) }
+    }
+
     /// Ends the task where it is, as a crash does.
     #[cfg(test)]
     pub(super) fn kill(self) {
@@ -87,11 +93,15 @@ impl<S: FinishedSource> Archiver<S> {
         Self { storage, source, options, annotate, metrics }
     }
 
+    /// Where the paths come from.
+    pub(crate) fn source(&self) -> &S {
+        &self.source
+    }
+
     /// Runs as a task.
     #[must_use]
     pub fn spawn(self) -> RunningArchive {
-        let (stop, stopped) = watch::channel(false);
-        RunningArchive { stop, task: tokio::spawn(async move { self.run(stopped).await }) }
+        RunningArchive::spawn(|stop| async move { self.run(stop).await })
     }
 
     /// Archives paths until `stop` is true and all paths that have finished are archived.
@@ -180,6 +190,7 @@ impl<S: FinishedSource> Worker<'_, S> {
                     if batch.is_empty() {
                         // nothing had finished until now
                         complete = Instant::now();
+                        self.catch_up(&mut chain, &mut stop).await;
                     }
                     tokio::select! {
                         () = sleep(COALESCE) => {}
@@ -190,6 +201,14 @@ impl<S: FinishedSource> Worker<'_, S> {
                 // an error means that the sender is gone, so no stop can follow
                 Ok(()) = stop.changed() => {}
             }
+        }
+    }
+
+    /// Passes the manifests of other archivers.
+    async fn catch_up(&self, chain: &mut Chain, stop: &mut watch::Receiver<bool>) {
+        let storage = &self.archiver.storage;
+        while let Some(manifest) = self.retry("open", stop, || chain.next(storage)).await {
+            chain.pass(&manifest);
         }
     }
 
@@ -229,12 +248,11 @@ impl<S: FinishedSource> Worker<'_, S> {
                 archive.rows.inc_by(manifest.rows);
                 archive.bytes.inc_by(size);
                 for missed in &manifest.missed {
-                    archive.missed.with_label_values(&[&missed.reason]).inc_by(missed.count);
+                    archive.missed.with_label_values(&[&missed.reason]).inc_by(missed.count.unwrap_or(1));
                 }
-                let missed = manifest.missed_paths();
-                if missed > 0 {
+                if !manifest.missed.is_empty() {
                     tracing::warn!(
-                        missed,
+                        missed = manifest.missed_paths(),
                         manifest = manifest.name(),
                         "finished paths were gone before they were archived"
                     );

@@ -72,9 +72,9 @@ pub struct Blob {
 pub struct MissedPaths {
     /// The position of the last one.
     pub last: Position,
-    /// Their number.
-    pub count: u64,
-    /// `evicted`, `deleted`, or `unlisted`.
+    /// Their number; `None` if it is unknown.
+    pub count: Option<u64>,
+    /// `evicted`, `deleted`, `unlisted` or `unreadable`.
     pub reason: String,
     /// Their session, if it is known.
     pub session: Option<String>,
@@ -87,10 +87,10 @@ impl Manifest {
         name(&self.store, &self.part, &self.after)
     }
 
-    /// The number of missed paths.
+    /// The number of missed paths, as far as it is known.
     #[must_use]
     pub fn missed_paths(&self) -> u64 {
-        self.missed.iter().map(|missed| missed.count).sum()
+        self.missed.iter().filter_map(|missed| missed.count).sum()
     }
 
     /// The bytes of the data files and blobs.

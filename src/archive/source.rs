@@ -54,9 +54,9 @@ pub enum Content {
     Excluded(&'static str),
     /// Paths that the source no longer has.
     Missed {
-        /// Their number.
-        count: u64,
-        /// `evicted`, `deleted` or `unlisted`.
+        /// Their number; `None` if it is unknown.
+        count: Option<u64>,
+        /// `evicted`, `deleted`, `unlisted` or `unreadable`.
         reason: &'static str,
         /// Their session, if it is known.
         session: Option<Arc<str>>,
@@ -126,7 +126,7 @@ fn read(store: &Store, mut after: u64, limit: usize) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (number, name) in store.finished_after(after, limit) {
         if number > after + 1 {
-            let content = Content::Missed { count: number - after - 1, reason: "unlisted", session: None };
+            let content = Content::Missed { count: Some(number - after - 1), reason: "unlisted", session: None };
             entries.push(Entry { position: Position::from(number - 1), content });
         }
         after = number;
@@ -136,7 +136,7 @@ fn read(store: &Store, mut after: u64, limit: usize) -> Vec<Entry> {
             Some(Err(excluded)) => Content::Excluded(excluded.reason),
             None => {
                 let reason = store.eviction_of(&name).map_or("deleted", |_| "evicted");
-                Content::Missed { count: 1, reason, session: Some(name) }
+                Content::Missed { count: Some(1), reason, session: Some(name) }
             }
         };
         entries.push(Entry { position: Position::from(number), content });

@@ -1,6 +1,7 @@
 //! Archivers over storage that fails, and over a session store.
 
 mod faulty;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -124,7 +125,7 @@ async fn contents(storage: &Storage) -> (Vec<String>, Vec<(String, u64)>) {
             for file in &manifest.files {
                 keys.extend(row_keys(storage.get(&file.path).await.unwrap().unwrap()).unwrap());
             }
-            missed.extend(manifest.missed.iter().map(|missed| (missed.reason.clone(), missed.count)));
+            missed.extend(manifest.missed.iter().map(|missed| (missed.reason.clone(), missed.count.unwrap())));
         }
     }
     (keys, missed)
@@ -158,7 +159,7 @@ async fn two_archivers(seed: u64) {
         let entry = match random.below(10) {
             0 => {
                 missed += 1;
-                Content::Missed { count: 1, reason: "evicted", session: Some("s".into()) }
+                Content::Missed { count: Some(1), reason: "evicted", session: Some("s".into()) }
             }
             _ => content(number, &mut expected),
         };

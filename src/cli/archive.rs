@@ -66,6 +66,9 @@ fn describe(manifest: &Manifest) -> String {
         manifest.bytes()
     );
     let excluded: u64 = manifest.excluded.values().sum();
+    if manifest.missed.iter().any(|missed| missed.count.is_none()) {
+        text.push_str(", an unknown number missed");
+    }
     for (count, name) in [(excluded, "excluded"), (manifest.missed_paths(), "missed")] {
         if count > 0 {
             let _ = write!(text, ", {count} {name}");

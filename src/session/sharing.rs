@@ -25,6 +25,7 @@ use super::Uid;
 use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, Position, partition_of};
 use super::store::Store;
 use list_cache::ListCache;
+pub(crate) use stream::PartitionPath;
 pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
 use turns::Queue;
 

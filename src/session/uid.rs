@@ -15,7 +15,7 @@ pub struct Uid(u128);
 
 impl Uid {
     /// The next id of this process.
-    pub(super) fn unique() -> Self {
+    pub(crate) fn unique() -> Self {
         // SipHash under keys from the system's entropy
         static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
         static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -25,26 +25,12 @@ impl Archive {
         format!("file://{}", self.0.path().display())
     }
 
-    /// The manifests by their names, and the names without the ids of stores.
     fn manifests(&self) -> Vec<(String, Value)> {
-        let mut found = Vec::new();
-        for store in folder(&self.0.path().join("manifest")) {
-            for part in folder(&store) {
-                for file in folder(&part) {
-                    let text = std::fs::read_to_string(&file).unwrap();
-                    let name = file.strip_prefix(store.as_path()).unwrap().to_str().unwrap().to_owned();
-                    found.push((name, serde_json::from_str(&text).unwrap()));
-                }
-            }
-        }
-        found
+        manifests(self.0.path())
     }
 
-    /// The rows of the files that manifests name, in their order.
     fn rows(&self) -> Vec<Value> {
-        let manifests = self.manifests();
-        let files = manifests.iter().flat_map(|(_, manifest)| manifest["files"].as_array().unwrap());
-        files.flat_map(|file| rows(&self.0.path().join(file["path"].as_str().unwrap()))).collect()
+        rows_of(self.0.path())
     }
 
     /// `tokentap archive verify` has no problem with it. Returns what it printed.
@@ -54,6 +40,33 @@ impl Archive {
         assert_eq!(done.status.code(), Some(0), "{text}");
         text
     }
+}
+
+/// The manifests of an archive by their names, and the names without the ids of stores.
+fn manifests(archive: &Path) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for store in folder(&archive.join("manifest")) {
+        for part in folder(&store) {
+            for file in folder(&part) {
+                let text = std::fs::read_to_string(&file).unwrap();
+                let name = file.strip_prefix(store.as_path()).unwrap().to_str().unwrap().to_owned();
+                found.push((name, serde_json::from_str(&text).unwrap()));
+            }
+        }
+    }
+    found
+}
+
+/// The rows of the files that manifests name, in their order.
+fn rows_of(archive: &Path) -> Vec<Value> {
+    let manifests = manifests(archive);
+    let files = manifests.iter().flat_map(|(_, manifest)| manifest["files"].as_array().unwrap());
+    files.flat_map(|file| rows(&archive.join(file["path"].as_str().unwrap()))).collect()
+}
+
+/// The sessions of the rows of an archive.
+pub fn archived_sessions(archive: &Path) -> Vec<String> {
+    rows_of(archive).iter().map(|row| row["session"].as_str().unwrap().to_owned()).collect()
 }
 
 /// What a folder has, sorted.

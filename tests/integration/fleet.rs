@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
 use tokentap::serve::grpc::pb::{WatchRequest, watch_reply::What};
 
+use super::archive::archived_sessions;
 use super::chat::{TOKENIZER, with_say};
 use super::grpc::client::trajectories;
+use super::support::binary::output;
 use super::support::client::{get, post, request};
 use super::support::demo::Demo;
 use super::support::manual_upstream::soon;
@@ -202,6 +204,33 @@ async fn finished_paths_of_all_are_read_once_from_either() {
     assert_eq!(sorted(watched), sorted(names));
     let other = get(fleet.control()[0], "/v1/trajectories?since=0123456789abcdef").await;
     assert_eq!(other.status, 410, "a cursor of another fleet: {}", other.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fleet_has_one_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("file://{}", folder.path().display());
+    let Some(fleet) = Fleet::start(&["--archive", &uri, "--archive-interval", "100ms"]).await else { return };
+    let mut names: Vec<String> = (0..12).map(|at| format!("s{at}")).collect();
+    for (at, name) in names.iter().enumerate() {
+        generate(fleet.data()[at % 2], name, &[1, 2]).await;
+        control("POST", fleet.control()[at % 2], &format!("/v1/sessions/{name}/freeze"), &json!({})).await;
+    }
+    let mut rows = Vec::new();
+    soon("the archive", async {
+        while rows.len() < names.len() {
+            tokio::task::yield_now().await;
+            let found = output(&["archive", "ls", &uri]).await;
+            // there is no manifest at first
+            rows = if found.status.success() { archived_sessions(folder.path()) } else { Vec::new() };
+        }
+    })
+    .await;
+    rows.sort();
+    names.sort();
+    assert_eq!(rows, names, "each path once");
+    let verified = output(&["archive", "verify", &uri]).await;
+    assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -200,9 +200,10 @@ def dataset(uri: str, since: str | None = None, *, filesystem: Any = None) -> It
                 if chain not in positions and not manifest["begins"]:
                     LOG.warning("%s: the manifests up to %s are missing", chain, manifest["after"])
                 positions[chain] = [manifest["after"], manifest["last"]]
-                missed = sum(missed["count"] for missed in manifest["missed"])
-                if missed:
-                    LOG.warning("%s: %d trajectories were gone before they could be archived", chain, missed)
+                counts = [missed["count"] for missed in manifest["missed"]]
+                if counts:
+                    missed = "an unknown number of" if None in counts else str(sum(counts))
+                    LOG.warning("%s: %s trajectories were gone before they could be archived", chain, missed)
                 files = [storage.location(file["path"]) for file in manifest["files"]]
                 if files:
                     yield files, _encode(positions)

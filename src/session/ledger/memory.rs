@@ -33,6 +33,7 @@ pub(crate) struct State {
     pub finished: BTreeMap<u16, Vec<FinishedEntry>>,
     pub used: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
     pub asked: HashMap<u16, u64>,
+    pub claims: HashMap<u16, (Uid, u64)>,
     pub deleted: BTreeSet<(Arc<str>, Uid)>,
     pub last_id: StreamId,
     /// Incremented when all data is lost.
@@ -184,6 +185,17 @@ impl Ledger for MemoryLedger {
             used.remove(&idle.session);
         }
         ready(())
+    }
+
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+        let now = self.elapsed_ms();
+        let mut state = self.state();
+        let is_free = state.claims.get(&partition).is_none_or(|(by, until)| *by == owner || *until <= now);
+        if is_free {
+            let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+            state.claims.insert(partition, (owner, now.saturating_add(lease)));
+        }
+        ready(is_free)
     }
 
     fn disruptions(&self) -> watch::Receiver<u64> {

@@ -182,6 +182,10 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Removes a session from the index of use, unless it was used in the meantime.
     fn end_use(&self, idle: IdleSession) -> Fetching<()>;
 
+    /// Whether `owner` archives a partition: nobody else has claimed it, or the lease of the last claim is over. The answer saves work of
+    /// other processes. It excludes none of them.
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool>;
+
     /// A number that rises when entries that this process wrote or read may have been lost: at each loss of a connection, and again when
     /// the connection is made again, so that entries can be checked and repaired then.
     fn disruptions(&self) -> watch::Receiver<u64>;

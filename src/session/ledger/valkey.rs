@@ -7,6 +7,7 @@
 //! | `tt:{p}:f` | stream | finished paths: `s` session, `b` birth, `l` uid of the leaf |
 //! | `tt:{p}:u` | sorted set | sessions by their last use, in milliseconds of the server's clock |
 //! | `tt:{p}:o` | string with TTL | set while a process sweeps the partition |
+//! | `tt:{p}:a` | string with TTL | the process that archives the partition |
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
 //! | `tt:meta` | hash | `fleet` id, `schema` number and number of `partitions` |
 //!
@@ -337,6 +338,14 @@ impl Ledger for Valkey {
             this.run(SlotKey::Partition(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms))
                 .await
                 .map(drop)
+        })
+    }
+
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+        self.operation(async move |this| {
+            let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_TTL);
+            let call = Call::new(&script::CLAIM).key(key(partition, "a")).arg(owner.to_bytes()).number(lease);
+            Ok(this.run(SlotKey::Partition(partition), &call).await? == Value::Int(1))
         })
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use super::Sharing;
 use crate::session::Uid;
@@ -34,13 +35,17 @@ pub struct Consumer {
     pub count: u16,
 }
 
+/// The session of a finished path, and the number of the path in it, or why it is not there: `deleted`, also if it has expired, or
+/// `unreadable`.
+type Found = Result<(Arc<Session>, u64), &'static str>;
+
 /// A finished path.
 #[derive(Debug)]
 pub struct StreamedPath {
     /// The name of its session.
     pub session: Arc<str>,
-    /// The session, and the number of the path in it, or why it is not there: `deleted`, also if it has expired, or `unreadable`.
-    pub found: Result<(Arc<Session>, u64), &'static str>,
+    /// Where it is.
+    pub found: Found,
     /// The position after it.
     pub cursor: FleetCursor,
 }
@@ -54,6 +59,26 @@ pub struct StreamedPage {
     pub trimmed: bool,
     /// The position after all of them.
     pub cursor: FleetCursor,
+}
+
+/// A finished path in the stream of its partition.
+#[derive(Debug)]
+pub(crate) struct PartitionPath {
+    /// Its id in the stream.
+    pub(crate) id: StreamId,
+    /// The name of its session.
+    pub(crate) session: Arc<str>,
+    /// Where it is.
+    pub(crate) found: Found,
+}
+
+/// Some finished paths of a partition.
+#[derive(Debug)]
+pub(crate) struct PartitionPage {
+    /// The paths, in order.
+    pub(crate) paths: Vec<PartitionPath>,
+    /// Whether paths after the requested position were removed from the stream, because they were too old.
+    pub(crate) trimmed: bool,
 }
 
 /// Paths of one partition that are read at once. A page with fewer than its limit is not the end.
@@ -117,7 +142,7 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails.
     pub(crate) async fn stream_start(&self) -> Result<FleetCursor, LedgerError> {
-        Ok(FleetCursor::start(self.within_timeout(self.check_fleet()).await?))
+        Ok(FleetCursor::start(self.fleet().await?))
     }
 
     /// At most `limit` finished paths after a position, whose fleet is that of the ledger.
@@ -143,19 +168,64 @@ impl Sharing {
         let (mut cursor, mut paths) = (after.clone(), Vec::with_capacity(found.len()));
         for entry in found {
             cursor.after.insert(crate::session::ledger::partition_of(&entry.session), entry.id);
-            let name = Arc::clone(&entry.session);
-            let found = match self.published(store, &entry) {
-                Some(found) => Ok(found),
-                None => match self.refresh(store, &name).await {
-                    Ok(()) => self.published(store, &entry).ok_or("deleted"),
-                    // it must not hide the paths after it
-                    Err(LedgerError::Unreadable(_)) => Err("unreadable"),
-                    Err(error) => return Err(error),
-                },
-            };
-            paths.push(StreamedPath { session: name, found, cursor: cursor.clone() });
+            let found = self.find(store, &entry).await?;
+            paths.push(StreamedPath { session: entry.session, found, cursor: cursor.clone() });
         }
         Ok(StreamedPage { paths, trimmed, cursor })
+    }
+
+    /// The id of the fleet.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn fleet(&self) -> Result<Arc<str>, LedgerError> {
+        self.within_timeout(self.check_fleet()).await
+    }
+
+    /// The id of the fleet when it was last read.
+    pub(crate) fn last_fleet(&self) -> Option<Arc<str>> {
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether `owner` archives a partition: nobody else has claimed it, or the lease of the last claim is over.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Result<bool, LedgerError> {
+        self.within_timeout(self.ledger.claim(partition, owner, lease)).await
+    }
+
+    /// At most `limit` finished paths of a partition after an id.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn finished_in(
+        &self,
+        store: &Arc<Store>,
+        partition: u16,
+        after: StreamId,
+        limit: usize,
+    ) -> Result<PartitionPage, LedgerError> {
+        let page = self.within_timeout(self.ledger.finished(partition, after, limit)).await?;
+        let mut paths = Vec::with_capacity(page.entries.len());
+        for entry in page.entries {
+            let found = self.find(store, &entry).await?;
+            paths.push(PartitionPath { id: entry.id, session: entry.session, found });
+        }
+        Ok(PartitionPage { paths, trimmed: page.trimmed })
+    }
+
+    /// The session of a finished path and the number of the path in it, or why it is not there.
+    async fn find(&self, store: &Arc<Store>, entry: &FinishedEntry) -> Result<Found, LedgerError> {
+        if let Some(found) = self.published(store, entry) {
+            return Ok(Ok(found));
+        }
+        match self.refresh(store, &entry.session).await {
+            Ok(()) => Ok(self.published(store, entry).ok_or("deleted")),
+            // it must not hide the paths after it
+            Err(LedgerError::Unreadable(_)) => Ok(Err("unreadable")),
+            Err(error) => Err(error),
+        }
     }
 
     /// The session in memory and the number of a path, if it is known here.

@@ -167,6 +167,16 @@ return 1"
 }
 
 script! {
+    /// Keys: claim. Arguments: owner, milliseconds of the lease. Returns 1 if the owner has the claim.
+    CLAIM,
+    "#!lua flags=allow-oom
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1"
+}
+
+script! {
     /// Keys: meta. Arguments: fleet id, schema and partitions of a ledger that has none. Returns those of the ledger.
     META,
     "#!lua flags=allow-oom

@@ -239,6 +239,10 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.end_use(idle.clone()))
     }
 
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+        self.plain(move |memory| memory.claim(partition, owner, lease))
+    }
+
     fn disruptions(&self) -> watch::Receiver<u64> {
         self.server.memory.disruptions()
     }

@@ -83,7 +83,7 @@ impl Pair {
         let sessions = self.sessions.clone();
         let session = self.random.pick(&sessions);
         let partition = partition_of(&session);
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..8 => self.append(session).await,
             8..12 => self.fetch(&session).await,
             12 => {
@@ -122,6 +122,14 @@ impl Pair {
                 let deleted = self.valkey.is_deleted(&of, birth).await.unwrap();
                 assert_eq!(deleted, self.memory.is_deleted(&of, birth).await.unwrap());
                 self.count(if deleted { "has a tombstone" } else { "has no tombstone" });
+            }
+            19 => {
+                // a lease of an hour is not over, and one of a millisecond is, when the next command runs
+                let owner = Uid::from_bytes([self.random.pick(&[1, 2]); 16]);
+                let lease = self.random.pick(&[Duration::from_millis(1), Duration::from_secs(3600)]);
+                let claimed = self.valkey.claim(partition, owner, lease).await.unwrap();
+                assert_eq!(claimed, self.memory.claim(partition, owner, lease).await.unwrap());
+                self.count(if claimed { "claimed" } else { "not claimed" });
             }
             _ => {
                 // nothing is idle for an hour, and the partition counts as swept
