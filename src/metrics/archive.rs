@@ -25,14 +25,14 @@ impl ArchiveMetrics {
             d.counters("archive_failures_total", "Failed operations of the archive; each is repeated.", &["step"]);
         let missed = d.counters(
             "archive_missed_paths_total",
-            "Finished paths that were gone before they could be archived.",
+            "Finished paths that were gone before they could be archived; an unknown number of them counts as 1.",
             &["reason"],
         );
         // alerts see an increase only in a series that began at 0
         for step in ["open", "read", "encode", "data", "manifest"] {
             failures.with_label_values(&[step]);
         }
-        for reason in ["evicted", "deleted", "unlisted"] {
+        for reason in ["evicted", "deleted", "unlisted", "unreadable"] {
             missed.with_label_values(&[reason]);
         }
         Self {

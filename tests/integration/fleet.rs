@@ -216,16 +216,16 @@ async fn fleet_has_one_archive() {
         generate(fleet.data()[at % 2], name, &[1, 2]).await;
         control("POST", fleet.control()[at % 2], &format!("/v1/sessions/{name}/freeze"), &json!({})).await;
     }
-    let mut rows = Vec::new();
     soon("the archive", async {
-        while rows.len() < names.len() {
-            tokio::task::yield_now().await;
-            let found = output(&["archive", "ls", &uri]).await;
-            // there is no manifest at first
-            rows = if found.status.success() { archived_sessions(folder.path()) } else { Vec::new() };
+        loop {
+            let listed = String::from_utf8(output(&["archive", "ls", &uri]).await.stdout).unwrap();
+            if listed.contains(&format!(", {} rows, ", names.len())) {
+                break;
+            }
         }
     })
     .await;
+    let mut rows = archived_sessions(folder.path());
     rows.sort();
     names.sort();
     assert_eq!(rows, names, "each path once");

@@ -1,7 +1,8 @@
 """Injects faults into the code of shared sessions, and checks that the simulation finds each of them.
 
-Each fault replaces a text of one source file in a copy of the repository. The simulation then runs with growing seeds until a history
-fails. A fault that no history finds, or a text that no longer exists, is an error.
+Each fault replaces a text of one source file in a copy of the repository. The copy is built once: a fault takes effect only in a run that
+names its number. The simulation then runs until a history fails. A fault that no history finds, or a text that no longer exists, is an
+error.
 
     python3 tests/simulation/mutants.py [--histories N] [--only NAME]
 """
@@ -18,94 +19,141 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SHARING = "src/session/sharing/"
 
-# name: (file, text, replacement)
+# name: (file, text, replacement, in which FAULT is true if the fault takes effect)
 FAULTS = {
-    "append without the compare": (
+    "an append is not compared with the list": (
         "src/session/ledger/memory.rs",
-        "(Some(list), Some(after)) if !State::ends_at(list, after) => return ready(Appended::Behind),",
-        "(Some(_), Some(_)) if false => return ready(Appended::Behind),",
+        "(Some(list), Some(after)) if !State::ends_at(list, after)",
+        "(Some(list), Some(after)) if !FAULT && !State::ends_at(list, after)",
     ),
-    "no wait for replicas after a turn": (
+    "a deletion leaves no tombstone": (
+        "src/session/ledger/memory.rs",
+        "        state.deleted.insert((Arc::clone(session), birth));\n",
+        "        if !FAULT { state.deleted.insert((Arc::clone(session), birth)); }\n",
+    ),
+    "a turn does not wait for replicas": (
         SHARING + "turns.rs",
         "if !replicated {",
-        "if false && !replicated {",
+        "if !replicated && !FAULT {",
     ),
-    "the uid of a lost answer is forgotten": (
+    "a disruption during the wait for replicas is ignored": (
+        SHARING + "../sharing.rs",
+        "if self.suspicion() != before {",
+        "if !FAULT && self.suspicion() != before {",
+    ),
+    "a turn whose answer is lost gets another uid": (
         SHARING + "turns.rs",
-        "uid.is_some_and(|uid| known.log.iter().rev().any(|logged| logged.uid == uid))",
-        "uid.is_none()",
+        "        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);\n",
+        "        if FAULT { draft.about.uid = None; }\n"
+        "        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);\n",
+    ),
+    "a detached turn is not appended later": (
+        SHARING + "turns.rs",
+        "                self.mark_unsettled(line, known);\n                store.touch",
+        "                if !FAULT { self.mark_unsettled(line, known); }\n                store.touch",
+    ),
+    "an unconfirmed turn is not compared again": (
+        SHARING + "turns.rs",
+        "known.is_unconfirmed = true;",
+        "known.is_unconfirmed = !FAULT;",
+    ),
+    "an applied entry does not advance the position": (
+        SHARING + "turns.rs",
+        "known.position = Position::after(known.position, &entries);",
+        "if !FAULT { known.position = Position::after(known.position, &entries); }",
+    ),
+    "a call that a deletion overtook adds its turn": (
+        SHARING + "turns.rs",
+        "if line.deletion.load(Ordering::Relaxed) > deletions {",
+        "if !FAULT && line.deletion.load(Ordering::Relaxed) > deletions {",
+    ),
+    "a session is not marked as incomplete": (
+        SHARING + "turns.rs",
+        "if session.state().incomplete.is_some() {",
+        "if FAULT || session.state().incomplete.is_some() {",
     ),
     "a merge drops what the list lacks": (
         SHARING + "merge.rs",
         "            missing.extend(own);\n",
-        "            drop(own);\n",
+        "            if !FAULT { missing.extend(own); }\n",
     ),
     "a lost list is not appended again": (
         SHARING + "merge.rs",
-        "if self.may_have_lost(known).await? && !self.ledger.is_deleted(&line.name, position.birth).await? {\n            self.counts.healed",
-        "if false && self.may_have_lost(known).await? {\n            self.counts.healed",
+        "if is_kept && !self.ledger.is_deleted(&line.name, position.birth).await? {",
+        "if !FAULT && is_kept && !self.ledger.is_deleted(&line.name, position.birth).await? {",
     ),
-    "a detached turn is not scheduled": (
-        SHARING + "turns.rs",
-        "                known.pin();\n                self.unsettled().insert(Arc::clone(&line.name));\n                store.touch",
-        "                known.pin();\n                store.touch",
+    "a session with detached changes can be evicted": (
+        SHARING + "merge.rs",
+        "session.state().is_detached = true;",
+        "session.state().is_detached = !FAULT;",
     ),
-    "an appended change stays missing": (
-        SHARING + "list_cache.rs",
-        "        known.missing.retain(|missing| missing.uid != uid);\n",
-        "",
-    ),
-    "published paths are published again": (
-        SHARING + "annotate.rs",
-        "        leaves.retain(|leaf| !publication.has(*leaf));\n",
-        "        drop(publication);\n",
+    "a merge in another order keeps the generation": (
+        SHARING + "merge.rs",
+        "if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {",
+        "if !FAULT && own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {",
     ),
     "a merge loses the tokens of the parent": (
         SHARING + "merge.rs",
         "turn.parent.map(|parent| self.tokens(parent)).unwrap_or_default()",
-        "turn.parent.map(|_| Vec::new()).unwrap_or_default()",
+        "turn.parent.filter(|_| !FAULT).map(|parent| self.tokens(parent)).unwrap_or_default()",
     ),
     "missing changes are never appended": (
         SHARING + "merge.rs",
         "Ok(()) => self.append_missing(store, line, known).await?,",
-        "Ok(()) => Ok(()),",
+        "Ok(()) if FAULT => Ok(()),\nOk(()) => self.append_missing(store, line, known).await?,",
+    ),
+    "an appended change stays missing": (
+        SHARING + "list_cache.rs",
+        "known.missing.retain(|missing| missing.uid != uid);",
+        "known.missing.retain(|missing| FAULT || missing.uid != uid);",
     ),
     "a read does not fetch": (
         SHARING + "../sharing.rs",
         "            self.settle(store, &line, &mut known).await?;\n            self.load(store, &line, &mut known).await\n",
-        "            self.settle(store, &line, &mut known).await\n",
+        "            self.settle(store, &line, &mut known).await?;\n            if FAULT { return Ok(()); }\n"
+        "            self.load(store, &line, &mut known).await\n",
     ),
     "a disruption is ignored": (
         SHARING + "../sharing.rs",
         "self.losses.load(Ordering::Relaxed) + *self.disruptions.borrow()",
-        "self.losses.load(Ordering::Relaxed)",
+        "self.losses.load(Ordering::Relaxed) + if FAULT { 0 } else { *self.disruptions.borrow() }",
+    ),
+    "published paths are published again": (
+        SHARING + "annotate.rs",
+        "leaves.retain(|leaf| !publication.has(*leaf));",
+        "leaves.retain(|leaf| FAULT || !publication.has(*leaf));",
     ),
     "a frozen version counts one turn less": (
         SHARING + "annotate.rs",
         "let records = vec![Record::Freeze { session: session.key(), turns }];",
-        "let records = vec![Record::Freeze { session: session.key(), turns: turns.saturating_sub(1) }];",
+        "let records = vec![Record::Freeze { session: session.key(), turns: turns - u32::from(FAULT && turns > 0) }];",
+    ),
+    "a frozen session takes a reward": (
+        SHARING + "annotate.rs",
+        "            if state.is_frozen() {\n                return Err(SessionError::Frozen);",
+        "            if !FAULT && state.is_frozen() {\n                return Err(SessionError::Frozen);",
+    ),
+    "finished paths are not in the stream": (
+        SHARING + "annotate.rs",
+        "let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();",
+        "let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid.filter(|_| !FAULT)).collect();",
     ),
     "idle sessions are not finished": (
         SHARING + "background.rs",
-        "            let _ = self.finish(store, &name).await;\n",
-        "",
-    ),
-    "a deletion leaves no trace": (
-        "src/session/ledger/memory.rs",
-        "        state.deleted.insert((Arc::clone(session), birth));\n",
-        "",
-    ),
-    "an entry is applied twice": (
-        SHARING + "turns.rs",
-        "                    self.apply(store, line, known, uid, record)?;\n                    known.position = Position::after(known.position, &entries);\n                    store.touch",
-        "                    self.apply(store, line, known, uid, record)?;\n                    store.touch",
-    ),
-    "a stream lacks the finished paths": (
-        SHARING + "annotate.rs",
-        "let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();",
-        "let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid.filter(|_| false)).collect();",
+        "match self.finish(store, &name).await {",
+        "let finished = if FAULT { Ok(()) } else { self.finish(store, &name).await };\nmatch finished {",
     ),
 }
+
+# appended to the copy of sharing.rs
+SWITCH = """
+/// Whether this injected fault takes effect.
+pub(in crate::session) fn is_injected(number: usize) -> bool {
+    static NUMBER: std::sync::LazyLock<Option<usize>> =
+        std::sync::LazyLock::new(|| std::env::var("TOKENTAP_FAULT").ok().and_then(|number| number.parse().ok()));
+    *NUMBER == Some(number)
+}
+"""
 
 
 def copy(target: Path) -> None:
@@ -121,20 +169,33 @@ def copy(target: Path) -> None:
             shutil.copytree(ROOT / name, target / name)
 
 
-def first_failure(checkout: Path, environment: dict[str, str]) -> tuple[str, str] | None:
-    """The first seed that fails, as `loss seed`, and its message."""
-    command = ["cargo", "test", "--lib", "--", "session::sharing::simulation", "--test-threads", "1"]
+def inject(checkout: Path) -> None:
+    """Puts all faults into the copy."""
+    for number, (name, (file, text, replacement)) in enumerate(FAULTS.items()):
+        path = (checkout / file).resolve()
+        source = path.read_text()
+        if source.count(text) != 1:
+            raise SystemExit(f"{name}: {file} has the text {source.count(text)} times:\n{text}")
+        condition = f"crate::session::sharing::is_injected({number})"
+        path.write_text(source.replace(text, replacement.replace("FAULT", condition)))
+    path = checkout / "src/session/sharing.rs"
+    path.write_text(path.read_text() + SWITCH)
+
+
+def first_failure(checkout: Path, environment: dict[str, str]) -> str | None:
+    """The first seed that fails, with the test and the message."""
+    command = ["cargo", "test", "--quiet", "--lib", "--", "session::sharing::simulation", "--test-threads", "1"]
     run = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=3600)
     output = run.stdout + run.stderr
     if "error: could not compile" in output:
-        raise SystemExit(f"the fault does not compile:\n{output[-3000:]}")
+        raise SystemExit(f"the faults do not compile:\n{output[-3000:]}")
     if run.returncode == 0:
         return None
     found = re.search(r"^seed (\d+): (.*)$", output, re.MULTILINE)
     test = re.search(r"^---- (\S+) stdout", output, re.MULTILINE)
     if not found or not test:
         raise SystemExit(f"the simulation failed without a seed:\n{output[-3000:]}")
-    return f"{test[1].rsplit('::', 1)[1]} seed {found[1]}", found[2]
+    return f"{test[1].rsplit('::', 1)[1]} seed {found[1]}: {found[2][:150]}"
 
 
 def main() -> int:
@@ -147,23 +208,18 @@ def main() -> int:
         checkout = Path(directory) / "checkout"
         checkout.mkdir()
         copy(checkout)
+        inject(checkout)
         environment = os.environ | {"TOKENTAP_HISTORIES": str(options.histories)}
         environment.setdefault("CARGO_TARGET_DIR", str(ROOT / "target" / "mutants"))
-        for name, (file, text, replacement) in FAULTS.items():
+        if found := first_failure(checkout, environment):
+            raise SystemExit(f"the simulation fails without a fault: {found}")
+        for number, name in enumerate(FAULTS):
             if options.only not in name:
                 continue
-            path = (checkout / file).resolve()
-            source = path.read_text()
-            if source.count(text) != 1:
-                raise SystemExit(f"{name}: {file} has the text {source.count(text)} times:\n{text}")
-            path.write_text(source.replace(text, replacement))
-            found = first_failure(checkout, environment)
-            path.write_text(source)
-            if found:
-                print(f"found   {name}: {found[0]}: {found[1][:150]}", flush=True)
-            else:
-                print(f"MISSED  {name}", flush=True)
+            found = first_failure(checkout, environment | {"TOKENTAP_FAULT": str(number)})
+            if found is None:
                 missed.append(name)
+            print(f"MISSED  {name}" if found is None else f"found   {name}: {found}", flush=True)
     print(f"{len(missed)} faults were not found" if missed else "all faults were found")
     return 1 if missed else 0
 

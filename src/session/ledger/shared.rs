@@ -182,7 +182,7 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Removes a session from the index of use, unless it was used in the meantime.
     fn end_use(&self, idle: IdleSession) -> Fetching<()>;
 
-    /// Whether `owner` archives a partition: nobody else has claimed it, or the lease of the last claim is over. The answer saves work of
+    /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over. The answer saves work of
     /// other processes. It excludes none of them.
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool>;
 

@@ -187,7 +187,7 @@ impl Sharing {
         self.fleet.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether `owner` archives a partition: nobody else has claimed it, or the lease of the last claim is over.
+    /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over.
     ///
     /// # Errors
     /// When the ledger fails.
