@@ -117,7 +117,11 @@ def check_fleet(services: dict) -> None:
     assert len(set(volumes)) == len(volumes) == 3, "a log has one writer"
     for name in replicas:
         assert services[name]["ports"] == [], f"{name} can be reached without the load balancer"
-        assert services[name]["environment"]["TOKENTAP_LEDGER"] == "redis://fleet-valkey", name
+        environment = services[name]["environment"]
+        assert environment["TOKENTAP_LEDGER"] == "redis://fleet-valkey", name
+        bucket = environment["TOKENTAP_ARCHIVE"].removeprefix("s3://").split("/")[0]
+        assert services["fleet-bucket"]["command"][-1] == f"{environment['AWS_ENDPOINT_URL']}/{bucket}", "no such bucket"
+    assert "ports" not in services["fleet-s3"], "it accepts any key"
     for name in ("fleet-valkey", "fleet-valkey-replica"):
         command = " ".join(services[name]["command"])
         assert "--appendonly yes" in command and "--maxmemory-policy noeviction" in command, f"{name} may lose sessions"

@@ -9,25 +9,16 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 mode=${1:-full}
-tokentap=${TOKENTAP:-}
-for build in release debug; do
-  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
-done
-if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
+source "$root/tests/common.sh"
+tokentap=$(find_tokentap "$root")
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONPATH=$root/python/tokentap
 
 home=$root/target/archive
-lists=("$here/requirements.txt")
-if [[ $mode == full ]]; then lists+=("$here/requirements-readers.txt"); fi
-stamp="$("${PYTHON:-python3}" -V) $(cat "${lists[@]}" | cksum)"
 venv=$home/$mode
-if [[ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
-  rm -rf "$venv"
-  mkdir -p "$home"
-  "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --only-binary :all: "${lists[@]/#/--requirement=}"
-  echo "$stamp" >"$venv/stamp"
-fi
+mkdir -p "$home"
+list=$here/requirements.txt
+if [[ $mode == full ]]; then list=$here/requirements-readers.txt; fi
+python_environment "$venv" "$list"
 
 python=$venv/bin/python
 check=("$python" "$here/check.py" --tokentap "$tokentap")

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +17,8 @@ parser.add_argument("--data", required=True)
 parser.add_argument("--control", required=True)
 parser.add_argument("--replicas", nargs=3, required=True)
 parser.add_argument("--kill", type=int, required=True, help="the process of the second replica, which is killed in between")
+parser.add_argument("--tokentap", required=True)
+parser.add_argument("--archive", required=True)
 args = parser.parse_args()
 
 
@@ -104,3 +107,14 @@ for replica in left:
     assert set(causes) <= {"first", "extends", "extends_length"}, f"{replica}: a turn did not continue the session: {causes}"
 assert len({samples(replica, "hops") for replica in left}) == 1, "the replicas export different bytes"
 print(f"a replica was killed: the session continued to {2 * TURNS} turns; {len(refused)} calls were answered 502 or 503 and repeated")
+
+
+def archived() -> str:
+    """What `tokentap archive verify` prints."""
+    command = [args.tokentap, "archive", "verify", args.archive]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+call(f"{left[1]}:30002/v1/sessions/hops/freeze", {})
+until("the archive has the session", lambda: ", 1 rows, " in archived())
+print(f"the session was frozen; the archive has it: {archived().strip()}")
