@@ -18,7 +18,7 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     };
     let urls: Vec<&str> = current.engines.iter().map(|engine| engine.client.upstream()).collect();
     let origin = match current.source {
-        EngineSource::Upstream => {
+        EngineSource::Unknown | EngineSource::Upstream => {
             return report.line(verdict, "upstream", format!("{} is {kind} {version}", config.upstream));
         }
         EngineSource::Unlisted => {
