@@ -331,6 +331,7 @@ async fn check_reports_the_limits_of_a_router() {
         "warn  top-k form   nested JSON only",
         "ok    aborts",
         "ok    prompts      ids of text are asked from /tokenize",
+        "warn  weights      weight_version default: an update is recognised only if it sets weight_version",
         "the router drops fields that its engines answer: return_flat_raw_top_logprobs_b64",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
