@@ -67,6 +67,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
             Ok(Some(found))
         };
         let answer: Result<_, String> = probing.await;
+        parts.generator.policy.set_several_engines(parts.engines.single().is_none());
         match answer {
             Ok(found) => {
                 failed_probes = 0;

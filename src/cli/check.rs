@@ -146,10 +146,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
         report.line(Warn, "not asked", "top-k form, exact entropies, temperature and logprobs: nothing was generated");
     }
     describe_info(config, found, report);
-    match &found.weight_version {
-        Some(version) => report.line(Ok, "weights", format!("weight_version {version}")),
-        None => report.line(Warn, "weights", "weight_version unknown"),
-    }
+    route::weights(found, engines, report);
 }
 
 /// Reports the capabilities that only a generating probe detects.

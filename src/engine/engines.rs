@@ -16,8 +16,10 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The source of the list of engines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EngineSource {
-    /// The upstream is the engine.
+    /// The upstream was not asked yet. It may be an engine or a router.
     #[default]
+    Unknown,
+    /// The upstream is the engine.
     Upstream,
     /// `--engine`.
     Flag,
@@ -98,7 +100,7 @@ impl Engines {
             Ok(Engine { client, healthy: true })
         };
         let engines = urls.iter().map(engine).collect::<Result<Arc<[Engine]>, String>>()?;
-        let source = if engines.is_empty() { EngineSource::Upstream } else { EngineSource::Flag };
+        let source = if engines.is_empty() { EngineSource::Unknown } else { EngineSource::Flag };
         let current = Arc::new(Mutex::new(Membership { source, engines }));
         Ok(Self { upstream, current })
     }
@@ -115,7 +117,7 @@ impl Engines {
         self.lock().clone()
     }
 
-    /// The URL of the engine, where the upstream is one; `None` where a router chooses the engine of each request.
+    /// The URL of the engine, where the upstream is one; `None` where a router chooses the engine of each request, or may do so.
     #[must_use]
     pub fn single(&self) -> Option<Arc<str>> {
         (self.lock().source == EngineSource::Upstream).then(|| Arc::clone(self.upstream.shared_upstream()))
@@ -144,7 +146,7 @@ impl Engines {
             matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) || status.is_success();
         let has_changed = match workers {
             Some(listed) => self.replace(Membership { source: EngineSource::Workers, engines: self.members(listed) }),
-            None if has_no_list => self.replace(Membership::default()),
+            None if has_no_list => self.replace(Membership { source: EngineSource::Upstream, ..Membership::default() }),
             // a failing router keeps the workers that it listed, but forwards nothing to them
             None if status.is_server_error() && self.current().source == EngineSource::Workers => {
                 return Ok(RefreshOutcome::Refused(status));
@@ -158,7 +160,7 @@ impl Engines {
     pub fn note_router(&self, is_router: bool) {
         let mut current = self.lock();
         match current.source {
-            EngineSource::Upstream | EngineSource::Unlisted => {
+            EngineSource::Unknown | EngineSource::Upstream | EngineSource::Unlisted => {
                 current.source = if is_router { EngineSource::Unlisted } else { EngineSource::Upstream };
             }
             EngineSource::Flag | EngineSource::Workers => {}
@@ -335,6 +337,16 @@ mod tests {
             {"url":"grpc://c:1","is_healthy":true},{"url":"http://a:1/"}],"total":4}"#;
         let want = [("http://a:1".to_owned(), true), ("http://b:1".to_owned(), true)];
         assert_eq!(listed(&engines(&[]), text), want);
+    }
+
+    #[test]
+    fn upstream_is_no_engine_before_it_was_asked() {
+        let engines = engines(&[]);
+        assert_eq!(engines.single(), None);
+        engines.note_router(false);
+        assert_eq!(engines.single().as_deref(), Some("http://127.0.0.1:1"));
+        engines.note_router(true);
+        assert_eq!(engines.single(), None);
     }
 
     #[test]

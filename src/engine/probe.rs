@@ -61,8 +61,8 @@ pub enum Plugin {
     Unusable(String),
 }
 
-/// The source of the vocabulary size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The source of the vocabulary size, the most reliable first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VocabSource {
     /// `--vocab-size`.
     Flag,

@@ -230,8 +230,7 @@ impl Generator {
         let mut context = RecordContext::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
         context.chat = request.chat.clone();
         context.labels = request.labels.clone();
-        // before the first probe the upstream may still prove to be a router
-        context.engine = self.context.engines.single().filter(|_| !upstream.model.is_empty());
+        context.engine = self.context.engines.single();
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.mark_last();

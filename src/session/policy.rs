@@ -2,8 +2,13 @@
 //!
 //! SGLang's `weight_version` changes only when a trainer sets it, and many trainers never do. So tokentap counts policy epochs. A new
 //! epoch begins with every call that changes weights, with every change of the label that no such call explains, and on request.
+//!
+//! Behind a router the labels of several engines alternate while their weights are updated one engine after the other, and the engine of
+//! a reply is unknown. There an epoch begins with each label that was not reported before, and the label alone determines the epoch of
+//! a token: the time of a request does not limit it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -65,6 +70,8 @@ struct Epoch {
     number: u64,
     label: Option<Box<str>>,
     version: Option<Box<str>>,
+    /// It began with a label that an engine reported, not with a call or on request.
+    by_label: bool,
 }
 
 /// The policy epochs of the upstream.
@@ -74,6 +81,8 @@ pub struct Policy {
     epochs: Mutex<VecDeque<Epoch>>,
     /// The last label of `/model_info`; locked for one access as well.
     model_info_label: Mutex<Option<Box<str>>>,
+    /// Several engines serve the upstream's requests.
+    several_engines: AtomicBool,
     /// Records each new epoch.
     log: SharedLog,
 }
@@ -82,8 +91,22 @@ impl Policy {
     /// The policy at epoch 0; later epochs are appended to `log`.
     #[must_use]
     pub fn new(log: SharedLog) -> Self {
-        let first = Epoch { number: 0, label: None, version: None };
-        Self { epochs: Mutex::new(VecDeque::from([first])), model_info_label: Mutex::default(), log }
+        let first = Epoch { number: 0, label: None, version: None, by_label: false };
+        Self {
+            epochs: Mutex::new(VecDeque::from([first])),
+            model_info_label: Mutex::default(),
+            several_engines: AtomicBool::new(false),
+            log,
+        }
+    }
+
+    /// Sets whether several engines serve the upstream's requests, and their labels may alternate.
+    pub fn set_several_engines(&self, several: bool) {
+        self.several_engines.store(several, Ordering::Relaxed);
+    }
+
+    fn has_several_engines(&self) -> bool {
+        self.several_engines.load(Ordering::Relaxed)
     }
 
     fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
@@ -133,7 +156,7 @@ impl Policy {
         let mut epochs = self.epochs();
         let known = last(&mut epochs);
         if epoch >= known.number {
-            *known = Epoch { number: epoch, label: None, version };
+            *known = Epoch { number: epoch, label: None, version, by_label: false };
         }
     }
 
@@ -168,6 +191,9 @@ impl Policy {
 
     fn take_label(&self, epoch: u64, label: &str) -> Option<u64> {
         let mut epochs = self.epochs();
+        if self.has_several_engines() {
+            return take_label_of_several(&mut epochs, epoch, label);
+        }
         let before = epochs.len().checked_sub(2).and_then(|at| epochs[at].label.clone());
         let now = last(&mut epochs);
         match &now.label {
@@ -191,14 +217,21 @@ impl Policy {
             return Vec::new();
         }
         let epochs = self.epochs();
+        let several = self.has_several_engines();
+        let from = if several { begun(&epochs, asked) } else { asked };
+        // behind a router, epochs that were observed during the response may be those of other engines
+        let seen = if several { &[] } else { seen };
         let whole: [(Option<&str>, u32, u32); 1] = [(reported.label.as_deref(), 0, tokens)];
         let labelled = reported.spans.iter().map(|(label, start, end)| (Some(&**label), *start, (*end).min(tokens)));
         let covers = covers(&reported.spans, tokens);
         let parts: Vec<_> = if covers { labelled.collect() } else { whole.to_vec() };
         let mut spans = Vec::new();
         for (label, start, end) in parts {
-            // without spans the engine's label is that of the last token, and the label of the first token is unknown
-            cut(&epochs, (asked, covers), (label, start, end), seen, &mut spans);
+            // without spans the engine's label is that of the last token, and the label of the first token is unknown; behind a router
+            // it may have any number, because epochs are numbered in the order in which labels were first reported
+            let (first, until) = possible(&epochs, from, label.filter(|_| covers || !several));
+            let epochs_of_part = (if covers { first } else { from }, until);
+            cut(&epochs, (epochs_of_part, covers), (label, start, end), seen, &mut spans);
         }
         spans
     }
@@ -210,7 +243,7 @@ fn last(epochs: &mut VecDeque<Epoch>) -> &mut Epoch {
 
 fn next(epochs: &mut VecDeque<Epoch>, label: Option<Box<str>>, version: Option<Box<str>>) -> u64 {
     let number = last(epochs).number + 1;
-    epochs.push_back(Epoch { number, label, version });
+    epochs.push_back(Epoch { number, by_label: label.is_some(), label, version });
     if epochs.len() > REMEMBERED {
         epochs.pop_front();
     }
@@ -223,23 +256,50 @@ fn covers(spans: &[(Box<str>, u32, u32)], tokens: u32) -> bool {
     end.is_some_and(|end| end >= tokens) && !spans.is_empty()
 }
 
+/// The number of the last epoch up to `asked` that began with a call or on request. Later ones began with labels.
+fn begun(epochs: &VecDeque<Epoch>, asked: u64) -> u64 {
+    let mut earlier = epochs.iter().rev().filter(|epoch| epoch.number <= asked);
+    let found = earlier.find(|epoch| !epoch.by_label).or(epochs.front());
+    found.map_or(asked, |epoch| epoch.number)
+}
+
+/// Observes a label of one of several engines. Returns the epoch that began with it, if it is new since the last call that changed weights.
+fn take_label_of_several(epochs: &mut VecDeque<Epoch>, asked: u64, label: &str) -> Option<u64> {
+    let now = last(epochs).number;
+    let begun = begun(epochs, now);
+    let known = |epoch: &Epoch| epoch.number >= begun && epoch.label.as_deref() == Some(label);
+    // a late reply from before the call may have the label of either side
+    if asked < begun || epochs.iter().any(known) {
+        return None;
+    }
+    let newest = last(epochs);
+    if newest.label.is_none() {
+        newest.label = Some(label.into());
+        return None;
+    }
+    Some(next(epochs, Some(label.into()), None))
+}
+
+/// The first and the last epoch since `from` in which tokens with this label may have been sampled.
+fn possible(epochs: &VecDeque<Epoch>, from: u64, label: Option<&str>) -> (u64, u64) {
+    let now = epochs.back().map_or(from, |epoch| epoch.number);
+    let fits = |epoch: &&Epoch| epoch.label.is_none() || label.is_none() || epoch.label.as_deref() == label;
+    let mut possible = epochs.iter().filter(|epoch| epoch.number >= from).filter(fits).map(|epoch| epoch.number);
+    match possible.next() {
+        Some(first) => (first, possible.next_back().unwrap_or(first)),
+        // a label that was not observed elsewhere: only the time limits its epoch
+        None => (from, now.max(from)),
+    }
+}
+
 /// Adds the spans of tokens with one label, split where different epochs were observed.
 fn cut(
     epochs: &VecDeque<Epoch>,
-    (asked, exact): (u64, bool),
+    ((first, until), exact): ((u64, u64), bool),
     (label, start, end): (Option<&str>, u32, u32),
     seen: &[EpochMark],
     spans: &mut Vec<Span>,
 ) {
-    let now = epochs.back().map_or(asked, |epoch| epoch.number);
-    let fits = |epoch: &&Epoch| epoch.label.is_none() || label.is_none() || epoch.label.as_deref() == label;
-    let mut possible = epochs.iter().filter(|epoch| (asked..=now).contains(&epoch.number)).filter(fits);
-    let (first, until) = match possible.next().map(|epoch| epoch.number) {
-        Some(first) => (first, possible.next_back().map_or(first, |epoch| epoch.number)),
-        // a label that was not observed elsewhere: only the time limits its epoch
-        None => (asked, now.max(asked)),
-    };
-    let (first, until) = if exact { (first, until) } else { (asked, until.max(asked)) };
     let mut push = |start: u32, end: u32, epoch: u64, until: u64| {
         if start < end {
             let known = epochs.iter().find(|known| known.number == epoch && epoch == until);
@@ -386,6 +446,77 @@ mod tests {
         assert_eq!(policy.spans(2, 3, &ReportedVersions::default(), &[])[0].version, None, "two epochs are possible");
         policy.restore(9, Some("step-9".into()));
         assert_eq!(policy.begin_epoch().0, 10);
+    }
+
+    fn several(epoch: u64) -> Policy {
+        let policy = at_epoch(epoch);
+        policy.set_several_engines(true);
+        policy
+    }
+
+    /// The spans of a response whose weights did not change while it ran.
+    fn exact(policy: &Policy, asked: u64, label: &str) -> Vec<Span> {
+        policy.spans(asked, 9, &reported(label, &[(label, 0, 9)]), &[])
+    }
+
+    #[test]
+    fn alternating_labels_of_several_engines_have_one_epoch_each() {
+        let policy = several(3);
+        let epochs = ["a", "b", "a", "b", "a"].map(|label| {
+            let asked = policy.epoch();
+            policy.observe(asked, label);
+            let spans = exact(&policy, asked, label);
+            assert!(spans[0].weight_version.as_deref() == Some(label), "{spans:?}");
+            short(&spans)
+        });
+        let (a, b) = ([(0, 9, 3, 3)], [(0, 9, 4, 4)]);
+        assert_eq!((epochs, policy.epoch()), ([a, b, a, b, a].map(Vec::from), 4));
+        policy.observe(3, "c");
+        assert_eq!(policy.epoch(), 5, "requested before another engine reported b");
+        assert_eq!(policy.observe_model_info(5, "b"), None, "all engines report a label that is known");
+    }
+
+    #[test]
+    fn single_engine_that_returns_to_a_label_begins_an_epoch() {
+        let policy = at_epoch(3);
+        let epochs = ["a", "b", "a"].map(|label| {
+            policy.observe(policy.epoch(), label);
+            policy.epoch()
+        });
+        assert_eq!(epochs, [3, 4, 5], "its weights may be others than before");
+    }
+
+    #[test]
+    fn call_that_changes_weights_separates_the_labels_of_several_engines() {
+        let policy = several(0);
+        policy.observe(0, "a");
+        policy.observe(0, "b");
+        assert_eq!(policy.begin_named_epoch("step-3").0, 2);
+        policy.observe(1, "a");
+        assert_eq!(policy.names().0, None, "a late reply does not label the new epoch");
+        assert_eq!(short(&exact(&policy, 1, "a")), [(0, 9, 0, 2)], "it may have been sampled on either side");
+        policy.observe(2, "b");
+        assert_eq!(short(&exact(&policy, 2, "b")), [(0, 9, 2, 2)]);
+        assert_eq!(short(&exact(&policy, 1, "a")), [(0, 9, 0, 0)]);
+        assert_eq!(exact(&policy, 2, "b")[0].version.as_deref(), Some("step-3"));
+    }
+
+    #[test]
+    fn label_of_the_last_token_of_one_of_several_engines_is_uncertain() {
+        let policy = several(0);
+        policy.observe(0, "a");
+        let last = |label| policy.spans(policy.epoch(), 9, &reported(label, &[]), &[]);
+        assert_eq!((short(&last("a")), last("a")[0].weight_version.as_deref()), (vec![(0, 9, 0, 0)], Some("a")));
+        policy.observe(0, "b");
+        for label in ["a", "b"] {
+            assert_eq!((short(&last(label)), &last(label)[0].weight_version), (vec![(0, 9, 0, 1)], &None), "{label}");
+        }
+        let marks = [EpochMark { epoch: 0, first: 1, last: 4 }, EpochMark { epoch: 1, first: 6, last: 9 }];
+        let watched = policy.spans(0, 9, &reported("b", &[]), &marks);
+        assert_eq!(short(&watched), [(0, 9, 0, 1)], "another engine may have reported b");
+        policy.begin_epoch();
+        policy.observe(2, "b");
+        assert_eq!(short(&last("b")), [(0, 9, 2, 2)]);
     }
 
     #[test]

@@ -331,6 +331,7 @@ async fn check_reports_the_limits_of_a_router() {
         "warn  top-k form   nested JSON only",
         "ok    aborts",
         "ok    prompts      ids of text are asked from /tokenize",
+        "warn  weights      weight_version default: an update is recognised only if it sets weight_version",
         "the router drops fields that its engines answer: return_flat_raw_top_logprobs_b64",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
@@ -398,4 +399,55 @@ async fn router_with_server_errors_is_unready_although_its_engines_answer() {
     status(503).await;
     fails.store(false, Ordering::Relaxed);
     status(200).await;
+}
+
+/// The reply to a prompt of one id, from the engine of that id.
+fn sampled(asked: &UpstreamRequest, spans: bool) -> FakeReply {
+    let body = asked.json();
+    let label = if body["input_ids"] == json!([1]) { "default" } else { "new" };
+    let mut meta = json!({
+        "id": body["rid"], "finish_reason": {"type": "length", "length": 1}, "prompt_tokens": 1, "completion_tokens": 1,
+        "weight_version": label, "output_token_logprobs": [[-0.5, 7, null]],
+    });
+    if spans {
+        meta["weight_versions"] = json!([{"version": label, "start": 0, "end": 1}]);
+    }
+    json_message(200, json!({"text": "x", "output_ids": [7], "meta_info": meta}).to_string().as_bytes())
+}
+
+/// The policy of the only turn of each session, after requests to alternating engines.
+async fn alternating(spans: bool) -> Vec<Value> {
+    let engines = [engine().await, engine().await];
+    let listed = Router::of(&[engines[0].addr, engines[1].addr]);
+    let profile = EngineProfile { flat: false, router: Some(listed), ..EngineProfile::default() };
+    let router = Upstream::start(profile, move |asked| sampled(asked, spans)).await;
+    let proxy = Proxy::probed(router.addr, &["--entropy", "off"]).await;
+    let mut policies = Vec::new();
+    for (session, engine) in [1, 2, 1, 2].into_iter().enumerate() {
+        let body = json!({"input_ids": [engine], "return_logprob": true}).to_string();
+        let path = format!("/sessions/s{session}/generate");
+        assert_eq!(post(proxy.data, &path, body.as_bytes()).await.status, 200);
+        let rows = get(proxy.control, &format!("/v1/sessions/s{session}/trajectories")).await.json();
+        policies.push(rows["trajectories"][0]["policy"][0].clone());
+    }
+    policies
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_with_different_weights_alternate_between_two_epochs() {
+    let policies = alternating(true).await;
+    let epochs: Vec<_> = policies.iter().map(|span| (span["epoch"].clone(), span["weight_version"].clone())).collect();
+    let first = policies[0]["epoch"].as_u64().unwrap();
+    let (old, new) = ((json!(first), json!("default")), (json!(first + 1), json!("new")));
+    assert_eq!(epochs, [old.clone(), new.clone(), old, new]);
+    assert!(policies.iter().all(|span| span["until"] == Value::Null), "all are certain: {policies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_spans_a_turn_may_belong_to_the_weights_of_any_engine() {
+    let policies = alternating(false).await;
+    let first = policies[0]["epoch"].as_u64().unwrap();
+    let ranges: Vec<_> = policies.iter().map(|span| (span["epoch"].clone(), span["until"].clone())).collect();
+    let either = (json!(first), json!(first + 1));
+    assert_eq!(ranges, [(json!(first), Value::Null), either.clone(), either.clone(), either]);
 }

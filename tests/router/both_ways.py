@@ -3,6 +3,9 @@
 import argparse
 import http.client
 import json
+import select
+import socket
+import time
 import urllib.parse
 
 from processes import Processes, ask, until
@@ -26,12 +29,27 @@ def metric(control, name):
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
 
-def send_generation(data, body):
-    """Sends a generation and returns the connection without reading the reply."""
+def start_generation(data, body, engines, rid):
+    """Sends a generation, waits until an engine runs `rid`, and returns the connection."""
     where = urllib.parse.urlsplit(data)
-    connection = http.client.HTTPConnection(where.hostname, where.port)
-    connection.request("POST", "/generate", json.dumps(body), {"content-type": "application/json"})
-    return connection
+    for _ in range(5):
+        connection = http.client.HTTPConnection(where.hostname, where.port)
+        connection.request("POST", "/generate", json.dumps(body), {"content-type": "application/json"})
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            if is_running(engines, rid):
+                return connection
+            # is_running uses the rid itself for a moment, and the generation may have been rejected for this
+            if select.select([connection.sock], [], [], 0)[0] and b"Duplicate" in connection.sock.recv(1 << 16, socket.MSG_PEEK):
+                break
+        connection.close()
+    raise SystemExit(f"never ran: {rid}")
+
+
+def is_running(engines, rid):
+    """Whether an engine runs this request: it rejects another one with the same rid."""
+    body = {"input_ids": [10], "rid": rid, "sampling_params": {"max_new_tokens": 1}}
+    return any("Duplicate" in ask(f"{engine}/generate", body).body.decode() for engine in engines)
 
 
 def router_upstream(processes, engines):
@@ -40,6 +58,7 @@ def router_upstream(processes, engines):
     report = processes.check(router)
     holds("check names the engines of the router", all(engine.removeprefix("http://") in report for engine in engines), report)
     holds("check reports incremental streams", "ok    streams      incremental" in report, report)
+    holds("check warns that updates without a label are not recognised", "warn  weights      weight_version default: an update" in report, report)
     holds("check reports that the router drops the fields of flat base64", "return_flat_raw_top_logprobs_b64" in report, report)
     data, control, log = processes.serve("tokentap-before", router)
 
@@ -74,22 +93,100 @@ def router_upstream(processes, engines):
         body["sampling_params"]["max_new_tokens"] = 4000
         sent = metric(control, "tokentap_aborts_sent_total")
 
-        def runs():
-            return any("Duplicate" in ask(f"{engine}/generate", short(f"{rid}_{WORK - 1}")).body.decode() for engine in engines)
-
-        connection = send_generation(data, body)
-        until(f"{way} is generated", runs)
+        last = f"{rid}_{WORK - 1}"
+        connection = start_generation(data, body, engines, last)
         connection.close()
         until(f"the aborts of {way} are sent", lambda: metric(control, "tokentap_aborts_sent_total") == sent + WORK)
-        until(f"{way} has ended at the engine", lambda: not runs(), 5)
+        until(f"{way} has ended at the engine", lambda last=last: not is_running(engines, last), 5)
         holds(f"a disconnect from {way} aborts the generation at the engine", True)
     log = log.read_text()
     holds("no log line asks for an admin key", "admin" not in log, log)
 
 
-def short(rid):
-    """A generation of one token with this rid, which an engine rejects while another request has the same rid."""
-    return {"input_ids": [10], "rid": rid, "sampling_params": {"max_new_tokens": 1}}
+def mixed_weights(processes):
+    """tokentap -> router -> engines, one of which gets new weights before the other."""
+    engines = [processes.demo(f"mixed-{index}")[0] for index in range(2)]
+    router = processes.router("router-mixed", engines, "--policy", "round_robin")
+    data, control, _ = processes.serve("tokentap-mixed", router)
+    path = ask(f"{engines[1]}/model_info").json()["model_path"]
+    update = ask(f"{engines[1]}/update_weights_from_disk", {"model_path": path, "weight_version": "step-2"})
+    holds("one engine has new weights", update.json()["success"], update.body)
+    labels = {ask(f"{engine}/model_info").json()["weight_version"]: engine for engine in engines}
+    holds("the engines have different labels", sorted(labels) == ["default", "step-2"], labels)
+
+    prompt, served = greedy()["input_ids"], []
+    for turn in range(6):
+        body = {**greedy(input_ids=prompt), "stream": turn % 3 == 2}
+        reply = ask(f"{data}/sessions/mixed/generate", body)
+        ids = [one for event in reply.events() for one in event["output_ids"]] if body["stream"] else reply.json()["output_ids"]
+        label = (reply.events()[-1] if body["stream"] else reply.json())["meta_info"]["weight_version"]
+        direct = ask(f"{labels[label]}/generate", greedy(input_ids=prompt)).json()["output_ids"]
+        if ids != direct:
+            raise SystemExit(f"FAIL turn {turn} differs from the reply of {labels[label]}: {ids} {direct}")
+        served.append(label)
+        prompt = [*prompt, *ids, 13]
+    holds("the turns of a session come from both engines", served[:2] in (["default", "step-2"], ["step-2", "default"]) and served == served[:2] * 3, served)
+    paths = ask(f"{control}/v1/sessions/mixed/trajectories").json()["trajectories"]
+    holds("they are one path with the exact tokens", len(paths) == 1 and paths[0]["token_ids"] == prompt[:-1], paths)
+    holds("each has all its logprobs and entropies", trained(paths[0]) == 6 * TOKENS, paths[0])
+    spans = paths[0]["policy"]
+    holds("each span has the label of its engine", [span["weight_version"] for span in spans] == served, spans)
+    epochs = {(span["weight_version"], span["epoch"]) for span in spans}
+    holds("each label has one epoch", len(epochs) == 2 and len({epoch for _, epoch in epochs}) == 2, spans)
+    certain = not any("until" in span for span in spans) and "policy_uncertain" not in paths[0]["flags"]
+    holds("every span is certain", certain and "crosses_versions" in paths[0]["flags"], (spans, paths[0]["flags"]))
+    holds("the epoch does not advance with each change of the engine", ask(f"{control}/v1/policy").json()["epoch"] == 1, spans)
+
+    # it counts its epochs itself, and starts while the weights differ
+    other, other_control, _ = processes.serve("tokentap-mixed-too", router)
+    both = [ask(f"{other}/sessions/mixed/generate", greedy()).json()["meta_info"]["weight_version"] for _ in range(4)]
+    paths = ask(f"{other_control}/v1/sessions/mixed/trajectories").json()["trajectories"]
+    spans = [span for path in paths for span in path["policy"]]
+    epochs = {span["weight_version"]: span["epoch"] for span in spans}
+    certain = len(spans) == 4 and not any("until" in span or epochs[span["weight_version"]] != span["epoch"] for span in spans)
+    holds("another tokentap has the same labels", set(both) == set(epochs) == set(served) and certain, (both, spans))
+
+    report = processes.check(router)
+    differ = "the engines of the router differ in weight_version" in report and '"step-2"' in report
+    holds("check says that the weights differ", "warn  weights " in report and differ, report)
+
+    for engine in engines:
+        ask(f"{engine}/update_weights_from_disk", {"model_path": path, "weight_version": "step-3"})
+    begun = ask(f"{control}/v1/policy", {"version": "step-3"}).json()["epoch"]
+    for turn in range(2):
+        ask(f"{data}/sessions/same/generate", greedy())
+    spans = [span for row in ask(f"{control}/v1/sessions/same/trajectories").json()["trajectories"] for span in row["policy"]]
+    named = {(span["epoch"], span["weight_version"], span["version"]) for span in spans}
+    holds("after POST /v1/policy both engines are in the named epoch", named == {(begun, "step-3", "step-3")}, spans)
+
+
+def trained(path):
+    """The number of tokens of a path that are trained and have a logprob and an entropy."""
+    return sum(mask == 1 and None not in (logprob, entropy) for mask, logprob, entropy in zip(path["loss_mask"], path["logprobs"], path["entropy"]))
+
+
+def aborts(processes, engines):
+    """Aborts by rid through a router, at one of two tokentaps before it."""
+    router = processes.router("router-aborts", engines, "--policy", "round_robin")
+    ports = [processes.serve(f"tokentap-aborts-{index}", router)[:2] for index in range(2)]
+    holds("the router has no /abort_request", ask(f"{router}/abort_request", {"rid": "abort"}).status == 404)
+
+    # the second one does not run the request
+    ways = {"the data port": ports[0][0], "the control port": ports[0][1], "the control port of another tokentap": ports[1][1]}
+    for index, (way, url) in enumerate(ways.items()):
+        for stream in [False, True]:
+            # more work than an engine completes before the abort
+            rid = f"abort-{index}-{stream}"
+            body = greedy(rid=rid, stream=stream, return_logprob=True, top_logprobs_num=200)
+            body["sampling_params"]["max_new_tokens"] = 4000
+            connection = start_generation(ports[0][0], body, engines, rid)
+            answer = ask(f"{url}/abort_request", {"rid": rid})
+            reply = connection.getresponse().read().decode()
+            aborted = answer.status == 200 and '"type":"abort"' in reply
+            holds(f"{way} aborts {'a stream' if stream else 'a non-streaming reply'}", aborted, (answer.status, reply[-500:]))
+            connection.close()
+    elsewhere = ask(f"{ports[1][0]}/abort_request", {"rid": "abort"})
+    holds("the data port of another tokentap refuses the abort", elsewhere.status == 404, (elsewhere.status, elsewhere.body))
 
 
 def router_downstream(processes):
@@ -142,6 +239,8 @@ def main():
     try:
         engines = [processes.demo(f"engine-{index}")[0] for index in range(2)]
         router_upstream(processes, engines)
+        aborts(processes, engines)
+        mixed_weights(processes)
         router_downstream(processes)
     finally:
         processes.end()

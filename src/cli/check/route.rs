@@ -7,6 +7,9 @@ use crate::engine::probe::Capabilities;
 use crate::engine::tokenize::tokenize;
 use crate::generation::rid;
 
+/// SGLang's `weight_version` before an update sets another.
+const INITIAL_LABEL: &str = "default";
+
 /// Reports the product and version of the upstream, and the URLs of its engines.
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
@@ -18,7 +21,7 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     };
     let urls: Vec<&str> = current.engines.iter().map(|engine| engine.client.upstream()).collect();
     let origin = match current.source {
-        EngineSource::Upstream => {
+        EngineSource::Unknown | EngineSource::Upstream => {
             return report.line(verdict, "upstream", format!("{} is {kind} {version}", config.upstream));
         }
         EngineSource::Unlisted => {
@@ -50,6 +53,21 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     report.line(verdict, "engines", format!("{} {origin}: {}; {kind} {version}", urls.len(), urls.join(", ")));
     for engine in current.engines.iter().filter(|engine| !engine.healthy) {
         report.line(Warn, "engines", format!("{} is not healthy, says the router", engine.client.upstream()));
+    }
+}
+
+/// Reports the `weight_version` of the engines. Behind a router it alone shows that weights changed: the calls go to the engines.
+pub(super) fn weights(found: &Capabilities, engines: &Engines, report: &mut Report) {
+    use Verdict::{Ok, Warn};
+    match (&found.weight_version, engines.single()) {
+        (Some(version), None) if version == INITIAL_LABEL => report.line(
+            Warn,
+            "weights",
+            format!("weight_version {version}: an update is recognised only if it sets weight_version, or by POST /v1/policy"),
+        ),
+        (Some(version), _) => report.line(Ok, "weights", format!("weight_version {version}")),
+        (None, Some(_)) => report.line(Warn, "weights", "weight_version unknown"),
+        (None, None) => report.line(Warn, "weights", "weight_version unknown, or not the same at every engine"),
     }
 }
 

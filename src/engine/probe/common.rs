@@ -24,21 +24,29 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let preferred = all.agreed("the preferred sampling parameters", |found| found.preferred);
     let other_defaults = all.notes.len() > differ;
     let chat = all.agreed("what their chat endpoints do", |found| Some(found.chat.clone()));
+    let vocab_size = all.agreed("the size of the vocabulary", |found| found.vocab_size);
+    all.agreed("speculative decoding", |found| Some(found.speculative.clone().unwrap_or_else(|| "none".to_owned())));
     let mut found = Capabilities {
-        model: all.agreed("the served name", |found| Some(found.model.clone())).unwrap_or_else(|| first.model.clone()),
+        model: all
+            .agreed("the served name", |found| Some(found.model.clone()))
+            .unwrap_or_else(|| Capabilities::default().model),
         model_path: all.agreed("the model's path", |found| found.model_path.clone()),
         tokenizer_path: all.agreed("the tokenizer's path", |found| found.tokenizer_path.clone()),
         dialect: all.agreed("the dialect", |found| found.dialect),
         generates: all.agreed("whether they generate", |found| found.generates),
         context_length: all.least("the context length", |found| found.context_length),
-        vocab_size: all.agreed("the size of the vocabulary", |found| found.vocab_size),
-        vocab_source: first.vocab_source,
+        vocab_size,
+        vocab_source: vocab_size.and_then(|_| engines.iter().filter_map(|(_, found)| found.vocab_source).max()),
         streaming: all.agreed("the form of their streams", |found| found.streaming),
         flat: every(|found| found.flat),
         echoes_prompt: every(|found| found.echoes_prompt),
         plugin: all.plugin(),
         sampling_mask: all.least("the limit of the sampling mask", |found| found.sampling_mask),
-        speculative: engines.iter().find_map(|(_, found)| found.speculative.clone()),
+        // the kind that has the most effect: tokens are reserved for any kind, and some kinds refuse logprobs
+        speculative: engines
+            .iter()
+            .max_by_key(|(_, found)| (found.refuses_logprobs, found.speculative.is_some()))
+            .and_then(|(_, found)| found.speculative.clone()),
         refuses_logprobs: any(|found| found.refuses_logprobs),
         disaggregated: any(|found| found.disaggregated),
         chat: chat.unwrap_or_default(),
@@ -101,11 +109,13 @@ impl Engines<'_> {
         if plugins.iter().all(|plugin| *plugin == plugins[0]) {
             return plugins[0].clone();
         }
-        let broken = plugins.iter().find(|plugin| matches!(plugin, Plugin::Unusable(_)));
-        broken.map_or_else(
-            || Plugin::Unusable("not every engine of the router has it".to_owned()),
-            |plugin| Plugin::clone(plugin),
-        )
+        let state = |plugin: &Plugin| match plugin {
+            Plugin::Absent => "has none".to_owned(),
+            Plugin::Exact => "has it".to_owned(),
+            Plugin::Unusable(reason) => format!("cannot use it: {reason}"),
+        };
+        let each = self.engines.iter().map(|(url, found)| format!("{url} {}", state(&found.plugin)));
+        Plugin::Unusable(format!("the engines of the router differ in it: {}", each.collect::<Vec<_>>().join(", ")))
     }
 
     fn differ(&mut self, name: &str, shown: impl Fn(&Capabilities) -> String) {
@@ -125,7 +135,7 @@ impl Engines<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChatFacts, Preferred, Streaming};
+    use super::super::{ChatFacts, Preferred, Streaming, VocabSource};
     use super::*;
 
     fn common(engines: impl IntoIterator<Item = Capabilities>) -> Capabilities {
@@ -169,6 +179,46 @@ mod tests {
             "{notes}"
         );
         assert_eq!(found.notes.len(), 2, "{notes}");
+    }
+
+    #[test]
+    fn no_engine_stands_for_the_others() {
+        let one = Capabilities {
+            model: "one".into(),
+            vocab_size: Some(7),
+            vocab_source: Some(VocabSource::Engine),
+            speculative: Some("NGRAM".to_owned()),
+            ..Capabilities::default()
+        };
+        let two = Capabilities {
+            model: "two".into(),
+            vocab_source: Some(VocabSource::ConfigFile),
+            speculative: Some("EAGLE".to_owned()),
+            refuses_logprobs: true,
+            ..one.clone()
+        };
+        let found = common([one.clone(), two.clone()]);
+        assert_eq!((&*found.model, found.vocab_source), ("unknown", Some(VocabSource::ConfigFile)));
+        assert_eq!((found.speculative.as_deref(), found.refuses_logprobs), (Some("EAGLE"), true));
+        let notes = found.notes.join("\n");
+        for note in [
+            "differ in the served name: http://e0 \"one\", http://e1 \"two\"",
+            "differ in speculative decoding: http://e0 \"NGRAM\", http://e1 \"EAGLE\"",
+        ] {
+            assert!(notes.contains(note), "{note} in {notes}");
+        }
+        assert_eq!(common([one, Capabilities { vocab_size: Some(8), ..two }]).vocab_source, None);
+    }
+
+    #[test]
+    fn reason_of_an_unusable_plugin_names_the_state_of_each_engine() {
+        let with = |plugin| Capabilities { plugin, ..Capabilities::default() };
+        let found = common([with(Plugin::Exact), with(Plugin::Unusable("no value".to_owned())), with(Plugin::Absent)]);
+        let Plugin::Unusable(reason) = found.plugin else { panic!("{:?}", found.plugin) };
+        assert!(
+            reason.ends_with("http://e0 has it, http://e1 cannot use it: no value, http://e2 has none"),
+            "{reason}"
+        );
     }
 
     #[test]

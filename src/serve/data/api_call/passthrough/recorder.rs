@@ -37,7 +37,7 @@ impl PassthroughRecorder {
         let context = RecordContext {
             prompts: Vec::new(),
             sampling: vec![Some(request.sampling.clone())],
-            engine: state.engines.single().filter(|_| !model.is_empty()),
+            engine: state.engines.single(),
             model,
             epoch: policy.epoch(),
             policy,
