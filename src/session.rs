@@ -27,6 +27,7 @@ mod path;
 mod pending;
 mod policy;
 mod publication;
+mod publishing;
 mod replies;
 mod restoration;
 mod restore;

@@ -52,21 +52,6 @@ FAULTS = {
         "                self.mark_unsettled(line, known);\n                store.touch",
         "                if !FAULT { self.mark_unsettled(line, known); }\n                store.touch",
     ),
-    "an unconfirmed turn is not compared again": (
-        SHARING + "turns.rs",
-        "known.is_unconfirmed = true;",
-        "known.is_unconfirmed = !FAULT;",
-    ),
-    "an applied entry does not advance the position": (
-        SHARING + "turns.rs",
-        "known.position = Position::after(known.position, &entries);",
-        "if !FAULT { known.position = Position::after(known.position, &entries); }",
-    ),
-    "a call that a deletion overtook adds its turn": (
-        SHARING + "turns.rs",
-        "if line.deletion.load(Ordering::Relaxed) > deletions {",
-        "if !FAULT && line.deletion.load(Ordering::Relaxed) > deletions {",
-    ),
     "a session is not marked as incomplete": (
         SHARING + "turns.rs",
         "if session.state().incomplete.is_some() {",

@@ -49,6 +49,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     acknowledged_turns_are_listed_once(history, &lists)?;
     order_is_real_time(history, &lists)?;
     deleted_sessions_stay_deleted(history, &lists)?;
+    incomplete_sessions_are_marked(history, &lists)?;
     for list in &lists {
         prompts_are_whole(history, list)?;
         stream_has_each_leaf(history, list)?;
@@ -151,6 +152,20 @@ fn deleted_sessions_stay_deleted(history: &History, lists: &[SessionEntries]) ->
     for (name, birth, at) in &history.client_log.deleted {
         if lists.iter().any(|list| list.birth == *birth) {
             return Err(format!("{name} of birth {birth} was deleted at {at:?}, and exists"));
+        }
+    }
+    Ok(())
+}
+
+fn incomplete_sessions_are_marked(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
+    let log = &history.client_log;
+    for (name, process) in &log.incomplete {
+        if history.crashed.contains(process) || log.deletes.iter().any(|(deleted, _)| deleted == name) {
+            continue;
+        }
+        let is_marked = |(_, record): &(Uid, Record)| matches!(record, Record::Incomplete { .. });
+        if !lists.iter().any(|list| list.name == *name && list.records.iter().any(is_marked)) {
+            return Err(format!("{name} is not marked as incomplete"));
         }
     }
     Ok(())
@@ -274,6 +289,7 @@ async fn processes_agree_with_a_plain_store(history: &History, lists: &[SessionE
                         return Err(format!("{name}: entry {at} freezes {turns} turns"));
                     }
                 }
+                Record::Incomplete { .. } => plain.mark_incomplete(name),
                 Record::Finished { .. } => {}
                 other => return Err(format!("{name}: entry {at} is {other:?}")),
             }
@@ -286,9 +302,8 @@ async fn processes_agree_with_a_plain_store(history: &History, lists: &[SessionE
             sharing.refresh(&process.store, name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
             let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
             let found = export(&session);
-            if (&found.versions, &found.rewards, &found.causes)
-                != (&expected.versions, &expected.rewards, &expected.causes)
-            {
+            let members = |export: &Export| (export.versions.clone(), export.rewards.clone(), export.incomplete);
+            if members(&found) != members(&expected) || found.causes != expected.causes {
                 return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));
             }
             match &first {

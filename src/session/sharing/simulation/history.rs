@@ -84,6 +84,8 @@ pub(super) struct ClientLog {
     pub frozen: Vec<(Arc<str>, Option<Uid>, u32, Rows)>,
     /// Births of deleted sessions, if known, and the time of the acknowledgement.
     pub deleted: Vec<(Arc<str>, Uid, Instant)>,
+    /// Sessions that were marked as incomplete, and the processes that did it, by their numbers of all processes so far.
+    pub incomplete: Vec<(Arc<str>, usize)>,
     /// The names of all sessions that a client asked to delete, and when the request ended.
     pub deletes: Vec<(Arc<str>, Instant)>,
     next: u32,
@@ -292,6 +294,11 @@ async fn call(
             ..Draft::default()
         };
         acks.push((response, call.commit(draft).1));
+    }
+    if random.chance(30) {
+        // another reply of the call was not recorded
+        call.mark_incomplete();
+        fleet.client_log.borrow_mut().incomplete.push((Arc::clone(session), process));
     }
     drop(call);
     for (response, ack) in acks {
