@@ -29,7 +29,7 @@ pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReason
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use keys::{ControlToken, KeyConfig};
-pub use ledger::LedgerConfig;
+pub use ledger::{LedgerConfig, LedgerConnection};
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};

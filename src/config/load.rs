@@ -176,6 +176,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     config.limits.check().map_err(Invalid::Line)?;
     config.tls.check().map_err(Invalid::Line)?;
+    config.ledger.check(config.sessions.record).map_err(Invalid::Line)?;
     config.archive.check(config.sessions.record).map_err(Invalid::Line)?;
     config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
     for engine in &mut config.engine {
@@ -259,6 +260,15 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn client_certificate_of_the_ledger_needs_its_key() {
+        let (cert, key) = (["--ledger-cert", "c.pem"], ["--ledger-key", "k.pem"]);
+        let with = |flags: &[&str]| loaded(&[&["serve"], flags].concat());
+        assert_eq!(with(&cert).unwrap_err(), "--ledger-cert is of no use without --ledger-key: give both, or neither");
+        assert_eq!(with(&key).unwrap_err(), "--ledger-key is of no use without --ledger-cert: give both, or neither");
+        assert!(with(&[cert, key].concat()).is_ok());
     }
 
     #[test]
