@@ -51,6 +51,7 @@ use crate::tokenizer::Renderer;
 
 pub use parts::Parts;
 use session_metrics::SessionMetrics;
+pub(crate) use shared_ledger::options as ledger_options;
 
 /// The maximum time that the shutdown waits for the aborts of the last generations.
 const FINAL_ABORT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -8,6 +8,7 @@
 //! | `tt:{p}:u` | sorted set | sessions by their last use, in milliseconds of the server's clock |
 //! | `tt:{p}:o` | string with TTL | set while a process sweeps the partition |
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
+//! | `tt:{p}:c` | string with TTL | exists while `tokentap check` tests the permissions of the user |
 //! | `tt:meta` | hash | `fleet` id, `schema` number and number of `partitions` |
 //!
 //! `p` is the partition in decimal. Its braces keep all keys of a partition on one node of a cluster.
@@ -16,8 +17,10 @@ mod appender;
 mod cluster;
 mod connection;
 mod element;
+mod inspection;
 mod node;
 mod options;
+mod permissions;
 mod script;
 mod sentinel;
 mod server;
@@ -34,7 +37,9 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::sync::{Notify, watch};
 
+pub use inspection::{Description, Inspection, ServerFacts, inspect};
 pub use options::{ClientCertificate, InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
+pub use permissions::Permissions;
 
 use super::{
     Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, LedgerError, PARTITIONS,
