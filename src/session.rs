@@ -63,7 +63,9 @@ pub use replies::{ReplyDigests, ReplyTurns};
 pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use sampling_sources::{SamplingSource, SamplingSources};
-pub use sharing::{Consumer, FleetCursor, SharingCounts, SharingLimits, StreamedPage, StreamedPath};
+pub use sharing::{
+    Consumer, FleetCursor, Imported, SharingCounts, SharingLimits, SkipReason, StreamedPage, StreamedPath,
+};
 pub use snapshot::{Snapshot, Summary};
 pub use state::{Reward, Session, SessionError};
 pub use store::{Store, StoreLimits, now_ms};

@@ -2,6 +2,7 @@
 //! do nothing.
 
 mod check;
+mod import;
 mod server;
 
 use std::net::SocketAddr;
