@@ -51,6 +51,7 @@ use crate::tokenizer::Renderer;
 
 pub use parts::Parts;
 use session_metrics::SessionMetrics;
+pub(crate) use shared_ledger::options as ledger_options;
 
 /// The maximum time that the shutdown waits for the aborts of the last generations.
 const FINAL_ABORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -130,7 +131,7 @@ impl App {
         let policy = Arc::new(Policy::new(log.clone()));
         let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
         let archive = archive.map_err(|error| format!("--archive: {error}"))?;
-        let is_shared = shared_ledger::options(&config.ledger, &config.sessions)?.is_some();
+        let is_shared = shared_ledger::options(&config.ledger.connection, config.sessions.session_ttl)?.is_some();
         let (sessions, directory) = session_store((&config.sessions, is_shared), log, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
@@ -306,7 +307,8 @@ impl App {
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
         // detached turns of a process without a local log would be lost
-        let _ = tokio::time::timeout(parts.config.ledger.ledger_timeout, parts.sessions.settle_shared()).await;
+        let _ =
+            tokio::time::timeout(parts.config.ledger.connection.ledger_timeout, parts.sessions.settle_shared()).await;
         for task in [watching, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading) {
             task.abort();
         }

@@ -7,6 +7,8 @@ pub mod demo;
 mod descriptors;
 pub mod entropy;
 pub mod export;
+pub mod import;
+mod local_log;
 pub mod logging;
 mod progress;
 pub mod serve;

@@ -6,6 +6,7 @@ mod archive;
 mod chat;
 mod entropy;
 mod export;
+mod import;
 mod keys;
 mod ledger;
 mod load;
@@ -28,8 +29,9 @@ pub use archive::{ArchiveArgs, ArchiveConfig, ArchiveOperation};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
+pub use import::ImportArgs;
 pub use keys::{ControlToken, KeyConfig};
-pub use ledger::LedgerConfig;
+pub use ledger::{LedgerConfig, LedgerConnection};
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};
@@ -65,6 +67,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Write recorded sessions to a file in the format of a trainer
     Export(Box<ExportArgs>),
+    /// Append the sessions in a folder of --data-dir to the shared ledger of several tokentaps
+    Import(Box<ImportArgs>),
     /// List or verify an archive of finished trajectories
     Archive(Box<ArchiveArgs>),
     /// Print the settings that serve would use, and the origin of each
@@ -103,7 +107,7 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
             Self::Config(args) => Some(&args.config),
-            Self::Export(_) | Self::Archive(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Entropy(_) => None,
         }
     }
 
@@ -112,7 +116,7 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
             Self::Config(args) => Some(&mut args.config),
-            Self::Export(_) | Self::Archive(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Entropy(_) => None,
         }
     }
 
@@ -124,6 +128,7 @@ impl Command {
             Self::Check(check) => &check.config.logging,
             Self::Config(args) => &args.config.logging,
             Self::Export(export) => &export.logging,
+            Self::Import(import) => &import.logging,
             Self::Archive(archive) => &archive.logging,
             Self::Entropy(entropy) => &entropy.logging,
         }

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         }
         Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
         Command::Archive(args) => runtime.block_on(cli::archive::run(&args)),
+        Command::Import(args) => runtime.block_on(cli::import::run(&args)),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
     // a file operation that hangs must not delay the exit

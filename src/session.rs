@@ -64,7 +64,9 @@ pub use replies::{ReplyDigests, ReplyTurns};
 pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use sampling_sources::{SamplingSource, SamplingSources};
-pub use sharing::{Consumer, FleetCursor, SharingCounts, SharingLimits, StreamedPage, StreamedPath};
+pub use sharing::{
+    Consumer, FleetCursor, Imported, SharingCounts, SharingLimits, SkipReason, StreamedPage, StreamedPath,
+};
 pub(crate) use sharing::{PartitionPath, Sharing};
 pub use snapshot::{Snapshot, Summary};
 pub use state::{Reward, Session, SessionError};

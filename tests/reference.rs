@@ -54,6 +54,7 @@ fn flags_page_is_up_to_date() {
         ("serve", "tokentap serve, demo, check and config"),
         ("check", "tokentap check, besides"),
         ("export", "tokentap export"),
+        ("import", "tokentap import"),
         ("archive", "tokentap archive"),
         ("entropy", "tokentap entropy"),
     ] {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, LedgerConfig, SessionConfig};
+use crate::config::{Config, LedgerConnection};
 use crate::metrics::Metrics;
-use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
+use crate::session::ledger::valkey::{ClientCertificate, TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
 use crate::session::{SharingLimits, Store};
 
 /// Counts what the ledger does.
@@ -31,23 +31,23 @@ impl ValkeyObserver for LedgerObserver {
     }
 }
 
-/// The options of the ledger; `None` if sessions are not shared.
+/// The options of a ledger whose sessions expire after `ttl`; `None` without a ledger.
 ///
 /// # Errors
 /// A line for the user.
-pub(crate) fn options(config: &LedgerConfig, sessions: &SessionConfig) -> Result<Option<ValkeyOptions>, String> {
-    let Some(url) = &config.ledger else { return Ok(None) };
+pub(crate) fn options(connection: &LedgerConnection, ttl: Duration) -> Result<Option<ValkeyOptions>, String> {
+    let Some(url) = &connection.ledger else { return Ok(None) };
     let url = url.expose().parse().map_err(|error| format!("--ledger: {error}"))?;
-    if !sessions.record {
-        return Err("--ledger shares recorded sessions, and --record is off".to_owned());
-    }
+    let client = connection.ledger_cert.as_ref().zip(connection.ledger_key.as_ref());
+    let client =
+        client.map(|(certificate, key)| ClientCertificate { certificate: certificate.clone(), key: key.clone() });
     Ok(Some(ValkeyOptions {
         url,
-        password_file: config.ledger_password_file.clone(),
-        tls: TlsFiles { ca: config.ledger_ca.clone(), client: None },
-        replicas: config.ledger_replicas,
-        timeout: config.ledger_timeout,
-        ttl: sessions.session_ttl,
+        password_file: connection.ledger_password_file.clone(),
+        tls: TlsFiles { ca: connection.ledger_ca.clone(), client },
+        replicas: connection.ledger_replicas,
+        timeout: connection.ledger_timeout,
+        ttl,
     }))
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn options(config: &LedgerConfig, sessions: &SessionConfig) -> Result
 /// # Errors
 /// A line for the user.
 pub(super) fn share(store: &Store, config: &Config, metrics: &Arc<Metrics>) -> Result<(), String> {
-    let Some(options) = options(&config.ledger, &config.sessions)? else { return Ok(()) };
+    let Some(options) = options(&config.ledger.connection, config.sessions.session_ttl)? else { return Ok(()) };
     if options.replicas == 0 {
         tracing::warn!("--ledger-replicas is 0: a failover of the shared ledger loses turns whose replies have ended");
     }

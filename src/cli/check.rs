@@ -1,5 +1,6 @@
 //! `tokentap check`: describes the upstream, and warns about causes of inaccurate or expensive results.
 
+mod ledger;
 mod numbers;
 mod route;
 
@@ -86,6 +87,7 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
             report.line(Verdict::Fail, "upstream", format!("{error}; SGLang needs about a minute to load a model"));
         }
     }
+    ledger::check(&config, &mut report).await?;
     if let Some(uri) = &config.archive.archive {
         archive(uri, &mut report).await;
     }

@@ -166,6 +166,9 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
 
 /// Checks settings against each other.
 fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
+    if let Command::Import(import) = &cli.command {
+        import.check().map_err(Invalid::Line)?;
+    }
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
     let keys = &config.keys;
     if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() {
@@ -176,6 +179,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     config.limits.check().map_err(Invalid::Line)?;
     config.tls.check().map_err(Invalid::Line)?;
+    config.ledger.check(config.sessions.record).map_err(Invalid::Line)?;
     config.archive.check(config.sessions.record).map_err(Invalid::Line)?;
     config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
     for engine in &mut config.engine {
@@ -259,6 +263,24 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn client_certificate_of_the_ledger_needs_its_key() {
+        let (cert, key) = (["--ledger-cert", "c.pem"], ["--ledger-key", "k.pem"]);
+        for command in [&["serve"][..], &["import", "--data-dir", "d", "--ledger", "rediss://h"]] {
+            let with = |flags: &[&str]| loaded(&[command, flags].concat());
+            assert_eq!(
+                with(&cert).unwrap_err(),
+                "--ledger-cert is of no use without --ledger-key: give both, or neither"
+            );
+            assert_eq!(
+                with(&key).unwrap_err(),
+                "--ledger-key is of no use without --ledger-cert: give both, or neither"
+            );
+            assert!(with(&[cert, key].concat()).is_ok());
+        }
+        assert_eq!(loaded(&["import", "--data-dir", "d"]).unwrap_err(), "--ledger <URL> must be given");
     }
 
     #[test]

@@ -79,7 +79,8 @@ impl Generator {
     ) -> Self {
         let metrics = Arc::clone(&tools.metrics);
         // a shared ledger has its own time limit, after which it gives up on a turn
-        let longest = config.ledger.ledger.as_ref().map_or(MAX_WAIT, |_| config.ledger.ledger_timeout + MAX_WAIT);
+        let shared = &config.ledger.connection;
+        let longest = shared.ledger.as_ref().map_or(MAX_WAIT, |_| shared.ledger_timeout + MAX_WAIT);
         let context = GenerationContext {
             log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(config.ledger.ledger_strict)),
             metrics,

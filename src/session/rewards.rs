@@ -25,6 +25,11 @@ impl Rewards {
         }
     }
 
+    /// All rewards, in a fixed order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Reward> {
+        self.0.values().flatten()
+    }
+
     /// Whether the leaf, or the session, itself has a reward for this version.
     pub(super) fn has(&self, version: u32, leaf: Option<u32>) -> bool {
         self.0.get(&leaf).is_some_and(|known| known.iter().any(|reward| reward.version == version))

@@ -6,6 +6,7 @@
 
 mod annotate;
 mod background;
+mod import;
 mod list_cache;
 mod merge;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Uid;
 use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, Position, partition_of};
 use super::store::Store;
+pub use import::{Imported, SkipReason};
 use list_cache::ListCache;
 pub(crate) use stream::PartitionPath;
 pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};

@@ -1,6 +1,8 @@
 //! Several tokentaps that share sessions through a real Valkey. `TOKENTAP_VALKEY_SERVER` is the path of its server; without it these tests
 //! do nothing.
 
+mod check;
+mod import;
 mod server;
 
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! TLS on the ports: real handshakes with generated certificates.
 
-mod authority;
+pub(crate) mod authority;
 mod draining;
 mod exporting;
 mod reloading;

@@ -3,39 +3,25 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{Chunks, ExportSource, ExportSummary};
+use crate::cli::local_log::{self, UNLIMITED};
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
 use crate::session::ledger::Record;
 use crate::session::ledger::log;
-use crate::session::{Classes, Session, Store, StoreLimits};
-
-/// No limit: all sessions of the log are exported.
-const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
+use crate::session::{Classes, Session, Store};
 
 /// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
     let classes =
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
-    let store = Store::new(LIMITS);
+    let store = Store::new(UNLIMITED);
     let mut names = SessionNames::default();
     let found = log::read(dir, |record| names.rename(record).into_iter().for_each(|record| store.restore(record)))
         .map_err(|error| format!("--data-dir: {error}"))?;
-    if found.segments == 0 {
-        return Err(format!("--data-dir {}: holds no log", dir.display()));
-    }
-    for torn in &found.torn {
-        tracing::warn!(%torn, "not all of the log can be read");
-    }
-    for damaged in &found.damaged {
-        tracing::warn!(%damaged, "not all of the log can be read");
-    }
-    if found.unknown > 0 {
-        tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
-    }
+    local_log::check(dir, &found)?;
     let sessions = select(&store, &args.session)?;
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub use directory::Directory;
+pub use directory::{Directory, DirectoryGuard};
 pub use health::LogStats;
 pub use replay::{DamagedFile, ReplaySummary, TornFile, read};
 

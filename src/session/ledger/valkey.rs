@@ -9,6 +9,7 @@
 //! | `tt:{p}:o` | string with TTL | set while a process sweeps the partition |
 //! | `tt:{p}:a` | string with TTL | the process that archives the partition |
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
+//! | `tt:{p}:c` | string with TTL | exists while `tokentap check` tests the permissions of the user |
 //! | `tt:meta` | hash | `fleet` id, `schema` number and number of `partitions` |
 //!
 //! `p` is the partition in decimal. Its braces keep all keys of a partition on one node of a cluster.
@@ -17,8 +18,10 @@ mod appender;
 mod cluster;
 mod connection;
 mod element;
+mod inspection;
 mod node;
 mod options;
+mod permissions;
 mod script;
 mod sentinel;
 mod server;
@@ -35,7 +38,9 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::sync::{Notify, watch};
 
+pub use inspection::{Description, Inspection, ServerFacts, inspect};
 pub use options::{ClientCertificate, InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
+pub use permissions::Permissions;
 
 use super::{
     Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, LedgerError, PARTITIONS,

@@ -270,7 +270,11 @@ impl Sharing {
     }
 
     /// Appends the detached entries of the session in memory.
-    async fn append_detached(&self, line: &Line, known: &mut ListCache) -> Result<Result<(), Outdated>, LedgerError> {
+    pub(super) async fn append_detached(
+        &self,
+        line: &Line,
+        known: &mut ListCache,
+    ) -> Result<Result<(), Outdated>, LedgerError> {
         while known.is_detached() && known.log.len() > known.confirmed() {
             let from = known.confirmed();
             let until = known.log.len().min(from + STEP);

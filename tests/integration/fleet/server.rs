@@ -10,20 +10,27 @@ pub(super) struct Server {
     child: Child,
     port: u16,
     folder: tempfile::TempDir,
+    options: Vec<String>,
 }
 
 impl Server {
     /// Starts a server; `None` if `TOKENTAP_VALKEY_SERVER` is not set.
     pub(super) fn start() -> Option<Self> {
-        let Ok(binary) = std::env::var("TOKENTAP_VALKEY_SERVER") else {
-            eprintln!("skipped: TOKENTAP_VALKEY_SERVER is not set");
+        Self::start_with("TOKENTAP_VALKEY_SERVER", &[])
+    }
+
+    /// Starts the server that the environment variable names, with options; `None` if it is not set.
+    pub(super) fn start_with(variable: &str, options: &[&str]) -> Option<Self> {
+        let Ok(binary) = std::env::var(variable) else {
+            eprintln!("skipped: {variable} is not set");
             return None;
         };
         // the server cannot report the port that the system chose
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = tempfile::tempdir().unwrap();
-        let child = launch(&binary, port, &folder);
-        Some(Self { binary, child, port, folder })
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = launch(&binary, port, &folder, &options);
+        Some(Self { binary, child, port, folder, options })
     }
 
     pub(super) fn url(&self) -> String {
@@ -38,24 +45,33 @@ impl Server {
 
     /// Starts it again without data.
     pub(super) fn restart(&mut self) {
-        self.child = launch(&self.binary, self.port, &self.folder);
+        self.child = launch(&self.binary, self.port, &self.folder, &self.options);
     }
 
     /// The number of keys of this pattern.
     pub(super) fn keys(&self, pattern: &str) -> usize {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        write!(stream, "*2\r\n$4\r\nKEYS\r\n${}\r\n{pattern}\r\n*1\r\n$4\r\nQUIT\r\n", pattern.len()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = self.ask(&["KEYS", pattern]);
         let count = answer.lines().next().and_then(|line| line.strip_prefix('*')).expect("a list of keys");
         count.parse().unwrap()
     }
+
+    /// The answer to a command, in the protocol.
+    pub(super) fn ask(&self, command: &[&str]) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let part = |part: &&str| format!("${}\r\n{part}\r\n", part.len());
+        let parts: String = command.iter().map(part).collect();
+        write!(stream, "*{}\r\n{parts}*1\r\n$4\r\nQUIT\r\n", command.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
 }
 
-fn launch(binary: &str, port: u16, folder: &tempfile::TempDir) -> Child {
+fn launch(binary: &str, port: u16, folder: &tempfile::TempDir, options: &[String]) -> Child {
     let mut child = Command::new(binary)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
         .arg(folder.path())
+        .args(options)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -19,6 +19,13 @@ pub struct Directory {
     pub(super) encoder: Encoder,
 }
 
+/// Keeps a directory locked.
+#[derive(Debug)]
+pub struct DirectoryGuard {
+    // closing it releases the lock
+    _lock: File,
+}
+
 impl std::fmt::Debug for Directory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Directory").field("options", &self.options).finish_non_exhaustive()
@@ -38,6 +45,16 @@ impl Directory {
         let segments = Segment::list(dir).map_err(failed)?;
         let (decoders, encoder) = (decoders().map_err(failed)?, Encoder::try_new(Marker::random()).map_err(failed)?);
         Ok(Self { options: options.clone(), lock, segments, decoders, encoder })
+    }
+
+    /// Calls `each` with every record, in the order they were written. Writes nothing. The directory is locked until the returned guard is
+    /// dropped. Blocks.
+    pub fn read(mut self, mut each: impl FnMut(Record)) -> (ReplaySummary, DirectoryGuard) {
+        let found = replay(&self.segments, std::mem::take(&mut self.decoders), &mut |_, record| {
+            record.into_iter().for_each(&mut each);
+            ControlFlow::Continue(())
+        });
+        (found, DirectoryGuard { _lock: self.lock })
     }
 
     /// The size of its files in bytes.

@@ -7,14 +7,14 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Credentials};
 use super::node::{Node, NodeAddress, State};
-use super::options::Address;
+use super::options::{Address, ValkeyOptions};
 use super::{Shared, number, text};
 use crate::session::ledger::LedgerError;
 
@@ -54,8 +54,7 @@ pub(super) enum Map {
 
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// The last slot of each range, with its first slot and its node.
-    ranges: BTreeMap<u16, (u16, Address)>,
+    ranges: Ranges,
     nodes: BTreeMap<Address, Arc<Node>>,
 }
 
@@ -143,35 +142,42 @@ async fn changed(notify: &Notify) {
     notify.notified().await;
 }
 
-type Ranges = BTreeMap<u16, (u16, Address)>;
+/// The last slot of each range, with its first slot and its node.
+pub(super) type Ranges = BTreeMap<u16, (u16, Address)>;
 
 /// Asks the node that has a slot by what another one answered, then all connected nodes, and then the addresses of the URL.
 async fn ask_any(known: Option<&Slots>, shared: &Shared) -> Result<Ranges, LedgerError> {
     let options = &shared.options;
-    let mut reasons = Vec::new();
-    let command = || {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        command
-    };
     let informed = shared.cluster_informed.lock().unwrap_or_else(PoisonError::into_inner).take();
     let first = informed.as_ref().and_then(|address| known?.nodes.get(address));
     for node in first.into_iter().chain(known.into_iter().flat_map(Slots::nodes)) {
         if let State::Up(connected) = node.state() {
             let mut connection = connected.commands.clone();
-            if let Ok(Ok(answer)) = timeout(options.timeout, connection.send(&command())).await
+            if let Ok(Ok(answer)) = timeout(options.timeout, connection.send(&cluster_slots())).await
                 && let Some(ranges) = ranges(&answer, &connected.address)
             {
                 return Ok(ranges);
             }
         }
     }
+    ask_url(options).await
+}
+
+fn cluster_slots() -> Cmd {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    command
+}
+
+/// Asks the addresses of the URL.
+pub(super) async fn ask_url(options: &ValkeyOptions) -> Result<Ranges, LedgerError> {
+    let mut reasons = Vec::new();
     for address in &options.url.addresses {
         let mut drivers = JoinSet::new();
         let ask = async {
             let mut connection =
                 Connection::open((address, options, Credentials::OfServer), &mut drivers, || {}).await?;
-            connection.send(&command()).await.map_err(|error| super::connection::at(address, &error))
+            connection.send(&cluster_slots()).await.map_err(|error| super::connection::at(address, &error))
         };
         match timeout(options.timeout / 2, ask).await {
             Ok(Ok(answer)) => match ranges(&answer, address) {

@@ -253,7 +253,7 @@ fn is_passing(error: &RedisError) -> bool {
 }
 
 /// What an error means for a ledger.
-fn ledger_error(error: &RedisError) -> LedgerError {
+pub(super) fn ledger_error(error: &RedisError) -> LedgerError {
     use ServerErrorKind as Server;
     let text: Arc<str> = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}").into(),

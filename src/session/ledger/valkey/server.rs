@@ -50,6 +50,18 @@ impl Server {
         (self.facts.get("valkey_version").map_or(redis, |valkey| valkey), major)
     }
 
+    /// Its name and version.
+    pub(super) fn name(&self) -> String {
+        let kind = if self.facts.contains_key("valkey_version") { "Valkey" } else { "Redis" };
+        format!("{kind} {}", self.version().0)
+    }
+
+    /// The number of replicas that follow it.
+    pub(super) fn replicas(&self) -> u32 {
+        let listed = (0_u32..).map_while(|at| self.facts.get(&*format!("slave{at}")));
+        listed.filter(|replica| replica.split(',').any(|part| part == "state=online")).map(|_| 1).sum()
+    }
+
     /// Refuses a server that cannot hold a ledger.
     pub(super) fn check(&self, in_cluster: bool) -> Result<(), LedgerError> {
         let (version, major) = self.version();
@@ -96,6 +108,14 @@ mod tests {
         let mut server = Server::parse(info);
         server.facts.insert(change.0.into(), change.1.into());
         server
+    }
+
+    #[test]
+    fn replicas_that_still_copy_do_not_follow() {
+        let replicas = "slave0:ip=a,port=1,state=online,offset=1\r\nslave1:ip=b,port=1,state=wait_bgsave,offset=0\r\n\
+                        slave2:ip=c,port=1,state=online,offset=1\r\n";
+        assert_eq!(Server::parse(replicas).replicas(), 2);
+        assert_eq!(Server::parse("connected_slaves:0\r\n").replicas(), 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod faults;
+mod inspection;
 mod model;
 mod process;
 mod secured;

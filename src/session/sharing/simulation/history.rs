@@ -68,6 +68,8 @@ pub(super) struct ClientTurn {
 #[derive(Debug, Clone)]
 pub(super) struct Read {
     pub session: Arc<str>,
+    /// The process that answered, by its number of all processes so far.
+    pub process: usize,
     pub birth: Option<Uid>,
     pub generation: u32,
     pub turns: Vec<Uid>,
@@ -241,7 +243,7 @@ async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Random) {
             0 => freeze(&fleet, &store, &session).await,
             1 => reward(&store, &session, &mut random).await,
             2 => delete(&fleet, &store, &session).await,
-            3..=6 => read(&fleet, &store, &session).await,
+            3..=6 => read(&fleet, (process, &store), &session).await,
             _ => {
                 let turns = known.entry(Arc::clone(&session)).or_default();
                 call(&fleet, &settings, (process, &store), &session, turns, &mut random).await;
@@ -371,7 +373,7 @@ async fn delete(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
     }
 }
 
-async fn read(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
+async fn read(fleet: &Fleet, (process, store): (usize, &Arc<Store>), name: &Arc<str>) {
     if store.sharing().expect("it is shared").refresh(store, name).await.is_err() {
         return;
     }
@@ -383,5 +385,5 @@ async fn read(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
     let turns = state.forest.turns().iter().filter_map(|turn| turn.about.uid).collect();
     let (birth, generation) = (session.birth, state.generation);
     drop(state);
-    fleet.client_log.borrow_mut().reads.push(Read { session: Arc::clone(name), birth, generation, turns });
+    fleet.client_log.borrow_mut().reads.push(Read { session: Arc::clone(name), process, birth, generation, turns });
 }

@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::process::{Binary, Process, ledger, options};
 use super::{append, next};
-use crate::session::ledger::valkey::ValkeyOptions;
 use crate::session::ledger::valkey::cluster::slot;
+use crate::session::ledger::valkey::{Description, ValkeyOptions, inspect};
 use crate::session::ledger::{Appended, Ledger, PARTITIONS, partition_of};
 
 const NODES: usize = 6;
@@ -166,4 +166,17 @@ async fn the_form_of_the_url_must_fit_the_server() {
     let (valkey, _) = ledger(options(&node.url()));
     let text = valkey.append(append("s")).await.unwrap_err().to_string();
     assert!(text.contains("redis-cluster://"), "{text}");
+}
+
+#[tokio::test]
+async fn each_primary_of_a_cluster_is_inspected() {
+    let Some(binary) = Binary::any() else { return };
+    let nodes = start(&binary).await;
+    let found = inspect(&options(&format!("redis-cluster://127.0.0.1:{}", nodes[4].port))).await.unwrap();
+    let addresses: BTreeSet<String> = found.iter().map(|inspection| inspection.address.clone()).collect();
+    assert_eq!(addresses, nodes[..3].iter().map(|node| format!("127.0.0.1:{}", node.port)).collect());
+    let facts: Vec<_> = found.into_iter().map(|inspection| inspection.facts.unwrap()).collect();
+    assert!(facts.iter().all(|facts| facts.replicas == 1 && facts.permissions == Default::default()), "{facts:?}");
+    let described = facts.iter().filter(|facts| facts.description == Description::Absent).count();
+    assert_eq!(described, 1, "the key tt:meta is on one of them");
 }

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::append;
 use super::process::{Binary, ledger, options};
-use crate::session::ledger::valkey::ValkeyOptions;
+use crate::session::ledger::valkey::{ValkeyOptions, inspect};
 use crate::session::ledger::{Appended, Ledger};
 
 #[tokio::test]
@@ -35,6 +35,10 @@ async fn the_primary_of_the_sentinels_is_used_and_followed() {
     let url = format!("redis-sentinel://127.0.0.1:{},{}/main", super::process::free_port(), hosts.join(","));
     let (valkey, observer) = ledger(ValkeyOptions { replicas: 1, ..options(&url) });
     assert_eq!(valkey.append(append("s")).await, Ok(Appended::Stored { replicated: true }));
+
+    let inspected = inspect(&options(&url)).await.unwrap();
+    assert_eq!(inspected[0].address, format!("127.0.0.1:{}", primary.port), "the primary that they name is inspected");
+    assert_eq!((inspected.len(), inspected[0].facts.as_ref().map(|facts| facts.replicas)), (1, Ok(1)));
 
     let mut disruptions = valkey.disruptions();
     let begun = Instant::now();

@@ -1,0 +1,83 @@
+//! `tokentap import`: appends the sessions of a local log to the ledger that several tokentaps share.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::app::ledger_options;
+use crate::cli::local_log::{self, UNLIMITED};
+use crate::cli::print;
+use crate::config::ImportArgs;
+use crate::session::ledger::Record;
+use crate::session::ledger::log::{Directory, Options};
+use crate::session::ledger::valkey::{NoValkeyObserver, Valkey};
+use crate::session::{Imported, SharingLimits, SkipReason, Store};
+
+/// What became of the sessions.
+#[derive(Debug, Default)]
+struct ImportCounts {
+    appended: usize,
+    present: usize,
+    /// Sessions that the fleet has deleted.
+    deleted: usize,
+    skipped: usize,
+    /// Sessions that the tokentap of the log had evicted from memory.
+    evicted: usize,
+}
+
+/// Imports the sessions. Returns `Ok(false)` if a session was skipped that the ledger lacks.
+///
+/// # Errors
+/// A line for the user when the log or the ledger cannot be used.
+pub async fn run(args: &ImportArgs) -> Result<bool, String> {
+    let options = ledger_options(&args.connection, args.session_ttl)?.expect("the settings have a ledger");
+    if !args.data_dir.is_dir() {
+        return Err(format!("--data-dir {}: there is no such folder", args.data_dir.display()));
+    }
+    // locked until all sessions are in the ledger: a tokentap that continues them would append other turns
+    let directory = Directory::lock(&Options::new(&args.data_dir)).map_err(|error| format!("--data-dir: {error}"))?;
+    let (source, mut counts) = (Store::new(UNLIMITED), ImportCounts::default());
+    let (found, _guard) = directory.read(|record| {
+        counts.evicted += usize::from(matches!(record, Record::Evicted { .. }));
+        source.restore(record);
+    });
+    local_log::check(&args.data_dir, &found)?;
+    let limits = SharingLimits { timeout: options.timeout, idle: Duration::MAX };
+    let ledger = Valkey::try_new(options, Arc::new(NoValkeyObserver)).map_err(|error| format!("--ledger: {error}"))?;
+    let shared = Arc::new(Store::new(UNLIMITED));
+    shared.share(Arc::new(ledger), limits);
+    for (_, session) in source.page(0, usize::MAX) {
+        let imported = shared.import(&session).await;
+        match imported {
+            Ok(Imported::Appended) => counts.appended += 1,
+            Ok(Imported::Present) => counts.present += 1,
+            Ok(Imported::Skipped(SkipReason::Deleted)) => counts.deleted += 1,
+            Ok(Imported::Skipped(reason)) => {
+                counts.skipped += 1;
+                print(&format!("skipped {}: {reason}\n", session.id));
+            }
+            Err(error) => {
+                print(&counts.summary());
+                return Err(format!("--ledger: session {:?}: {error}; the same command continues", session.id));
+            }
+        }
+    }
+    print(&counts.summary());
+    Ok(counts.skipped == 0)
+}
+
+impl ImportCounts {
+    fn summary(&self) -> String {
+        let Self { appended, present, deleted, skipped, evicted } = self;
+        let mut text = format!("{appended} sessions imported, {present} already in the ledger, {skipped} skipped");
+        // writing to a String cannot fail
+        if *deleted > 0 {
+            let _ = write!(text, ", {deleted} deleted from the ledger");
+        }
+        if *evicted > 0 {
+            let _ = write!(text, "; {evicted} were evicted from memory, and are only in the log");
+        }
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,251 @@
+//! Appends a session of one process, which was restored from its local log, to the ledger.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::Sharing;
+use crate::session::ledger::{LedgerError, Position, Record, SessionKey};
+use crate::session::state::Session;
+use crate::session::store::Store;
+use crate::session::{Turn, TurnMetadata, Uid};
+
+/// What became of a session that was to be imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Imported {
+    /// It was appended, or the rest of it after an import that was interrupted.
+    Appended,
+    /// The ledger has all of it.
+    Present,
+    /// Nothing was appended.
+    Skipped(SkipReason),
+}
+
+/// Why a session was not imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SkipReason {
+    /// A tokentap that shares the ledger has deleted it.
+    #[error("it was deleted from the ledger")]
+    Deleted,
+    /// Another session has its name.
+    #[error("the ledger has another session of this name")]
+    NameTaken,
+    /// The ledger has a part of it that other entries follow.
+    #[error("the ledger has this session with other turns or rewards")]
+    Differs,
+}
+
+impl Store {
+    /// Appends a session of another store to the shared ledger of this one, under its uids. Importing it again appends nothing.
+    ///
+    /// # Errors
+    /// When the ledger fails, or replicas do not confirm in time. A part of the session may be in the ledger; importing it again appends
+    /// the rest.
+    ///
+    /// # Panics
+    /// If the sessions of this store are not shared.
+    pub async fn import(self: &Arc<Self>, session: &Session) -> Result<Imported, LedgerError> {
+        self.sharing().expect("it has a ledger").import(self, session).await
+    }
+}
+
+impl Sharing {
+    async fn import(&self, store: &Arc<Store>, source: &Session) -> Result<Imported, LedgerError> {
+        let records = source.records();
+        let birth = records[0].0;
+        let line = self.line(&source.id);
+        let mut known = line.known.lock().await;
+        let suspicion = self.suspicion();
+        let imported = loop {
+            let list = self.fetch_all(&line).await?;
+            let same = records.iter().zip(&list).take_while(|((uid, _), entry)| *uid == entry.uid).count();
+            if list.is_empty() && self.ledger.is_deleted(&line.name, birth).await? {
+                break Imported::Skipped(SkipReason::Deleted);
+            }
+            if same == records.len() {
+                break Imported::Present;
+            }
+            if same < list.len() {
+                let is_same_session = list[0].uid == birth;
+                break Imported::Skipped(if is_same_session { SkipReason::Differs } else { SkipReason::NameTaken });
+            }
+            if known.log.is_empty() {
+                for (uid, record) in &records {
+                    self.apply(store, &line, &mut known, *uid, record.clone())?;
+                }
+            }
+            known.position = Position::after(None, &list);
+            if self.append_detached(&line, &mut known).await?.is_ok() {
+                break Imported::Appended;
+            }
+        };
+        if let Some(session) = std::mem::take(&mut *known).session {
+            store.remove_shared(&session);
+        }
+        if !matches!(imported, Imported::Skipped(_)) {
+            // also after an import that was interrupted
+            self.replicated(&line, suspicion).await?;
+        }
+        Ok(imported)
+    }
+}
+
+impl Session {
+    /// The records whose fold is this session, with their uids. The uids that the log does not have depend on the session and on the place
+    /// of the record only, so that those of an import that is repeated are the same.
+    fn records(&self) -> Vec<(Uid, Record)> {
+        let birth = self.birth.unwrap_or_else(|| derived(self.id.as_bytes(), 0));
+        let key = || SessionKey { name: Arc::clone(&self.id), birth: Some(birth) };
+        let count = self.state().forest.next_id();
+        let turns = self.turns(count);
+        let state = self.state();
+        let mut records = vec![(Some(birth), Record::Begin { session: key(), created_ms: state.created_ms })];
+        let turn = |turn: &Arc<Turn>, at: usize| {
+            let uid = turn.about.uid.unwrap_or_else(|| derived(&birth.to_bytes(), at));
+            let about = TurnMetadata { uid: Some(uid), ..turn.about.clone() };
+            let turn = Arc::new(Turn { about, ..(**turn).clone() });
+            (Some(uid), Record::Turn { session: key(), turn })
+        };
+        let mut version = 1;
+        let frozen = state.frozen.iter().map(|turns| (*turns, true));
+        let mut from = 0;
+        for (until, is_frozen) in frozen.chain([(count, false)]) {
+            for known in &turns[from..until as usize] {
+                records.push(turn(known, records.len()));
+            }
+            from = until as usize;
+            if state.incomplete == Some(version) {
+                records.push((None, Record::Incomplete { session: key() }));
+            }
+            if is_frozen {
+                records.push((None, Record::Freeze { session: key(), turns: until }));
+                version += 1;
+            }
+        }
+        records.extend(state.rewards.all().map(|reward| {
+            let (leaf, version, reward) = (reward.leaf, reward.version, Arc::clone(&reward.value));
+            (None, Record::Reward { session: key(), leaf, reward, version })
+        }));
+        let mut deleted: Vec<u32> = state.deleted_responses.iter().copied().collect();
+        deleted.sort_unstable();
+        records.extend(deleted.into_iter().map(|turn| (None, Record::ResponseDeleted { session: key(), turn })));
+        for path in &state.finished {
+            // its number in a list is its place
+            let (leaf, turns, number) = (path.leaf, path.turns, records.len() as u64);
+            records.push((None, Record::Finished { session: key(), leaf, turns, number }));
+        }
+        let with_uid = |(at, (uid, record)): (usize, (Option<Uid>, Record))| {
+            (uid.unwrap_or_else(|| derived(&birth.to_bytes(), at)), record)
+        };
+        records.into_iter().enumerate().map(with_uid).collect()
+    }
+}
+
+/// The uid of a record without one, at this place in its session.
+fn derived(session: &[u8], at: usize) -> Uid {
+    let digest = Sha256::new().chain_update(session).chain_update((at as u64).to_be_bytes()).finalize();
+    Uid::from_bytes(*digest.first_chunk().expect("a digest is longer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::tests::{BOUNDLESS, store, turn};
+    use crate::session::{Fault, SharingLimits};
+
+    /// A session with branches, two frozen versions, rewards, a mark and finished paths.
+    fn recorded() -> Arc<Session> {
+        let store = store(BOUNDLESS);
+        turn(&store, "s", &[1], &[2]);
+        turn(&store, "s", &[1, 2, 3], &[4]);
+        let session = store.session("s").expect("it has turns");
+        store.reward(&session, Some(1), json!(0.5)).expect("it is open");
+        store.freeze(&session).expect("it exists");
+        turn(&store, "s", &[1, 7], &[8]);
+        store.mark_incomplete(&"s".into());
+        store.reward(&session, None, json!({"score": 1})).expect("it is open");
+        store.freeze(&session).expect("it exists");
+        turn(&store, "s", &[1, 2, 9], &[4]);
+        assert!(store.delete_response(&session, 1).is_some());
+        session
+    }
+
+    fn sharing(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
+        let shared = store(BOUNDLESS);
+        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
+        shared.share(Arc::clone(ledger) as Arc<dyn crate::session::ledger::Ledger>, limits);
+        shared
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn imported_session_is_read_as_it_was() {
+        let (ledger, session) = (Arc::new(MemoryLedger::new()), recorded());
+        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Appended));
+        let listed = ledger.state().lists["s"].clone();
+        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Present));
+        assert_eq!(ledger.state().lists["s"], listed, "a second import adds nothing");
+        let reader = sharing(&ledger);
+        reader.refresh(["s"]).await.expect("the ledger works");
+        let read = reader.session("s").expect("it is in the ledger");
+        assert_eq!(read.birth, session.birth);
+        // the start of a restored session is that of its first turn
+        assert_eq!(read.records()[1..], session.records()[1..]);
+        assert_eq!(read.extent(), session.extent());
+        let finished = ledger.state().finished.values().map(Vec::len).sum::<usize>();
+        assert_eq!(finished, session.state().finished.len());
+        assert!(finished > 0 && session.state().incomplete == Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn interrupted_import_is_continued() {
+        let (ledger, session) = (Arc::new(MemoryLedger::new()), recorded());
+        sharing(&ledger).import(&session).await.expect("the ledger works");
+        let whole = ledger.state().lists["s"].clone();
+        for length in 1..whole.len() {
+            ledger.state().lists.insert("s".into(), whole[..length].to_vec());
+            assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Appended), "after {length} entries");
+            assert_eq!(ledger.state().lists["s"], whole, "after {length} entries");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_the_ledger_has_otherwise_is_skipped() {
+        let (ledger, session) = (Arc::new(MemoryLedger::new()), recorded());
+        let skipped = |reason| Ok(Imported::Skipped(reason));
+        sharing(&ledger).import(&session).await.expect("the ledger works");
+        assert_eq!(sharing(&ledger).import(&recorded()).await, skipped(SkipReason::NameTaken));
+        let whole = ledger.state().lists["s"].clone();
+        ledger.state().lists.insert("s".into(), [&whole[..2], &whole[3..4]].concat());
+        let listed = ledger.state().lists["s"].clone();
+        assert_eq!(sharing(&ledger).import(&session).await, skipped(SkipReason::Differs));
+        assert_eq!(ledger.state().lists["s"], listed, "nothing was appended");
+        ledger.state().lists.insert("s".into(), whole);
+        let fleet = sharing(&ledger);
+        assert_eq!(fleet.sharing().expect("it is shared").delete(&fleet, &"s".into()).await, Ok(true));
+        assert_eq!(sharing(&ledger).import(&session).await, skipped(SkipReason::Deleted));
+        assert!(ledger.state().lists.is_empty(), "it stays deleted");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_with_missing_turns_is_imported_with_their_places() {
+        let (ledger, source) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
+        for (at, (_, record)) in recorded().records().into_iter().enumerate() {
+            // a damaged record
+            if at != 2 {
+                source.restore(record);
+            }
+        }
+        let session = source.session("s").expect("it is restored");
+        assert!(session.state().forest.counts().has(Fault::Lost));
+        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Appended));
+        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Present));
+        let reader = sharing(&ledger);
+        reader.refresh(["s"]).await.expect("the ledger works");
+        assert_eq!(reader.session("s").expect("it is in the ledger").records(), session.records());
+    }
+}

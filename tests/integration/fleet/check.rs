@@ -1,0 +1,92 @@
+//! What `tokentap check` reports of a ledger, and what `serve` does with one that it cannot use.
+
+use serde_json::json;
+
+use super::server::Server;
+use crate::crash::StandaloneEngine;
+use crate::crash::trainers::generate_turn;
+use crate::support::binary::{Binary, output};
+
+/// The exit code, and the lines on the ledger.
+async fn check(alone: &StandaloneEngine, flags: &[&str]) -> (Option<i32>, Vec<String>) {
+    let upstream = format!("http://{}", alone.addr);
+    let done = output(&[&["check", "--upstream", &upstream][..], flags].concat()).await;
+    let text = String::from_utf8(done.stdout).unwrap();
+    let lines = text.lines().filter(|line| line.get(6..).is_some_and(|rest| rest.starts_with("ledger ")));
+    (done.status.code(), lines.map(str::to_owned).collect())
+}
+
+fn has(lines: &[String], verdict: &str, text: &str) {
+    assert!(
+        lines.iter().any(|line| line.starts_with(verdict) && line.contains(text)),
+        "{verdict} {text:?} in {lines:#?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_reports_the_settings_of_the_ledger() {
+    let Some(server) = Server::start() else { return };
+    let (alone, url) = (StandaloneEngine::start().await, server.url());
+    let (code, lines) = check(&alone, &["--ledger", &url, "--ledger-replicas", "0"]).await;
+    assert_eq!(code, Some(0), "{lines:#?}");
+    has(&lines, "ok  ", "no tokentap has used it yet");
+    has(&lines, "warn", "appendonly is no");
+    has(&lines, "ok  ", "maxmemory is 0");
+    has(&lines, "warn", "--ledger-replicas is 0");
+    assert_eq!(server.keys("*"), 0, "it leaves no key");
+
+    let (code, lines) = check(&alone, &["--ledger", &url]).await;
+    assert_eq!(code, Some(1), "{lines:#?}");
+    has(&lines, "FAIL", "0 replicas are connected, and --ledger-replicas is 1");
+
+    let wrong = url.replace("redis://", "redis://tokentap:wrong@");
+    let (code, lines) = check(&alone, &["--ledger", &wrong]).await;
+    assert_eq!((code, lines.len()), (Some(1), 1), "{lines:#?}");
+    has(&lines, "FAIL", "authentication failed");
+    assert!(!lines[0].contains("wrong"), "{}", lines[0]);
+
+    server.ask(&["ACL", "SETUSER", "limited", "on", ">secret", "~tt:*", "+@all", "-xadd", "-config"]);
+    let limited = url.replace("redis://", "redis://limited:secret@");
+    let (code, lines) = check(&alone, &["--ledger", &limited, "--ledger-replicas", "0"]).await;
+    assert_eq!(code, Some(1), "{lines:#?}");
+    has(&lines, "FAIL", "the user may not run XADD");
+
+    server.ask(&["HSET", "tt:meta", "fleet", "0123456789abcdef", "schema", "9", "partitions", "64"]);
+    let (code, lines) = check(&alone, &["--ledger", &url, "--ledger-replicas", "0"]).await;
+    assert_eq!(code, Some(1), "{lines:#?}");
+    has(&lines, "FAIL", "schema \"9\"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_logs_a_ledger_that_evicts_as_an_error_and_answers() {
+    let options = ["--maxmemory-policy", "allkeys-lru"];
+    let Some(server) = Server::start_with("TOKENTAP_VALKEY_SERVER", &options) else { return };
+    let alone = StandaloneEngine::start().await;
+    let mut binary = Binary::with_flags(alone.addr, &["--ledger", &server.url()]).await;
+    let line = binary.logged("the shared ledger fails: turns are not shared until it works again").await;
+    assert_eq!(line["level"], json!("ERROR"));
+    assert!(line["error"].as_str().unwrap().contains("maxmemory-policy \"allkeys-lru\""), "{line}");
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
+    assert_eq!(server.keys("*"), 0, "nothing is written to it");
+    binary.terminate();
+    assert_eq!(binary.code().await, Some(0));
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test(flavor = "multi_thread")]
+async fn client_certificate_is_presented() {
+    let authority = crate::tls::authority::Authority::new();
+    let ([cert, key], ca) = (authority.write("valkey", &authority.issue(2099)), authority.ca());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port_text = port.to_string();
+    let options =
+        ["--tls-port", &port_text, "--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+    let Some(_server) = Server::start_with("TOKENTAP_VALKEY_TLS_SERVER", &options) else { return };
+    let (alone, url) = (StandaloneEngine::start().await, format!("rediss://127.0.0.1:{port}"));
+    let [own, own_key] = authority.write("tokentap", &authority.issue(2099));
+    let flags = ["--ledger", &url, "--ledger-replicas", "0", "--ledger-ca", &ca];
+    let (code, lines) = check(&alone, &[&flags[..], &["--ledger-cert", &own, "--ledger-key", &own_key]].concat()).await;
+    assert_eq!(code, Some(0), "{lines:#?}");
+    let (code, lines) = check(&alone, &flags).await;
+    assert_eq!(code, Some(1), "without one it is refused: {lines:#?}");
+}
