@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The archive in S3 of servers that others wrote, moto and s3s-fs, and in a folder, read with tokentap.dataset and with the examples.
 #   run.sh short   moto only, without the examples, which CI runs
+#   run.sh faulty  moto behind a proxy that refuses, delays and breaks 30 % of the requests, for each of SEEDS (1 2 3)
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 #   S3S_FS     the binary s3s-fs (built in target/archive, which needs rustc 1.92)
@@ -20,7 +21,7 @@ home=$root/target/archive
 lists=("$here/requirements.txt")
 if [[ $mode == full ]]; then lists+=("$here/requirements-readers.txt"); fi
 stamp="$("${PYTHON:-python3}" -V) $(cat "${lists[@]}" | cksum)"
-venv=$home/$mode
+venv=$home/${mode/faulty/short}
 if [[ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
   rm -rf "$venv"
   mkdir -p "$home"
@@ -33,6 +34,10 @@ python=$venv/bin/python
 check=("$python" "$here/check.py" --tokentap "$tokentap")
 if [[ $mode == short ]]; then
   timeout 120 "${check[@]}" --server moto
+  exit
+fi
+if [[ $mode == faulty ]]; then
+  for seed in ${SEEDS:-1 2 3}; do timeout 600 "${check[@]}" --server faulty --seed "$seed"; done
   exit
 fi
 s3s=${S3S_FS:-$home/s3s/bin/s3s-fs}
