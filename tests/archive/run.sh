@@ -46,4 +46,5 @@ if [[ ! -x $s3s ]]; then
 fi
 timeout 300 "${check[@]}" --server folder --examples "$root/python/examples"
 timeout 300 "${check[@]}" --server moto
+timeout 600 "${check[@]}" --server faulty
 timeout 300 "${check[@]}" --server s3s-fs --s3s "$s3s"

@@ -8,11 +8,11 @@ from processes import until
 
 COMMON = ["kill_tokentap", "pause_tokentap", "roll_tokentaps", "pause_primary", "restart_primary", "out_of_memory", "client_pause"]
 RELAYED = ["cut_connections", "hold_connections"]
-NETWORK = ["isolate_primary", "split_network", "isolate_tokentap", "lag_and_fail_over"]
+NETWORK = ["isolate_primary", "split_network", "isolate_tokentap", "lag_and_fail_over", "lose_node"]
 # they remove entries that were confirmed
 LOSSY = {"flush", "restart_empty"}
 # they can remove entries that the primary had and replicas had not
-SWITCHING = {"fail_over", "lag_and_fail_over", "isolate_primary", "split_network", "restart_primary", "pause_primary", "client_pause"}
+SWITCHING = {"fail_over", "lag_and_fail_over", "lose_node", "isolate_primary", "split_network", "restart_primary", "pause_primary", "client_pause"}
 
 
 def faults_of(topology):
@@ -209,6 +209,21 @@ class Faults:
         self.topology.network.isolate([tokentap.node])
         await asyncio.sleep(self.random.uniform(3, 10))
         self.topology.network.heal()
+
+    async def lose_node(self):
+        """A primary and a tokentap end together, after replicas lagged and detached turns were appended. The tokentap starts again."""
+        primary, tokentap = await self.topology.primary(), self.random.choice(self.tokentaps)
+        replicas = await self.topology.replicas_of(primary)
+        self.topology.network.cut([primary.node], [replica.node for replica in replicas])
+        await primary.ask("CLIENT", "PAUSE", 2500, "ALL")
+        await asyncio.sleep(5)
+        await self.note_death(tokentap)
+        primary.kill()
+        tokentap.kill()
+        self.topology.network.heal()
+        await asyncio.sleep(10)
+        await primary.start()
+        await tokentap.start()
 
     async def lag_and_fail_over(self):
         """A replica that lacks the latest entries becomes the primary."""

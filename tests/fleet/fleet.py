@@ -9,6 +9,8 @@ import re
 import sys
 import time
 
+import aiohttp
+
 from checker import Checker
 from faults import Faults, faults_of
 from network import Network
@@ -155,12 +157,14 @@ def main():
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--topologies", default="single")
+    parser.add_argument("--faults", help="these faults, in this order, instead of a seeded list")
     parser.add_argument("--ci", action="store_true")
     parser.add_argument("--namespaces", action="store_true", help="the process is in a network namespace for this run only")
     options = parser.parse_args()
     table = Table()
     if options.ci:
         sys.exit(1 if asyncio.run(history(options, "single", 0, table, CI)) else 0)
+    planned = options.faults.split(",") if options.faults else None
     first, _, last = options.seeds.partition("-")
     failed = []
     for kind in options.topologies.split(","):
@@ -168,8 +172,8 @@ def main():
             sys.exit(f"no such topology: {kind}")
         for seed in range(int(first), int(last or first) + 1):
             try:
-                violations = asyncio.run(history(options, kind, seed, table))
-            except (RuntimeError, TimeoutError) as error:
+                violations = asyncio.run(history(options, kind, seed, table, planned))
+            except (RuntimeError, TimeoutError, OSError, aiohttp.ClientError) as error:
                 print(f"{kind}, seed {seed}: not run to its end: {str(error)[-600:]}")
                 violations = ["not run"]
             if violations:

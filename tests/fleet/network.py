@@ -58,6 +58,8 @@ class Network:
 
     def end(self):
         """Removes the namespaces. Their processes must have ended."""
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes, 1):
+            # the kernel removes it later than the namespace otherwise
+            ip("link", "del", f"veth{number}")
             ip("netns", "del", node.name)
         ip("link", "del", "bridge0")

