@@ -48,7 +48,7 @@ readers: ## exports of a scripted agent, read by the trainers' own libraries (a 
 templates: ## 139 chat templates and 16 tokenizers of models, compared with transformers (ten minutes, 1 GB, npm, package registries)
 	bash tests/templates/run.sh
 
-archive: ## an archive in S3 of moto and s3s-fs, and in a folder: crashes, two archivers at once, an outage, readers (five minutes, 3 GB, PyPI, crates.io, rustc 1.92)
+archive: ## an archive in S3 of moto and s3s-fs, and in a folder: crashes, two archivers at once, an outage, broken requests, readers (five minutes, 3 GB, PyPI, crates.io, rustc 1.92)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/archive/run.sh
 
@@ -76,7 +76,7 @@ suites: ## conformance tests of llama.cpp for Messages and Responses; with SGLAN
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap SGLANG="$(SGLANG)" OPENRESPONSES="$(OPENRESPONSES)" bash tests/suites/run.sh
 
-fleet: ## three tokentaps on a real Valkey with faults: SEEDS=1-20, T=40 seconds, TOPOLOGY=single,replica,... (an hour, a package registry)
+fleet: ## three tokentaps on a real Valkey with faults: SEEDS=1-20, T=40 seconds, TOPOLOGY=single,replica,..., FAULTS=NAME,... (two hours, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/fleet/run.sh
 

@@ -25,6 +25,7 @@ import pyarrow.parquet
 from pyarrow.fs import LocalFileSystem
 
 import tokentap
+from faulty import FaultyS3
 from tokentap import Client
 from tokentap.archive import _filesystem
 
@@ -152,7 +153,7 @@ def rows(uri: str, restart_after: int) -> list[tuple[Key, Row]]:
             return found
 
 
-def check(options: argparse.Namespace, uri: str, work: Path, server: S3s | None) -> None:
+def check(options: argparse.Namespace, uri: str, work: Path, server: S3s | FaultyS3 | None) -> None:
     """Records, crashes, archives, and compares."""
     expected: dict[Key, Row] = {}
     data, log = work / "data", work / "log"
@@ -161,10 +162,15 @@ def check(options: argparse.Namespace, uri: str, work: Path, server: S3s | None)
         return Tokentap(options.tokentap, uri, log, *flags)
 
     # two processes without a log, one of which archives each path at once
-    pair = [start("--archive-bytes", "1"), start()]
+    faulty = server if isinstance(server, FaultyS3) else None
+    pair = [start("--archive-bytes", "1"), start(*(["--archive-interval", "1s"] if faulty else []))]
     for at, process in enumerate(pair):
         process.record(f"pair{at}", 10)
-        expected |= process.finished()
+        finished = process.finished()
+        expected |= finished
+        if faulty:
+            # what storage refuses until the process has to end is lost without a log
+            wait_for(lambda: process.metric("tokentap_archive_rows_total") == len(finished), "faults end", 300)
     for process in pair:
         process.end()
 
@@ -184,11 +190,19 @@ def check(options: argparse.Namespace, uri: str, work: Path, server: S3s | None)
     for twin in twins:
         # a call is served once the sessions are restored
         twin.client.generate(input_ids=[299], sampling_params={"max_new_tokens": 1})
+    if faulty:
+        in_crash = sum(session.startswith("crash") for session, _ in expected)
+        archived = "tokentap_archive_rows_total"
+        wait_for(lambda: sum(twin.metric(archived) for twin in twins) == in_crash, "faults end", 300)
     for twin in twins:
         twin.end()
     collisions = log.read_text().count("another archiver has archived these paths")
 
-    if server:
+    if faulty:
+        # what is lost by faults is a matter of writing; each fault has happened
+        print(f"faults: {sum(faulty.injected.values())}: {dict(sorted(faulty.injected.items()))}")
+        faulty.rate = 0
+    if isinstance(server, S3s):
         # an outage: requests are served, and the paths are archived afterwards
         out = start("--archive-interval", "1s")
         server.stop()
@@ -221,8 +235,9 @@ def main() -> None:
     """Runs the check with one server."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokentap", required=True)
-    parser.add_argument("--server", choices=["moto", "s3s-fs", "folder"], required=True)
+    parser.add_argument("--server", choices=["moto", "faulty", "s3s-fs", "folder"], required=True)
     parser.add_argument("--s3s")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -235,6 +250,11 @@ def main() -> None:
             with moto() as endpoint:
                 os.environ["AWS_ENDPOINT_URL"] = endpoint
                 return check(options, uri, work, None)
+        if options.server == "faulty":
+            with moto() as endpoint:
+                faulty = FaultyS3(endpoint, 0.3, options.seed)
+                os.environ["AWS_ENDPOINT_URL"] = faulty.endpoint
+                return check(options, uri, work, faulty)
         server = S3s(options.s3s, work / "s3")
         os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.port}"
         try:

@@ -2,31 +2,37 @@
 
 import collections
 import json
+import time
 
-from faults import LOSSY
+from faults import LOSSY, SWITCHING
 from processes import until
+
+# a turn is in the ledger at most this many seconds after the end of all faults
+LATEST = 15
+
+NO_HEALER = "Valkey lost all data, and the tokentap that wrote the turn ended before it could append it again"
+NO_LOG = "detached in a tokentap without --data-dir when it ended"
+BOTH = "the primary failed before a replica had the turn, and the tokentap that wrote it ended"
 
 
 class Checker:
-    """The checks of one history. `violations` are defects; `lost` counts what a fault excuses, by cause."""
+    """The checks of one history. `violations` are defects: a time or `None`, and a text. `lost` has turns whose loss the guide documents:
+    a call and its cause."""
 
     def __init__(self, workload, faults):
         self.workload, self.faults, self.tokentaps = workload, faults, workload.tokentaps
-        self.violations, self.lost = [], collections.Counter()
-        self.is_lossy = any(entry[0] in LOSSY for entry in faults.disturbances)
+        self.violations, self.lost = [], []
+        self.is_lossy = any(entry.fault in LOSSY for entry in faults.disturbances)
 
     def is_disturbed(self, begin, end):
-        return any(entry[1] <= end and begin <= entry[3] + 2 for entry in self.faults.disturbances)
+        return any(entry.begin <= end and begin <= entry.again + 2 for entry in self.faults.disturbances)
 
-    def violation(self, text):
-        self.violations.append(text)
+    def violation(self, text, at=None):
+        self.violations.append((at, text))
 
     async def check(self):
-        await self.nothing_is_detached()
         names = sorted({call.session for call in self.workload.calls})
-        for name in names:
-            # a frozen session lists the turns of its last frozen version only
-            await self.workload.ask("POST", f"{self.tokentaps[0].control}/v1/sessions/{name}/freeze")
+        await self.turns_are_appended_without_a_read(names)
         lists = {name: await self.listed(name) for name in names}
         self.acknowledged_turns_are_listed_once(lists)
         self.reads_are_prefixes(lists)
@@ -36,65 +42,116 @@ class Checker:
         await self.frozen_versions_are_stable()
         await self.stream_is_complete(lists)
 
-    async def nothing_is_detached(self):
-        """Detached turns have joined; turns of deleted sessions cannot."""
-        deleted = sum(call.session == "d-0" for call in self.workload.calls)
+    async def turns_are_appended_without_a_read(self, names):
+        """The background of each tokentap appends what is detached: one tokentap is asked, the others are not."""
+        begin, open_names = time.monotonic(), set(names)
 
-        async def settled():
-            counts = [await self.workload.counts(one) for one in self.tokentaps]
-            left = sum(count["turns_detached_total"] - count["turns_joined_total"] for count in counts)
-            return left <= deleted
+        async def all_are_listed():
+            for name in sorted(open_names):
+                await self.freeze(name)
+                if not self.missing(name, await self.list_of(self.tokentaps[0], name)):
+                    open_names.discard(name)
+            return not open_names
 
         try:
-            await until("detached turns have joined", settled, 20)
+            await until("all turns are in the ledger", all_are_listed, LATEST)
         except TimeoutError:
-            for one in self.tokentaps:
-                count = await self.workload.counts(one)
-                if count["turns_detached_total"] > count["turns_joined_total"]:
-                    self.violation(f"{one.name}: {count['turns_detached_total']} detached, {count['turns_joined_total']} joined")
+            # those that are lost, and those that other tokentaps append when they are asked
+            before = {name: self.missing(name, await self.list_of(self.tokentaps[0], name)) for name in open_names}
+            for name in open_names:
+                for one in self.tokentaps:
+                    await self.list_of(one, name)
+                await self.freeze(name)
+                after = self.missing(name, await self.list_of(self.tokentaps[0], name))
+                for call in before[name]:
+                    if call not in after:
+                        self.violation(f"{call.rid} of {name}, answered by {call.process}, was appended only after a read", call.ended)
+        self.appended_after = time.monotonic() - begin
+
+    def missing(self, name, rids):
+        return [call for call in self.workload.calls if call.session == name != "d-0" and call.rid not in (rids or [])]
+
+    async def freeze(self, name):
+        """A frozen session lists the turns of its last frozen version only, so it is frozen before it is read."""
+
+        async def is_frozen():
+            status, _, _ = await self.workload.ask("POST", f"{self.tokentaps[0].control}/v1/sessions/{name}/freeze")
+            statuses.append(status)
+            return status in (200, 404)
+
+        statuses = []
+        try:
+            await until(f"{name} is frozen", is_frozen, 20)
+        except TimeoutError:
+            self.violation(f"{name}: freezes at the end answer {statuses}")
+
+    async def list_of(self, tokentap, name):
+        status, _, reply = await self.workload.ask("GET", f"{tokentap.control}/v1/sessions/{name}")
+        if status not in (200, 404):
+            self.violation(f"{name}: {tokentap.name} answers {status} at the end")
+        self.generation = reply.get("generation", 0) if status == 200 else None
+        return [turn["rid"] for turn in reply["list"]] if status == 200 else None
 
     async def listed(self, name):
         found = []
-        for one in self.tokentaps:
-            status, _, reply = await self.workload.ask("GET", f"{one.control}/v1/sessions/{name}")
-            if status not in (200, 404):
-                self.violation(f"{name}: {one.name} answers {status} at the end")
-            found.append([turn["rid"] for turn in reply["list"]] if status == 200 else None)
-        if any(one != found[0] for one in found):
-            self.violation(f"{name}: the tokentaps list {found}")
+
+        async def are_equal():
+            # turns of replies that --ledger-strict refused may be appended meanwhile
+            found[:] = [(await self.list_of(one, name), self.generation) for one in self.tokentaps]
+            return all(one == found[0] for one in found)
+
+        try:
+            await until(f"{name} is equal", are_equal, LATEST)
+        except TimeoutError:
+            shown = [f"{len(rids or [])} turns, generation {generation}" for rids, generation in found]
+            self.violation(f"{name}: the tokentaps differ: {shown}; lists {[rids for rids, _ in found]}")
         return found[0]
 
     def acknowledged_turns_are_listed_once(self, lists):
-        missing_of = collections.defaultdict(list)
         for call in self.workload.calls:
-            count = (lists[call.session] or []).count(call.rid)
-            if count > 1:
-                self.violation(f"{call.rid} of {call.session} is listed {count} times")
-            if count == 1 or call.session == "d-0":
-                continue
-            missing_of[call.process].append(call)
-        for process, missing in missing_of.items():
-            killed = self.faults.killed.get(process)
-            disturbed = [call for call in missing if killed and self.is_disturbed(call.ended - 2, call.ended)]
+            rids = lists[call.session][0] or []
+            if rids.count(call.rid) > 1:
+                self.violation(f"{call.rid} of {call.session} is listed {rids.count(call.rid)} times", call.ended)
+        for process in sorted({call.process for call in self.workload.calls}):
+            own = [call for call in self.workload.calls if call.process == process and call.session != "d-0"]
+            missing = [call for call in own if call.rid not in (lists[call.session][0] or [])]
             for call in missing:
-                if killed and self.is_lossy:
-                    self.lost["lost by the ledger, and its process was killed"] += 1
-                elif killed and len(missing) <= killed[1]:
-                    self.lost["detached in a killed process"] += 1
-                elif call in disturbed and any(
-                    entry[0] != "kill_tokentap" and entry[1] <= call.ended <= entry[3] + 2 for entry in self.faults.disturbances
-                ):
-                    self.lost["detached in a killed process"] += 1
+                cause = self.documented_cause(call, missing)
+                if cause:
+                    self.lost.append((call, cause))
                 else:
-                    self.violation(f"{call.rid} of {call.session}, answered by {process}, is lost")
+                    at = call.ended - self.faults.began
+                    self.violation(f"{call.rid} of {call.session}, answered by {process} at {at:.1f} s, is lost", call.ended)
+
+    def documented_cause(self, call, missing):
+        """Why a turn may be lost, as docs/guides/fleet.md promises; `None` if it may not."""
+        death = self.faults.deaths.get(call.process)
+        if death is None:
+            return None
+        later = [entry for entry in self.faults.disturbances if entry.again >= call.ended]
+        # with its own memory it could have appended them again until it ended
+        if any(entry.fault in LOSSY and death.at <= entry.again + 3 for entry in later):
+            return NO_HEALER
+        one = next(one for one in self.tokentaps if call.process.startswith(f"{one.name}."))
+        if one.is_strict or one.has_log:
+            return None
+        if len(missing) <= death.detached or (death.at - call.ended < 2 and self.is_disturbed(call.ended - 2, death.at)):
+            return NO_LOG
+        if any(entry.fault in SWITCHING for entry in later):
+            return BOTH
+        return None
 
     def reads_are_prefixes(self, lists):
+        """A read has the order of the end, unless a failover has changed it, which the generation tells."""
+        shortened = {call.session for call, _ in self.lost}
         for read in self.workload.reads:
-            final = lists.get(read.session)
-            if read.session == "d-0" or self.is_lossy or self.is_disturbed(read.begun, read.ended):
+            final, generation = lists.get(read.session, (None, 0))
+            if read.session == "d-0" or read.session in shortened or (final is not None and read.generation != generation):
                 continue
             if final is None or final[: len(read.rids)] != read.rids:
-                self.violation(f"{read.session}: {read.process} listed {read.rids}, no prefix of {final}")
+                at = f"{read.begun - self.faults.began:.1f} to {read.ended - self.faults.began:.1f} s"
+                text = f"{read.session}: {read.process} listed {read.rids} in generation {read.generation} at {at}, no prefix of {final}"
+                self.violation(text, read.ended)
 
     async def exports_are_equal(self, name):
         exports = [await self.workload.export(one, name) for one in self.tokentaps]
@@ -102,24 +159,32 @@ class Checker:
             self.violation(f"{name}: exports differ: {[(one[0], len(one[1])) for one in exports]}")
 
     async def frozen_versions_are_stable(self):
+        """A frozen version is confirmed, so only a loss of all data can change it."""
         for session, version, data, at in self.workload.versions:
-            if self.is_lossy or self.is_disturbed(at - 2, at):
+            if any(entry.fault in LOSSY and entry.again >= at for entry in self.faults.disturbances):
                 continue
             for one in self.tokentaps:
                 status, found, _ = await self.workload.export(one, session, version)
                 if (status, found) != (200, data):
-                    self.violation(f"{session}: version {version} differs at {one.name} ({status})")
+                    self.violation(f"{session}: version {version} of {at - self.faults.began:.1f} s differs at {one.name} ({status})", at)
 
     async def stream_is_complete(self, lists):
         """Every process streams the same rows; their tokens are those of the calls, each sampled one trained once."""
         streams = [await self.stream(one) for one in self.tokentaps]
         if any(set(stream) != set(streams[0]) for stream in streams):
             self.violation(f"the streams differ: {[len(stream) for stream in streams]} paths")
+        # after a failover a path may be listed twice, with the same content
+        may_repeat = any(entry.fault in LOSSY | SWITCHING for entry in self.faults.disturbances)
         calls = {call.rid: call for call in self.workload.calls}
-        trained, paths = collections.Counter(), collections.Counter()
+        trained, paths, seen = collections.Counter(), collections.Counter(), set()
         for row in streams[0].values():
             rids = {turn["id"]: turn["rid"] for turn in row["turns"]}
-            paths[row["session"], rids.get(row["leaf"])] += 1
+            path = row["session"], rids.get(row["leaf"])
+            content = *path, *row["token_ids"], *row["loss_mask"]
+            if may_repeat and content in seen:
+                continue
+            seen.add(content)
+            paths[path] += 1
             for segment in row["segments"]:
                 call = calls.get(rids.get(segment["turn"]))
                 if segment["kind"] != "response" or call is None:
@@ -127,13 +192,13 @@ class Checker:
                 trained[call.rid] += segment["loss_mask"]
                 sent, sampled = row["token_ids"][: segment["start"]], row["token_ids"][segment["start"] : segment["end"]]
                 if (sent, sampled) != (call.prompt, call.response):
-                    self.violation(f"{row['session']}: the tokens of {call.rid} are not those of its call")
-        for name, rids in lists.items():
+                    self.violation(f"{row['session']}: the tokens of {call.rid} are not those of its call", call.ended)
+        for name, (rids, _) in lists.items():
             for rid in rids or []:
-                if name != "d-0" and rid in calls and trained[rid] != 1 and not (self.is_lossy and trained[rid] > 1):
-                    self.violation(f"{name}: {rid} is trained {trained[rid]} times in the stream")
+                if name != "d-0" and rid in calls and trained[rid] != 1:
+                    self.violation(f"{name}: {rid} is trained {trained[rid]} times in the stream", calls[rid].ended)
         for path, count in paths.items():
-            if count > 1 and not self.is_lossy and path[0] != "d-0":
+            if count > 1 and path[0] != "d-0":
                 self.violation(f"path {path} is {count} times in the stream")
 
     async def stream(self, tokentap):

@@ -34,15 +34,18 @@ class ServerError(Exception):
 
 
 class Process:
-    """A child process with a log file."""
+    """A child process with a log file, in a network namespace or on loopback."""
 
-    def __init__(self, name, work):
+    def __init__(self, name, work, node=None):
         self.name, self.work, self.child, self.is_stopped = name, pathlib.Path(work), None, False
+        self.node, self.host = node, node.host if node else "127.0.0.1"
         self.log = self.work / f"{name}.log"
 
     def spawn(self, command):
         with self.log.open("ab") as out:
-            self.child = subprocess.Popen([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT)
+            # `ip netns exec` becomes the command, so the child has its pid
+            command = [str(part) for part in [*(self.node.command if self.node else []), *command]]
+            self.child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
 
     @property
     def is_running(self):
@@ -79,9 +82,9 @@ class Process:
 class Server(Process):
     """A Valkey or Redis server, also as a Sentinel."""
 
-    def __init__(self, name, work, binary, flags=(), tls=None, config=None):
-        super().__init__(name, work)
-        self.binary, self.flags, self.tls, self.port = binary, list(flags), tls, free_port()
+    def __init__(self, name, work, binary, flags=(), tls=None, config=None, node=None):
+        super().__init__(name, work, node)
+        self.binary, self.flags, self.tls, self.port = binary, list(flags), tls, 7000 if node else free_port()
         self.home, self.config = self.work / f"{name}.data", config
         self.home.mkdir()
 
@@ -91,10 +94,11 @@ class Server(Process):
             # Sentinel rewrites its file
             path = self.home / "sentinel.conf"
             if not path.exists():
-                path.write_text(self.config.replace("PORT", str(self.port)))
+                path.write_text(f"port {self.port}\nbind {self.host}\n{self.config}")
             command += [path, "--sentinel"]
         else:
-            command += ["--bind", "127.0.0.1", "--dir", self.home, "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+            command += ["--bind", self.host, "--protected-mode", "no", "--dir", self.home]
+            command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
             command += ["--maxmemory-policy", "noeviction", "--repl-diskless-sync-delay", "0"]
             if self.tls:
                 command += ["--port", "0", "--tls-port", self.port, "--tls-auth-clients", "no"]
@@ -124,7 +128,7 @@ class Server(Process):
             import ssl
 
             context = ssl.create_default_context(cafile=str(self.tls / "ca.pem"))
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
         try:
             parts = [str(word).encode() for word in words]
             writer.write(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
@@ -149,14 +153,15 @@ class Server(Process):
 class Tokentap(Process):
     """`tokentap demo`: a proxy and its own engine."""
 
-    def __init__(self, name, work, binary, flags):
-        super().__init__(name, work)
+    def __init__(self, name, work, binary, flags, node=None):
+        super().__init__(name, work, node)
         self.binary, self.flags, self.starts, self.data, self.control = binary, flags, 0, None, None
+        self.has_log, self.is_strict = "--data-dir" in flags, "--ledger-strict" in flags
 
     async def start(self):
         self.starts += 1
         self.log = self.work / f"{self.name}.{self.starts}.log"
-        ports = ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"]
+        ports = ["--listen", f"{self.host}:0", "--control-listen", f"{self.host}:0", "--control-token", "none", "--log-format", "json"]
         self.spawn([self.binary, "demo", *ports, *self.flags])
 
         async def ready():
@@ -175,7 +180,8 @@ class Tokentap(Process):
 
 
 class Relay:
-    """A TCP relay in front of one server, for one tokentap. It can refuse connections, or accept them and forward nothing."""
+    """A TCP relay in front of one server, for one tokentap or for a replica. It can refuse connections, or accept them and forward
+    nothing."""
 
     def __init__(self, port):
         self.target, self.port, self.mode, self.writers, self.listener = port, None, "open", set(), None

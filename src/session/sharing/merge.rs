@@ -153,7 +153,7 @@ impl Sharing {
             missing.extend(own);
             store.remove_shared(session);
         }
-        (known.missing, known.checked) = (missing, before.checked);
+        (known.missing, known.checked, known.is_unconfirmed) = (missing, before.checked, before.is_unconfirmed);
         let follows = self.follow(store, line, known, list).await?;
         debug_assert!(follows, "nothing is detached");
         if known.is_detached() {
@@ -293,9 +293,11 @@ impl Sharing {
                 bytes += entry.body.len();
                 entries.push(entry);
             }
-            if self.append(line, known.position, &entries, (finished, true)).await?.is_err() {
+            let Ok(replicated) = self.append(line, known.position, &entries, (finished, true)).await? else {
                 return Ok(Err(Outdated));
-            }
+            };
+            // until replicas have them, this process and its local log keep them as detached
+            known.is_unconfirmed |= !replicated;
             known.position = Position::after(known.position, &entries);
             self.counts.joined.fetch_add(turns, Ordering::Relaxed);
         }
@@ -320,9 +322,10 @@ impl Sharing {
             };
             let entry = entry(uid, &record)?;
             let entries = [entry];
-            if self.append(line, known.position, &entries, (finished, true)).await?.is_err() {
+            let Ok(replicated) = self.append(line, known.position, &entries, (finished, true)).await? else {
                 return Ok(Err(Outdated));
-            }
+            };
+            known.is_unconfirmed |= !replicated;
             let turns = u64::from(matches!(record, Record::Turn { .. }));
             self.counts.joined.fetch_add(turns, Ordering::Relaxed);
             // removes it from the missing changes

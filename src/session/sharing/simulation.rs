@@ -7,6 +7,7 @@
 mod check;
 mod faults;
 mod history;
+mod local_log;
 mod random;
 
 use faults::Loss;

@@ -81,6 +81,11 @@ fn may_be_lost(history: &History, turn: &ClientTurn) -> bool {
     lost || was_deleted(history, turn)
 }
 
+/// Whether a later process restores it from the local log: it is in the log until replicas have it.
+fn is_restored(history: &History, turn: &ClientTurn) -> bool {
+    turn.detached && history.settings.has_logs && matches!(history.settings.loss, Loss::None | Loss::Unconfirmed)
+}
+
 /// Whether its session was deleted after the call had begun.
 fn was_deleted(history: &History, turn: &ClientTurn) -> bool {
     history.client_log.deletes.iter().any(|(name, ended)| *name == turn.session && *ended >= turn.begun)
@@ -96,9 +101,10 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[SessionEntries
             0 if turn.acknowledged && !may_be_lost(history, turn) => {
                 return Err(format!("an acknowledged turn is lost: {turn:?}"));
             }
-            // a process that did not crash appends its detached turns; those of a deleted session were not acknowledged
+            // a process that did not crash appends its detached turns, and one with a log after a crash as well; those of a deleted
+            // session were not acknowledged
             0 if !turn.acknowledged
-                && !history.crashed.contains(&turn.process)
+                && (!history.crashed.contains(&turn.process) || is_restored(history, turn))
                 && !history.client_log.deletes.iter().any(|(name, _)| *name == turn.session) =>
             {
                 return Err(format!("a detached turn was not appended: {turn:?}"));

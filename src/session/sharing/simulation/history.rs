@@ -11,7 +11,10 @@ use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, sleep};
 
 use super::faults::{Connection, Loss, Server};
+use super::local_log::LocalLog;
 use super::random::Random;
+use crate::session::ledger::{AppendError, SharedLog};
+use crate::session::observer::NoObserver;
 use crate::session::{Call, Draft, SessionError, SharingLimits, Store, StoreLimits, TurnMetadata, Uid};
 
 /// The unused time after which a session has finished.
@@ -21,6 +24,8 @@ pub(super) const IDLE: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub loss: Loss,
+    /// Whether each process has a local log, which its successor after a crash restores.
+    pub has_logs: bool,
     processes: usize,
     clients: usize,
     sessions: usize,
@@ -37,6 +42,7 @@ impl Settings {
             clients: 1 + random.index(4),
             sessions: 1 + random.index(3),
             operations: 3 + random.index(8),
+            has_logs: random.chance(500),
             random,
         }
     }
@@ -45,6 +51,7 @@ impl Settings {
 /// A process: its store, and its connection to the ledger.
 pub(super) struct Process {
     pub store: Arc<Store>,
+    log: Option<LocalLog>,
     kill: Arc<AtomicBool>,
     cut: Arc<AtomicBool>,
     background: JoinHandle<()>,
@@ -60,6 +67,8 @@ pub(super) struct ClientTurn {
     pub ended: Instant,
     /// Whether the ack was positive.
     pub acknowledged: bool,
+    /// Whether the ack told that the turn is detached.
+    pub detached: bool,
     /// The process that recorded it, by its number of all processes so far.
     pub process: usize,
 }
@@ -115,18 +124,23 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn process(&self) -> Process {
+    fn process(&self, log: Option<LocalLog>) -> Process {
         // some processes have room for a few turns only, so that they evict; what the ledger has lost must be in memory
         let evicts = !self.server.loses_confirmed() && self.random.borrow_mut().chance(300);
         let bytes = if evicts { 3000 } else { u64::MAX };
         let limits = StoreLimits { bytes, ttl: Duration::from_secs(1 << 30), idle: IDLE };
-        let store = Arc::new(Store::new(limits));
+        let shared_log = SharedLog::default();
+        let store = Arc::new(Store::with(limits, shared_log.clone(), Arc::new(NoObserver)));
         let connection = Connection::new(&self.server, self.random.borrow_mut().fork(), &self.calm);
         let (kill, cut) = (connection.kill_switch(), connection.cut_switch());
         store.share(Arc::new(connection), SharingLimits { timeout: Duration::from_secs(2), idle: IDLE });
         let sharing = Arc::clone(store.sharing().expect("it is shared"));
+        if let Some(log) = &log {
+            log.records().into_iter().for_each(|record| sharing.restore(record));
+            shared_log.set(log.clone());
+        }
         let background = tokio::task::spawn_local(sharing.run(Arc::clone(&store)));
-        Process { store, kill, cut, background }
+        Process { store, log, kill, cut, background }
     }
 
     fn choose(&self) -> (usize, Arc<Store>) {
@@ -137,7 +151,8 @@ impl Fleet {
 
     /// Replaces a process by a new one.
     fn crash(&self, at: usize) {
-        let process = self.process();
+        let log = self.processes.borrow()[at].log.as_ref().map(LocalLog::after_crash);
+        let process = self.process(log);
         let before = std::mem::replace(&mut self.processes.borrow_mut()[at], process);
         before.kill.store(true, Ordering::Relaxed);
         before.background.abort();
@@ -171,7 +186,7 @@ impl History {
         let local = LocalSet::new();
         let run = async {
             for _ in 0..settings.processes {
-                let process = fleet.process();
+                let process = fleet.process(settings.has_logs.then(LocalLog::default));
                 fleet.processes.borrow_mut().push(process);
             }
             let mut clients = Vec::new();
@@ -307,6 +322,8 @@ async fn call(
         // a process that crashed does not answer
         let outcome = tokio::time::timeout(Duration::from_secs(60), ack).await;
         let acknowledged = matches!(outcome, Ok(Ok(())));
+        let has_crashed = !fleet.numbers.borrow().contains(&process);
+        let detached = matches!(outcome, Ok(Err(AppendError::Detached))) && !has_crashed;
         if acknowledged && settings.loss == Loss::Unconfirmed && random.chance(50) {
             // the process and the primary are lost right after the reply: the replica has the turn
             fleet.crash_number(process);
@@ -322,6 +339,7 @@ async fn call(
             begun,
             ended: Instant::now(),
             acknowledged,
+            detached,
             process,
         });
     }
