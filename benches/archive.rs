@@ -67,6 +67,7 @@ fn store(sessions: usize, turns: usize) -> Arc<Store> {
                 entropy,
                 about,
                 supersedes: Vec::new(),
+                is_retry: false,
             }));
             context.extend(response);
             if turn + 1 == turns {

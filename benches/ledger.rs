@@ -106,7 +106,7 @@ fn drafts(seed: u64) -> Vec<Draft> {
         };
         let prompt = Some(context.as_slice().into());
         context.extend(&response);
-        Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new() }
+        Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false }
     };
     (0..TURNS).map(turn).collect()
 }

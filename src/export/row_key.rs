@@ -2,10 +2,16 @@
 
 use crate::session::{Path, Turn};
 
-/// The key: 128 bits as hexadecimal digits. It depends on the session's name and on the recorded facts of the path's first and last turn.
-/// These determine the path, because turns and their parents never change. It does not depend on the version, on other rows, or on
-/// the process, so the same path has the same key after a restart and on another replica.
+/// The key: 128 bits as hexadecimal digits. It is the uid of the path's last turn, which determines the path: turns and their parents never
+/// change, except that a shared ledger that has lost turns may get them again in another order. The key does not depend on the version,
+/// on other rows, or on the process, so the same path has the same key after a restart and on another replica.
+///
+/// A turn that was recorded before turns had uids has a hash instead: of the session's name and of the recorded facts of the first and
+/// the last turn.
 pub(crate) fn row_key(path: &Path) -> String {
+    if let Some(uid) = path.leaf().about.uid {
+        return uid.to_string();
+    }
     let mut hash = Fnv1a::new();
     hash.add(path.session.as_bytes());
     let first = path.steps.first().map(|step| &*step.turn);
@@ -76,7 +82,18 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_differ_have_different_keys() {
+    fn key_does_not_depend_on_the_order_of_turns() {
+        let uid = "0123456789abcdef0123456789abcdef";
+        let key = |id| {
+            let mut turn = turn(id, None, &[1], &[2]);
+            turn.about.uid = Some(uid.parse().unwrap());
+            row_key(&path(&[&Arc::new(turn)]))
+        };
+        assert_eq!((key(0), key(7)), (uid.to_owned(), uid.to_owned()));
+    }
+
+    #[test]
+    fn paths_without_uids_that_differ_have_different_keys() {
         let one = |change: fn(&mut Turn)| {
             let mut turn = turn(0, None, &[1], &[2]);
             change(&mut turn);

@@ -237,6 +237,9 @@ impl Generator {
             call.mark_last();
         }
         if let Some(attempt) = attempt {
+            if request.retry.is_some_and(|retry| retry.is_marked) && !attempt.is_repeat {
+                call.mark_retry();
+            }
             call.track_turns(attempt.turns, attempt.superseded);
         }
         Recorder::new(call, context)

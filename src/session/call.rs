@@ -22,6 +22,7 @@ pub struct Call {
     turns: Option<Turns>,
     /// The turns that the first turn of this call replaces.
     before: Option<Turns>,
+    is_retry: bool,
 }
 
 /// Turns of a call, shared by all copies.
@@ -55,10 +56,19 @@ impl Call {
             // the session object may be replaced while the call runs
             store.pending.add(&id);
             let deletions = sharing.deletions();
-            return Self { store, id, session: None, deletions, done: false, turns: None, before: None };
+            return Self {
+                store,
+                id,
+                session: None,
+                deletions,
+                done: false,
+                turns: None,
+                before: None,
+                is_retry: false,
+            };
         }
         let session = store.enter_known(&id);
-        Self { store, id, session, deletions: 0, done: false, turns: None, before: None }
+        Self { store, id, session, deletions: 0, done: false, turns: None, before: None, is_retry: false }
     }
 
     /// The store.
@@ -83,6 +93,11 @@ impl Call {
         (self.turns, self.before) = (Some(turns), before);
     }
 
+    /// Marks the call as a retry of which this process knows no earlier attempt. Another process that shares the sessions may have it.
+    pub fn mark_retry(&mut self) {
+        self.is_retry = true;
+    }
+
     /// Adds a turn and returns its number, or `None` if the session was deleted in the meantime. The turn is in the store when this
     /// returns, and in the log when the ack resolves. In a store that shares its sessions, the number is known only when the ack resolves,
     /// so it is `None`.
@@ -93,6 +108,7 @@ impl Call {
         }
         let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
         if let Some(sharing) = self.store.sharing() {
+            draft.is_retry = self.is_retry;
             if let Some(turns) = &self.turns {
                 turns.add(uid);
             }

@@ -126,6 +126,25 @@ impl State {
         latest.into_iter().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id)
     }
 
+    /// The turn of an earlier attempt of the same call: it has the same parent, prompt, sampling parameters and index, no later turn continues
+    /// or replaces it, and no other turn is like that. The latest turns are searched.
+    fn attempt(&self, parent: Option<u32>, prompt: &[u32], draft: &Draft) -> Option<u32> {
+        let latest = || self.forest.turns().iter().rev().take(SEARCHED);
+        let used: HashSet<u32> =
+            latest().flat_map(|turn| turn.parent.iter().chain(&turn.about.supersedes)).copied().collect();
+        let is_equal = |turn: &&Arc<Turn>| {
+            turn.about.cause != Cause::Unplaced
+                && (turn.parent, &*turn.prompt) == (parent, prompt)
+                && (turn.about.index, &turn.about.sampling) == (draft.about.index, &draft.about.sampling)
+                && !used.contains(&turn.id)
+        };
+        let mut equal = latest().filter(is_equal);
+        match (equal.next(), equal.next()) {
+            (Some(attempt), None) => Some(attempt.id),
+            _ => None,
+        }
+    }
+
     /// Adds a placed turn. Returns the bytes that it takes.
     pub(super) fn push(&mut self, turn: Arc<Turn>) -> u64 {
         let bytes = turn.bytes();
@@ -329,6 +348,11 @@ impl Session {
             // the numbers are of a session of the same name that was removed, if there was one
             draft.about.predecessor = None;
             chat.stored = chat.stored.take().filter(|stored| stored.shared.is_none() && stored.members_of.is_none());
+        }
+        if draft.is_retry
+            && let Some(attempt) = state.attempt(parent, &prompt, &draft)
+        {
+            draft.about.supersedes.push(attempt);
         }
         let replaced = draft.supersedes.iter().filter_map(|uid| state.turn_with(*uid));
         draft.about.supersedes.extend(replaced);

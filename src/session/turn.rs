@@ -111,6 +111,9 @@ pub struct Draft {
     pub about: TurnMetadata,
     /// Further turns of the same request that it replaces. Turns of another session are ignored.
     pub supersedes: Vec<Uid>,
+    /// The client marked the call as a retry, and this process knows no earlier attempt. If the session has exactly one equal turn that no
+    /// later turn continues, this turn supersedes it.
+    pub is_retry: bool,
 }
 
 impl Draft {

@@ -38,6 +38,7 @@ impl Process {
             entropy: Vec::new(),
             about: TurnMetadata { model: "m".into(), ..TurnMetadata::default() },
             supersedes: Vec::new(),
+            is_retry: false,
         };
         call.commit(draft).1.await.unwrap();
         drop(call);

@@ -196,7 +196,8 @@ impl Sharing {
                 let (response, logprobs, entropy) =
                     (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
                 let about = turn.about;
-                let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new() };
+                let draft =
+                    Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
                 let (restored_from, change) = (session.birth, MissingChange::Turn(Box::new(draft)));
                 known.missing.push_back(Missing { uid, restored_from, change });
                 self.unsettled().insert(session.name);
@@ -388,6 +389,6 @@ impl Session {
         let replaced = std::mem::take(&mut about.supersedes);
         let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
         let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());
-        Some(Draft { prompt, response, logprobs, entropy, about, supersedes })
+        Some(Draft { prompt, response, logprobs, entropy, about, supersedes, is_retry: false })
     }
 }
