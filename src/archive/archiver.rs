@@ -14,9 +14,6 @@ use super::{ArchiveError, FinishedSource, Storage};
 use crate::export::Annotate;
 use crate::metrics::Metrics;
 
-/// Entries that are read from the source at once.
-const PER_READ: usize = 512;
-
 /// The pause after a wake-up, in which more paths finish. Without it each path of a busy store would be a read.
 const COALESCE: Duration = Duration::from_millis(200);
 
@@ -108,7 +105,7 @@ impl<S: FinishedSource> Archiver<S> {
     pub async fn run(&self, stop: watch::Receiver<bool>) {
         let partitions = self.source.partitions();
         let ages: Vec<Age> = (0..partitions).map(|_| Age::default()).collect();
-        let bytes = self.options.bytes / u64::from(partitions.max(1));
+        let bytes = (self.options.bytes / u64::from(partitions.max(1))).max(1);
         let workers: Vec<_> = (0..partitions).map(|partition| Worker { archiver: self, partition, bytes }).collect();
         let working = join_all(workers.iter().zip(&ages).map(|(worker, age)| worker.run(age, stop.clone())));
         tokio::select! {
@@ -153,17 +150,20 @@ struct Worker<'a, S> {
 impl<S: FinishedSource> Worker<'_, S> {
     async fn run(&self, age: &Age, mut stop: watch::Receiver<bool>) {
         let Archiver { source, storage, options, .. } = self.archiver;
+        // until it is known what is archived
+        age.set(Some(Instant::now()));
         let mut chain = self.retry("open", &mut stop, || Chain::open(storage, source, self.partition)).await;
         let mut batch = Batch::default();
         // all paths that finished before are archived or in the batch
         let mut complete = Instant::now();
         loop {
             let begun = Instant::now();
+            let is_stopping = *stop.borrow();
             let all = self.retry("read", &mut stop, || self.read(&chain, &batch)).await;
             if !all.is_empty() {
                 batch.since.get_or_insert(complete);
             }
-            let is_more = all.len() >= PER_READ;
+            let is_more = all.len() >= source.page();
             batch.add(all, self.bytes);
             let is_full = batch.is_full(self.bytes);
             if !is_more && !is_full {
@@ -171,11 +171,14 @@ impl<S: FinishedSource> Worker<'_, S> {
             }
             age.set(batch.since);
             let deadline = batch.since.map(|since| since + options.interval);
-            let is_stopping = *stop.borrow();
             let is_due = is_full || is_stopping || deadline.is_some_and(|deadline| deadline <= Instant::now());
             if !batch.is_empty() && (is_full || (is_due && !is_more)) {
                 self.write(&mut chain, std::mem::take(&mut batch), &mut stop).await;
                 age.set(None);
+                if is_stopping && !is_full {
+                    // other processes of a fleet may go on without an end
+                    return;
+                }
                 continue;
             }
             if is_more {
@@ -207,15 +210,24 @@ impl<S: FinishedSource> Worker<'_, S> {
     /// Passes the manifests of other archivers.
     async fn catch_up(&self, chain: &mut Chain, stop: &mut watch::Receiver<bool>) {
         let storage = &self.archiver.storage;
-        while let Some(manifest) = self.retry("open", stop, || chain.next(storage)).await {
-            chain.pass(&manifest);
-        }
+        let own = chain.clone();
+        let advanced = || {
+            let mut chain = own.clone();
+            async move {
+                if chain.next(storage).await?.is_some() {
+                    chain.follow(storage).await?;
+                }
+                Ok(chain)
+            }
+        };
+        *chain = self.retry("open", stop, advanced).await;
     }
 
     /// The entries after the batch.
     async fn read(&self, chain: &Chain, batch: &Batch) -> Result<Vec<super::Entry>, ArchiveError> {
         let after = batch.end().unwrap_or(&chain.position);
-        self.archiver.source.next(self.partition, after, PER_READ).await
+        let source = &self.archiver.source;
+        source.next(self.partition, after, source.page()).await
     }
 
     /// Archives a batch: the data files, then the manifest. If another archiver has added a manifest in its place, the chain continues

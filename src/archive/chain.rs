@@ -53,13 +53,7 @@ impl Chain {
         }
         let name = ChainName { store: store.clone(), part: format_part(partition, generation) };
         let mut chain = Self { name, position: source.start(), has_begun: false };
-        if let Some(last) = storage.names(&folder(&store, &chain.name.part)).await?.pop() {
-            let manifest = read(storage, &last).await?.ok_or_else(|| vanished(&last))?;
-            chain.pass(&manifest);
-            while let Some(manifest) = chain.next(storage).await? {
-                chain.pass(&manifest);
-            }
-        }
+        chain.follow(storage).await?;
         let recovered = source.recovered(partition).filter(|recovered| chain.has_begun && chain.position > *recovered);
         if let Some(recovered) = recovered {
             tracing::warn!(
@@ -71,6 +65,19 @@ impl Chain {
             chain = Self { name: ChainName { store, part }, position: recovered, has_begun: false };
         }
         Ok(chain)
+    }
+
+    /// Moves the end after all manifests of the chain.
+    pub(super) async fn follow(&mut self, storage: &Storage) -> Result<(), ArchiveError> {
+        if let Some(last) = storage.names(&folder(&self.name.store, &self.name.part)).await?.pop() {
+            let manifest = read(storage, &last).await?.ok_or_else(|| vanished(&last))?;
+            self.pass(&manifest);
+            // a listing may lack manifests that were added lately
+            while let Some(manifest) = self.next(storage).await? {
+                self.pass(&manifest);
+            }
+        }
+        Ok(())
     }
 
     /// The manifest after the end, if another archiver has added one.

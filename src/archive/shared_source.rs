@@ -1,7 +1,8 @@
 //! The finished paths of all processes that share a ledger.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -22,6 +23,23 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// The time between two questions for new paths of a partition that this process has.
 const POLL: Duration = Duration::from_secs(1);
 
+/// How long paths wait whose sessions this version cannot read. A process of a later version may take the partition over and archive them.
+const UNREADABLE: Duration = Duration::from_secs(3600);
+
+/// How long a partition with such a path is left to other processes.
+const RELEASE: Duration = Duration::from_secs(60);
+
+/// What this process knows of its claim of a partition.
+#[derive(Debug, Default)]
+struct Claim {
+    /// When it was last claimed; `None` if another process has it.
+    at: Option<Instant>,
+    /// It is not claimed before.
+    released_until: Option<Instant>,
+    /// The first path that cannot be read, and when it was found.
+    unreadable: Option<(StreamId, Instant)>,
+}
+
 /// The finished paths of a fleet: one partition for each stream of the ledger, whose positions are the ids in it. This process reads the
 /// partitions that it has claimed, so that processes divide the work.
 #[derive(Debug)]
@@ -30,8 +48,9 @@ pub(crate) struct SharedSource {
     sharing: Arc<Sharing>,
     fleet: Arc<str>,
     owner: Uid,
-    /// When each partition was claimed by this process; `None` if another process has it.
-    claimed: Box<[Mutex<Option<Instant>>]>,
+    claims: Box<[Mutex<Claim>]>,
+    /// The last claim failed.
+    claims_fail: AtomicBool,
 }
 
 impl SharedSource {
@@ -41,8 +60,14 @@ impl SharedSource {
     /// When the ledger fails.
     pub(crate) async fn open(store: &Arc<Store>, sharing: &Arc<Sharing>) -> Result<Self, ArchiveError> {
         let fleet = sharing.fleet().await.map_err(failed)?;
-        let claimed = (0..PARTITIONS).map(|_| Mutex::default()).collect();
-        Ok(Self { store: Arc::clone(store), sharing: Arc::clone(sharing), fleet, owner: Uid::unique(), claimed })
+        Ok(Self {
+            store: Arc::clone(store),
+            sharing: Arc::clone(sharing),
+            fleet,
+            owner: Uid::unique(),
+            claims: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
+            claims_fail: AtomicBool::new(false),
+        })
     }
 
     /// Waits until the ledger is known to have lost all data. The positions of this source have no meaning then.
@@ -52,20 +77,60 @@ impl SharedSource {
         }
     }
 
-    fn claimed(&self, partition: u16) -> Option<Instant> {
-        *self.claimed[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self, partition: u16) -> MutexGuard<'_, Claim> {
+        self.claims[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this process has the partition. A claim that is due is renewed.
-    async fn claim(&self, partition: u16) -> Result<bool, LedgerError> {
-        if self.claimed(partition).is_some_and(|at| at.elapsed() < RENEWAL) {
-            return Ok(true);
-        }
+    async fn claim(&self, partition: u16) -> bool {
         let now = Instant::now();
-        let is_own = self.sharing.claim(partition, self.owner, LEASE).await;
-        let at = matches!(is_own, Ok(true)).then_some(now);
-        *self.claimed[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner) = at;
+        let (at, released_until) = {
+            let state = self.state(partition);
+            (state.at, state.released_until)
+        };
+        if at.is_some_and(|at| now - at < RENEWAL) {
+            return true;
+        }
+        let is_released = at.is_none() && released_until.is_some_and(|until| now < until);
+        if is_released {
+            return false;
+        }
+        let claimed = self.sharing.claim(partition, self.owner, LEASE).await;
+        match &claimed {
+            Ok(_) => self.claims_fail.store(false, Ordering::Relaxed),
+            Err(error) if !self.claims_fail.swap(true, Ordering::Relaxed) => {
+                tracing::error!(%error, "partitions of the shared ledger cannot be claimed: their paths are not archived");
+            }
+            Err(_) => {}
+        }
+        let is_own = matches!(claimed, Ok(true));
+        self.state(partition).at = is_own.then_some(now);
         is_own
+    }
+
+    /// The paths before the first one that cannot be read; all, if that one has waited long enough.
+    ///
+    /// # Errors
+    /// If there is no path before it. The partition is left to other processes for some time.
+    fn readable(&self, partition: u16, mut paths: Vec<PartitionPath>) -> Result<Vec<PartitionPath>, ArchiveError> {
+        let unreadable = paths.iter().position(|path| matches!(path.found, Err("unreadable")));
+        let mut state = self.state(partition);
+        let Some(at) = unreadable else { return Ok(paths) };
+        let (id, now) = (paths[at].id, Instant::now());
+        let since = state.unreadable.filter(|(known, _)| *known == id).map_or(now, |(_, since)| since);
+        state.unreadable = Some((id, since));
+        if now - since >= UNREADABLE {
+            return Ok(paths);
+        }
+        if at == 0 {
+            (state.at, state.released_until) = (None, Some(now + RELEASE));
+            let session = &paths[0].session;
+            return Err(ArchiveError::Source(format!(
+                "entries of session {session:?} are damaged or of a later version of tokentap"
+            )));
+        }
+        paths.truncate(at);
+        Ok(paths)
     }
 }
 
@@ -89,24 +154,29 @@ impl FinishedSource for SharedSource {
     }
 
     fn recovered(&self, _: u32) -> Option<Position> {
-        // ids follow the clock of the ledger, so that a later path never gets the id of one that was lost
+        // ids follow the clock of the ledger; see the decisions about one that is behind after a failover
         None
+    }
+
+    fn page(&self) -> usize {
+        // each of them may need a session that is not in memory, and there are many partitions
+        16
     }
 
     async fn changed(&self, partition: u32, after: &Position) {
         let Some((partition, after)) = place(partition, after) else { return std::future::pending().await };
-        if self.claimed(partition).is_none() {
+        if self.state(partition).at.is_none() {
             sleep(first_pause()).await;
         }
         loop {
-            let pause = match self.claim(partition).await {
-                Ok(true) => match self.sharing.finished_in(&self.store, partition, after, 1).await {
-                    Ok(page) if !page.paths.is_empty() => return,
-                    _ => POLL,
-                },
-                _ => ATTEMPT,
-            };
-            sleep(pause).await;
+            if !self.claim(partition).await {
+                sleep(ATTEMPT).await;
+                continue;
+            }
+            match self.sharing.has_finished(partition, after).await {
+                Ok(true) => return,
+                _ => sleep(POLL).await,
+            }
         }
     }
 
@@ -114,7 +184,7 @@ impl FinishedSource for SharedSource {
         let Some((partition, after)) = place(partition, after) else {
             return Err(ArchiveError::Source(format!("{after} is not a position of a shared ledger")));
         };
-        if self.claimed(partition).is_none() {
+        if self.state(partition).at.is_none() {
             return Ok(Vec::new());
         }
         let page = self.sharing.finished_in(&self.store, partition, after, limit).await.map_err(failed)?;
@@ -129,7 +199,8 @@ impl FinishedSource for SharedSource {
             let content = Content::Missed { count: None, reason: "unlisted", session: None };
             entries.push(Entry { position: Position::from(before(first.id)), content });
         }
-        let read = tokio::task::spawn_blocking(move || page.paths.into_iter().map(entry).collect::<Vec<_>>()).await;
+        let paths = self.readable(partition, page.paths)?;
+        let read = tokio::task::spawn_blocking(move || paths.into_iter().map(entry).collect::<Vec<_>>()).await;
         entries.extend(read.map_err(|error| ArchiveError::Source(error.to_string()))?);
         Ok(entries)
     }

@@ -21,6 +21,9 @@ pub trait FinishedSource: Send + Sync + 'static {
     /// crash of the machine loses the end of a log. `None` if it never loses positions.
     fn recovered(&self, partition: u32) -> Option<Position>;
 
+    /// The number of entries that are read at once. Their paths are in memory beside the batch.
+    fn page(&self) -> usize;
+
     /// Waits until there may be a path after this position. May be cancelled.
     fn changed(&self, partition: u32, after: &Position) -> impl Future<Output = ()> + Send;
 
@@ -95,6 +98,10 @@ impl FinishedSource for LocalSource {
 
     fn recovered(&self, _: u32) -> Option<Position> {
         Some(Position::from(self.recovered))
+    }
+
+    fn page(&self) -> usize {
+        512
     }
 
     async fn changed(&self, _: u32, after: &Position) {

@@ -82,6 +82,10 @@ impl FinishedSource for Source {
         self.recovered.map(Position::from)
     }
 
+    fn page(&self) -> usize {
+        512
+    }
+
     async fn changed(&self, partition: u32, after: &Position) {
         loop {
             let added = self.added.notified();

@@ -42,7 +42,7 @@ impl ArchiveMetrics {
             missed,
             oldest: d.seconds(
                 "archive_oldest_seconds",
-                "Age of the oldest finished path that is not archived; 0 if all are.",
+                "Age of the oldest finished path that is not archived; 0 if all are. Since the start, until the archive was read.",
             ),
         }
     }

@@ -9,6 +9,7 @@ use object_store::memory::InMemory;
 use super::*;
 use crate::archive::SharedSource;
 use crate::session::ledger::memory::MemoryLedger;
+use crate::session::ledger::{self, Ledger};
 use crate::session::{Call, Draft, SharingLimits, Store, StoreLimits, Uid};
 
 /// A process that shares its sessions.
@@ -18,37 +19,59 @@ struct Process {
     archive: RunningArchive,
 }
 
+fn shared(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
+    let store = Arc::new(Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: HOUR, idle: HOUR }));
+    store.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: HOUR });
+    store
+}
+
+/// Adds a turn to this session and finishes it.
+async fn add(store: &Arc<Store>, session: &str) {
+    let mut call = Call::new(Arc::clone(store), session.into());
+    let draft = Draft {
+        prompt: Some([1].into()),
+        response: vec![2],
+        logprobs: vec![-0.5],
+        about: TurnMetadata { model: "m".into(), ..TurnMetadata::default() },
+        ..Draft::default()
+    };
+    call.commit(draft).1.await.unwrap();
+    drop(call);
+    store.sharing().unwrap().finish(store, &session.into()).await.unwrap();
+}
+
 impl Process {
     async fn start(ledger: &Arc<MemoryLedger>, storage: &Storage) -> Self {
-        let store = Arc::new(Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: HOUR, idle: HOUR }));
-        store.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: HOUR });
+        let store = shared(ledger);
         let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
         let source = SharedSource::open(&store, store.sharing().unwrap()).await.unwrap();
         let options = Options { interval: Duration::from_secs(30), bytes: 1 << 20 };
         Self { store, sharing, archive: archiver(storage.clone(), source, options).spawn() }
     }
 
-    /// Adds a turn to this session and finishes it.
-    async fn add(&self, session: &str) {
-        let mut call = Call::new(Arc::clone(&self.store), session.into());
-        let draft = Draft {
-            prompt: Some([1].into()),
-            response: vec![2],
-            logprobs: vec![-0.5],
-            entropy: Vec::new(),
-            about: TurnMetadata { model: "m".into(), ..TurnMetadata::default() },
-            supersedes: Vec::new(),
-            is_retry: false,
-        };
-        call.commit(draft).1.await.unwrap();
-        drop(call);
-        self.store.sharing().unwrap().finish(&self.store, &session.into()).await.unwrap();
-    }
-
     fn kill(self) {
         self.sharing.abort();
         self.archive.kill();
     }
+}
+
+/// The archive reads a path again when it is written.
+#[tokio::test(start_paused = true)]
+async fn reward_of_another_process_is_read() {
+    let ledger = Arc::new(MemoryLedger::new());
+    let (store, other) = (shared(&ledger), shared(&ledger));
+    add(&store, "s").await;
+    let source = SharedSource::open(&store, store.sharing().unwrap()).await.unwrap();
+    let partition = u32::from(ledger::partition_of("s"));
+    source.changed(partition, &source.start()).await;
+    let reward = async || match &source.next(partition, &source.start(), 1).await.unwrap()[0].content {
+        Content::Path(path) => path.reward.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reward().await, None);
+    let value = serde_json::json!(0.5);
+    other.sharing().unwrap().reward(&other, &"s".into(), (None, None), value.clone()).await.unwrap();
+    assert_eq!(reward().await, Some(Arc::new(value)));
 }
 
 async fn sessions(storage: &Storage) -> Vec<String> {
@@ -64,7 +87,7 @@ async fn fleet_archives_each_row_once_whichever_process_ends() {
     let first = Process::start(&ledger, &storage).await;
     let second = Process::start(&ledger, &storage).await;
     for number in 0..40 {
-        [&first, &second][number % 2].add(&format!("s{number}")).await;
+        add(&[&first, &second][number % 2].store, &format!("s{number}")).await;
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
     let found = sessions(&storage).await;
@@ -73,7 +96,7 @@ async fn fleet_archives_each_row_once_whichever_process_ends() {
     assert_eq!(owners.len(), 2, "both have partitions");
     first.kill();
     for number in 40..80 {
-        second.add(&format!("s{number}")).await;
+        add(&second.store, &format!("s{number}")).await;
     }
     tokio::time::sleep(Duration::from_secs(90)).await;
     let found = sessions(&storage).await;
@@ -81,4 +104,21 @@ async fn fleet_archives_each_row_once_whichever_process_ends() {
     let report = verify(&storage).await.unwrap();
     assert_eq!((report.rows, report.problems), (80, Vec::new()));
     assert!(second.archive.finish(HOUR).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn path_that_cannot_be_read_waits_for_another_version() {
+    let (inner, memory) = (Arc::new(InMemory::new()), Arc::new(MemoryLedger::new()));
+    let storage = storage(&inner);
+    let process = Process::start(&memory, &storage).await;
+    let uid = Uid::unique();
+    let entry = ledger::Entry { uid, body: "of a later version".into() };
+    let (session, entries, finished) = ("s0".into(), vec![entry], vec![uid]);
+    memory.append(ledger::Append { session, after: None, entries, finished, in_use: false }).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    assert_eq!(verify(&storage).await.unwrap().manifests, 0, "a process of that version may archive it");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let report = verify(&storage).await.unwrap();
+    assert_eq!((report.manifests, report.rows, report.missed), (1, 0, 1), "it does not stop its partition for ever");
+    process.kill();
 }

@@ -181,6 +181,15 @@ impl SharedPathStream {
             let sharing = self.state.sessions.sharing().expect("sessions are shared");
             let page = sharing.finished_after(&self.state.sessions, &self.cursor, Consumer::default(), BATCH).await;
             let page = page.map_err(|error| v1::ledger_problem(&error))?;
+            // a ledger that has lost all data has other streams
+            let start = sharing.stream_start().await.map_err(|error| v1::ledger_problem(&error))?;
+            v1::finished::check_fleet(&start, &page.cursor)?;
+            if page.trimmed {
+                let gone = pb::Gone { session: String::new(), reason: "unlisted".to_owned() };
+                let reply = WatchReply { what: Some(What::Gone(gone)), cursor: self.cursor.to_string() };
+                (self.cursor, self.found) = (page.cursor, page.paths.into());
+                return Ok(reply);
+            }
             self.cursor = page.cursor;
             self.found = page.paths.into();
             if self.found.is_empty() {

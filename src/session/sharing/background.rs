@@ -21,6 +21,9 @@ const IDLE: usize = 256;
 /// Sessions that are renewed in one command.
 const RENEWED: usize = 512;
 
+/// Failures after which a settlement ends, such as those of a ledger without memory. The others would fail as well.
+const MOST_FAILURES: usize = 8;
+
 impl Sharing {
     /// Runs until it is dropped. A slow settlement or sweep does not delay the other work.
     pub(crate) async fn run(self: Arc<Self>, store: Arc<Store>) {
@@ -43,7 +46,7 @@ impl Sharing {
                 renewed = Instant::now();
                 self.renew(store).await;
             }
-            self.remove_unused_lines().await;
+            self.remove_unused_lines(store).await;
         }
     }
 
@@ -94,8 +97,9 @@ impl Sharing {
     /// Settles all sessions that are not settled. Stops when the ledger fails.
     pub(crate) async fn settle_all(&self, store: &Arc<Store>) {
         let names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
+        let mut failures = 0;
         for name in names {
-            if self.is_down() {
+            if self.is_down() || failures >= MOST_FAILURES {
                 return;
             }
             let line = self.line(&name);
@@ -113,6 +117,7 @@ impl Sharing {
             });
             if let Err(error) = settled.await {
                 // it is tried again in the next round
+                failures += 1;
                 tracing::warn!(%error, session = %name, "changes of a shared session are not in the ledger");
             }
         }
@@ -142,14 +147,15 @@ impl Sharing {
         }
     }
 
-    /// Removes the lines of sessions that are not in memory.
-    async fn remove_unused_lines(&self) {
+    /// Removes the lines of sessions that are not in memory. A line knows when its session was deleted, which running calls have to find.
+    async fn remove_unused_lines(&self, store: &Store) {
         let mut unused = Vec::new();
         for partition in 0..PARTITIONS {
             let mut lines = self.lines(partition);
             // the map is locked, so no other reference can appear
-            let is_unused = |_: &Arc<str>, line: &mut Arc<Line>| {
+            let is_unused = |name: &Arc<str>, line: &mut Arc<Line>| {
                 Arc::strong_count(line) == 1
+                    && (line.deletion.load(Ordering::Relaxed) == 0 || !store.is_pending(name))
                     && line.known.try_lock().is_ok_and(|known| {
                         let is_in_memory = known.session.as_ref().is_some_and(|session| !session.state().removed);
                         !is_in_memory && known.missing.is_empty()

@@ -91,17 +91,22 @@ impl Sharing {
 }
 
 impl Session {
-    /// The records whose fold is this session, with their uids. The uids that the log does not have depend on the session and on the place
-    /// of the record only, so that those of an import that is repeated are the same.
+    /// The records whose fold is this session, with their uids. The uids that the log does not have depend on the session, on the place
+    /// of the record and on its content only, so that those of an import that is repeated are the same.
     fn records(&self) -> Vec<(Uid, Record)> {
-        let birth = self.birth.unwrap_or_else(|| derived(self.id.as_bytes(), 0));
+        let birth = self.birth.unwrap_or_else(|| {
+            let begin = SessionKey { name: Arc::clone(&self.id), birth: None };
+            let first = self.turn(0).map(|turn| Record::Turn { session: begin, turn });
+            derived(self.id.as_bytes(), 0, first.as_ref())
+        });
         let key = || SessionKey { name: Arc::clone(&self.id), birth: Some(birth) };
         let count = self.state().forest.next_id();
         let turns = self.turns(count);
         let state = self.state();
         let mut records = vec![(Some(birth), Record::Begin { session: key(), created_ms: state.created_ms })];
         let turn = |turn: &Arc<Turn>, at: usize| {
-            let uid = turn.about.uid.unwrap_or_else(|| derived(&birth.to_bytes(), at));
+            let recorded = || Record::Turn { session: key(), turn: Arc::clone(turn) };
+            let uid = turn.about.uid.unwrap_or_else(|| derived(&birth.to_bytes(), at, Some(&recorded())));
             let about = TurnMetadata { uid: Some(uid), ..turn.about.clone() };
             let turn = Arc::new(Turn { about, ..(**turn).clone() });
             (Some(uid), Record::Turn { session: key(), turn })
@@ -135,15 +140,21 @@ impl Session {
             records.push((None, Record::Finished { session: key(), leaf, turns, number }));
         }
         let with_uid = |(at, (uid, record)): (usize, (Option<Uid>, Record))| {
-            (uid.unwrap_or_else(|| derived(&birth.to_bytes(), at)), record)
+            (uid.unwrap_or_else(|| derived(&birth.to_bytes(), at, Some(&record))), record)
         };
         records.into_iter().enumerate().map(with_uid).collect()
     }
 }
 
 /// The uid of a record without one, at this place in its session.
-fn derived(session: &[u8], at: usize) -> Uid {
-    let digest = Sha256::new().chain_update(session).chain_update((at as u64).to_be_bytes()).finalize();
+fn derived(session: &[u8], at: usize, record: Option<&Record>) -> Uid {
+    let mut body = Vec::new();
+    if let Some(record) = record {
+        // one that cannot be encoded fails when it is appended
+        let _ = record.encode(&mut body);
+    }
+    let digest =
+        Sha256::new().chain_update(session).chain_update((at as u64).to_be_bytes()).chain_update(body).finalize();
     Uid::from_bytes(*digest.first_chunk().expect("a digest is longer"))
 }
 

@@ -1,6 +1,6 @@
 //! The finished paths of all processes, from the streams of the ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError};
@@ -165,10 +165,10 @@ impl Sharing {
         }
         found.sort_by(|a, b| (a.id, &a.session).cmp(&(b.id, &b.session)));
         found.truncate(limit);
-        let (mut cursor, mut paths) = (after.clone(), Vec::with_capacity(found.len()));
+        let (mut cursor, mut paths, mut read) = (after.clone(), Vec::with_capacity(found.len()), HashSet::new());
         for entry in found {
             cursor.after.insert(crate::session::ledger::partition_of(&entry.session), entry.id);
-            let found = self.find(store, &entry).await?;
+            let found = self.find(store, &entry, &mut read).await?;
             paths.push(StreamedPath { session: entry.session, found, cursor: cursor.clone() });
         }
         Ok(StreamedPage { paths, trimmed, cursor })
@@ -195,6 +195,15 @@ impl Sharing {
         self.within_timeout(self.ledger.claim(partition, owner, lease)).await
     }
 
+    /// Whether a partition has a finished path after an id.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn has_finished(&self, partition: u16, after: StreamId) -> Result<bool, LedgerError> {
+        let page = self.within_timeout(self.ledger.finished(partition, after, 1)).await?;
+        Ok(!page.entries.is_empty())
+    }
+
     /// At most `limit` finished paths of a partition after an id.
     ///
     /// # Errors
@@ -207,21 +216,33 @@ impl Sharing {
         limit: usize,
     ) -> Result<PartitionPage, LedgerError> {
         let page = self.within_timeout(self.ledger.finished(partition, after, limit)).await?;
-        let mut paths = Vec::with_capacity(page.entries.len());
+        let (mut paths, mut read) = (Vec::with_capacity(page.entries.len()), HashSet::new());
         for entry in page.entries {
-            let found = self.find(store, &entry).await?;
+            let found = self.find(store, &entry, &mut read).await?;
             paths.push(PartitionPath { id: entry.id, session: entry.session, found });
         }
         Ok(PartitionPage { paths, trimmed: page.trimmed })
     }
 
-    /// The session of a finished path and the number of the path in it, or why it is not there.
-    async fn find(&self, store: &Arc<Store>, entry: &FinishedEntry) -> Result<Found, LedgerError> {
-        if let Some(found) = self.published(store, entry) {
+    /// The session of a finished path and the number of the path in it, or why it is not there. `read` has the sessions that were read for
+    /// this page: what other processes have appended, such as rewards, is read once.
+    async fn find(
+        &self,
+        store: &Arc<Store>,
+        entry: &FinishedEntry,
+        read: &mut HashSet<Arc<str>>,
+    ) -> Result<Found, LedgerError> {
+        // a session with many paths is searched for each of them
+        tokio::task::consume_budget().await;
+        let found = self.published(store, entry).filter(|_| read.contains(&entry.session));
+        if let Some(found) = found {
             return Ok(Ok(found));
         }
         match self.refresh(store, &entry.session).await {
-            Ok(()) => Ok(self.published(store, entry).ok_or("deleted")),
+            Ok(()) => {
+                read.insert(Arc::clone(&entry.session));
+                Ok(self.published(store, entry).ok_or("deleted"))
+            }
             // it must not hide the paths after it
             Err(LedgerError::Unreadable(_)) => Ok(Err("unreadable")),
             Err(error) => Err(error),

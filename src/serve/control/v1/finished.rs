@@ -73,12 +73,21 @@ const MOST_SHARED_LINES: usize = 10_000;
 pub(crate) fn parse_fleet_cursor(start: &FleetCursor, cursor: &str) -> Result<FleetCursor, Problem> {
     let parsed: Result<FleetCursor, _> = cursor.parse();
     let cursor = parsed.map_err(|_| Problem::bad(format!("since: must be the cursor of a line, not {cursor:?}")))?;
+    check_fleet(start, &cursor)?;
+    Ok(cursor)
+}
+
+/// Checks that a cursor belongs to the fleet of the ledger.
+///
+/// # Errors
+/// When it belongs to another one.
+pub(crate) fn check_fleet(start: &FleetCursor, cursor: &FleetCursor) -> Result<(), Problem> {
     if cursor.fleet != start.fleet {
         let message =
             "this cursor belongs to another fleet, or the shared ledger has lost its data. Begin again without since";
         return Err(Problem::new(StatusCode::GONE, "other_store", message));
     }
-    Ok(cursor)
+    Ok(())
 }
 
 async fn stream_shared(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {

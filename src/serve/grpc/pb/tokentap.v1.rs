@@ -328,9 +328,10 @@ pub mod watch_reply {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Gone {
+    /// Empty with `unlisted`.
     #[prost(string, tag = "1")]
     pub session: ::prost::alloc::string::String,
-    /// `evicted` or `deleted`.
+    /// `evicted`, `deleted`, or of a shared ledger also `unreadable` and `unlisted`: an unknown number of paths were removed by age.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }

@@ -20,8 +20,9 @@ pub struct Permissions {
 const SET: &str = "SET";
 
 /// The other commands of the scripts and their arguments after the key; those of [`KEYLESS`] have no key.
-pub(super) const COMMANDS: [(&str, &[&str]); 21] = [
+pub(super) const COMMANDS: [(&str, &[&str]); 22] = [
     ("PING", &[]),
+    ("GET", &[]),
     ("EXISTS", &[]),
     ("TIME", &[]),
     ("LLEN", &[]),

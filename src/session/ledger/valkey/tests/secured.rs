@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The permissions that the documentation states.
 pub(super) const ACL: &str = "resetkeys resetchannels ~tt:* -@all +eval +evalsha +script|load +wait +ping +info +llen +lindex +lrange \
-                              +rpush +unlink +exists +pexpire +time +set +zadd +zrem +zscore +zrangebyscore +xadd +xtrim +xrange \
+                              +rpush +unlink +exists +pexpire +time +get +set +zadd +zrem +zscore +zrangebyscore +xadd +xtrim +xrange \
                               +xrevrange +xinfo|stream +hget +hset +hmget +hlen +cluster|slots +auth +hello";
 
 /// A CA, and a certificate for this machine that it signed.
@@ -98,6 +98,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     valkey.renew(vec!["s".into()]).await.unwrap();
     let idle = valkey.idle(partition, Duration::ZERO, 9).await.unwrap();
     valkey.end_use(idle[0].clone()).await.unwrap();
+    assert_eq!(valkey.claim(partition, first.entries[0].uid, Duration::from_secs(9)).await, Ok(true));
     assert_eq!(valkey.delete(&"s".into(), first.entries[0].uid).await, Ok(true));
     assert_eq!(valkey.is_deleted(&"s".into(), first.entries[0].uid).await, Ok(true));
 
