@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 from conftest import Demo, running
 
 from tokentap import Client, HttpError
-from tokentap.transfer_queue import CURSORS, Feeder, Fields, KeyConflict, Tag, key_of, refusal, row_of, steps
+from tokentap.transfer_queue import CURSORS, Feeder, Fields, Tag, key_of, place_of, refusal, row_of, steps
 
 SAMPLING = {"max_new_tokens": 4, "ignore_eos": True}
 
 
 class Memory:
-    """A queue in memory; `puts` lists the keys in the order of their puts."""
+    """A queue in memory; `puts` lists the keys in the order of their puts, and `places` without the row keys."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Fields] = {}
@@ -37,6 +38,20 @@ class Memory:
 
     def tags(self, partition: str) -> dict[str, Tag]:
         return self.all_tags.get(partition, {})
+
+    @property
+    def places(self) -> list[str]:
+        return [place_of(key) for key in self.puts]
+
+
+class Pages:
+    """A client whose finished paths are these pages; each call of `send` reads one."""
+
+    def __init__(self, *pages: list[dict[str, Any]]) -> None:
+        self.pages = list(pages)
+
+    def send(self, call: Any) -> list[dict[str, Any]]:
+        return self.pages.pop(0) if self.pages else []
 
 
 @pytest.fixture
@@ -64,14 +79,17 @@ def test_rows_hold_what_was_recorded(client: Client) -> None:
     finish(client, "g1_1")
     queue = Memory()
     assert Feeder(client, "here", queue=queue).feed().put == 2
-    assert queue.puts == ["g1_0.1_0", "g1_1.1_0"]
+    assert queue.places == ["g1_0.1_0", "g1_1.1_0"]
+    first, second = queue.puts
     (path,) = client.trajectories("g1_0")["trajectories"]
-    row, tag = queue.rows["g1_0.1_0"], queue.tags("train")["g1_0.1_0"]
+    row, tag = queue.rows[first], queue.tags("train")[first]
     assert (row["uid"], row["prompts"], row["prompts"] + row["responses"]) == ("g1", [299, 467], path["token_ids"])
     assert row["rollout_entropy"] == path["entropy"][2:]
     assert row["rollout_log_probs"] == path["logprobs"][2:]
     assert row["rm_scores"] == [0.0, 0.0, 0.0, 0.5]
-    assert "rm_scores" not in queue.rows["g1_1.1_0"]
+    assert "rm_scores" not in queue.rows[second]
+    exported = client.samples(["g1_0", "g1_1"], "jsonl").json()
+    assert [row["row_key"] for row in exported] == [tag["tokentap_row_key"] for tag in queue.tags("train").values()]
     assert (tag["status"], tag["min_global_steps"], tag["max_global_steps"], tag["seq_len"]) == ("success", 7, 7, 6)
 
 
@@ -83,12 +101,12 @@ def test_a_restart_before_the_cursor_puts_nothing_again(client: Client) -> None:
         Feeder(client, "here", queue=queue).feed()
     queue.fails_at_cursor = False
     # what a trainer wrote meanwhile
-    queue.rows["g_0.1_0"]["response_mask"] = [0, 0, 0, 0]
+    queue.rows[queue.puts[0]]["response_mask"] = [0, 0, 0, 0]
     finish(client, "g_1")
     fed = Feeder(client, "here", queue=queue).feed()
     assert (fed.put, fed.present) == (1, 1)
-    assert queue.puts == ["g_0.1_0", "g_1.1_0"]
-    assert queue.rows["g_0.1_0"]["response_mask"] == [0, 0, 0, 0]
+    assert queue.places == ["g_0.1_0", "g_1.1_0"]
+    assert queue.rows[queue.puts[0]]["response_mask"] == [0, 0, 0, 0]
     fed = Feeder(client, "here", queue=queue).feed()
     assert (fed.put, fed.present) == (0, 0)
 
@@ -103,16 +121,56 @@ def test_small_pages_commit_each_cursor(client: Client) -> None:
     assert list(client.finished(cursor)) == []
 
 
-def test_a_reused_session_name_is_a_conflict(client: Client) -> None:
+def test_a_reused_session_name_is_counted_and_later_paths_are_put(client: Client, caplog: Any) -> None:
     queue = Memory()
     finish(client, "g_0")
     feeder = Feeder(client, "here", queue=queue)
     feeder.feed()
     client.delete("g_0")
     finish(client, "g_0")
-    with pytest.raises(KeyConflict, match=r"g_0\.1_0"):
-        feeder.feed()
-    assert queue.puts == ["g_0.1_0"]
+    finish(client, "g_1")
+    with caplog.at_level(logging.WARNING, "tokentap"):
+        fed = feeder.feed()
+    assert (fed.put, fed.conflicts) == (2, 1)
+    assert queue.places == ["g_0.1_0", "g_0.1_0", "g_1.1_0"]
+    assert len(set(queue.puts)) == 3
+    assert "another path at g_0.1_0" in caplog.text
+
+
+def test_a_failover_that_renumbers_turns_neither_blocks_nor_repeats() -> None:
+    queue = Memory()
+    first, second, third = (f"{at:032x}" for at in (7, 8, 9))
+    Feeder(
+        Pages([a_path(leaf=0, row_key=first), a_path(leaf=1, row_key=second, cursor="1")]), "here", queue=queue
+    ).feed()
+    # the second path has the number 2 now, a new one has its number, and the stream lists both
+    healed = [a_path(leaf=1, row_key=third), a_path(leaf=2, row_key=second), a_path(leaf=2, row_key=second, cursor="2")]
+    later = [a_path(session="g_1", row_key="f" * 32, cursor="3")]
+    fed = Feeder(Pages(healed, later), "here", queue=queue).feed()
+    assert (fed.put, fed.present, fed.conflicts) == (2, 2, 1)
+    assert queue.places == ["g_0.1_0", "g_0.1_1", "g_0.1_1", "g_1.1_0"]
+    assert queue.tags(CURSORS)["here"]["cursor"] == "3"
+
+
+def test_a_path_that_is_listed_twice_before_it_is_stored_is_put_once() -> None:
+    queue = Memory()
+    fed = Feeder(Pages([a_path(), a_path(leaf=3, cursor="1")]), "here", queue=queue).feed()
+    assert (fed.put, fed.present, fed.conflicts) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missed"),
+    [([], 0), ([2, 3], 5), ([None], None), ([None, 3], None), ([3, None], None)],
+)
+def test_missed_paths_are_counted_unless_their_number_is_unknown(numbers: list[int | None], missed: int | None) -> None:
+    lines = [{"missed": number} for number in numbers]
+    fed = Feeder(Pages([*lines, a_path(cursor="1")]), "here", queue=Memory()).feed()
+    assert (fed.missed, fed.put) == (missed, 1)
+
+
+def test_an_unreadable_session_is_gone() -> None:
+    line = {"session": "g_0", "gone": "unreadable", "cursor": "1"}
+    assert Feeder(Pages([line]), "here", queue=Memory()).feed().gone == 1
 
 
 def test_a_cursor_of_another_store_is_an_error_until_forgotten(client: Client) -> None:
@@ -134,8 +192,9 @@ def test_deleted_and_untrainable_paths_are_counted(client: Client) -> None:
     client.delete("g_0")
     fed = Feeder(client, "here", queue=queue, annotate=lambda path: ({"source": path["session"]}, {"step": 3})).feed()
     assert (fed.put, fed.gone) == (1, 1)
-    assert queue.rows["g_1.1_0"]["source"] == "g_1"
-    assert queue.tags("train")["g_1.1_0"]["step"] == 3
+    (key,) = queue.puts
+    assert queue.rows[key]["source"] == "g_1"
+    assert queue.tags("train")[key]["step"] == 3
 
 
 def a_path(**changes: Any) -> dict[str, Any]:
@@ -143,7 +202,7 @@ def a_path(**changes: Any) -> dict[str, Any]:
         "session": "g_0", "version": 1, "leaf": 0, "token_ids": [1, 2, 3], "loss_mask": [0, 1, 0],
         "segments": [{"kind": "prompt", "start": 0}, {"kind": "response", "start": 1}],
         "logprobs": [None, -1.0, None], "entropy": [None, 0.5, 0.25], "policy": [], "flags": [], "reward": None,
-        "turns": [{"rid": "r"}],
+        "turns": [{}], "row_key": f"{7:032x}",
     }  # fmt: skip
     return {**path, **changes}
 
@@ -174,7 +233,14 @@ def test_an_object_as_reward_is_not_a_score() -> None:
 
 def test_keys_have_the_parts_of_verl() -> None:
     keys = [key_of(a_path(session=name, version=2, leaf=5)) for name in ("u_3", "run-1", "a_b_0", "_x", "a-b_0")]
-    assert keys == ["u_3.2_5", "run-1_%.2_5", "a%5Fb_0.2_5", "%5Fx_%.2_5", "a-b_0.2_5"]
+    assert [place_of(key) for key in keys] == ["u_3.2_5", "run-1_%.2_5", "a%5Fb_0.2_5", "%5Fx_%.2_5", "a-b_0.2_5"]
+
+
+def test_indices_are_integers_in_the_order_of_leaves() -> None:
+    paths = [(0, "f" * 32), (1, "0" * 32), (1, "f" * 32), (2, "0" * 32), (10, "0" * 32)]
+    indices = [int(key_of(a_path(leaf=leaf, row_key=row_key)).split("_")[2]) for leaf, row_key in paths]
+    assert indices == sorted(set(indices))
+    assert indices[0] == 2**128 - 1
 
 
 def test_an_uncertain_policy_has_no_step() -> None:

@@ -187,7 +187,7 @@ def dataset(uri: str, since: str | None = None, *, filesystem: Any = None) -> It
 
     `uri` is that of `--archive`, or a folder. Files are absolute paths or URIs. `s3://` and `gs://` need pyarrow, which
     takes the credentials from the environment; `filesystem`, a `pyarrow.fs.FileSystem`, is used instead of the one that
-    is made from the URI.
+    is made from the URI. `az://` and others need it.
 
     Raises ValueError for a cursor of something else, and LookupError if manifests after the cursor were deleted.
     """

@@ -195,9 +195,10 @@ class Client:
     def finished(self, since: str | None = None, limit: int = 1000) -> Iterator[Json]:
         """Yields each path that finished after the cursor `since` once, until no more are available.
 
-        An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` if it was evicted or deleted,
-        `{"session", "leaf", "refused", "cursor"}` if it trains compactions or auxiliary calls only,
-        or `{"missed": n}` for n paths that are no longer known. `limit` is the number of entries of one request.
+        An entry is a trajectory with its `row_key` and `cursor`, `{"session", "gone", "cursor"}` if it was evicted or
+        deleted or is not readable, `{"session", "leaf", "refused", "cursor"}` if it trains compactions or auxiliary
+        calls only, or `{"missed": n}` for n paths that are no longer known, None for an unknown number. `limit` is the
+        number of entries of one request.
         """
         while lines := self.send(routes.finished(since, limit)):
             yield from lines

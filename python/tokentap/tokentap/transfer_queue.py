@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,16 @@ from .client import Client
 Fields = dict[str, Any]
 Tag = dict[str, Any]
 
+LOG = logging.getLogger("tokentap")
+
 # The partition that holds the cursors, apart from the rows.
 CURSORS = "tokentap"
 
 INTEGERS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
 FLOATS = ("rollout_log_probs", "rollout_entropy", "rm_scores")
+
+ROW_KEY_DIGITS = 39
+"""Decimal digits of the 128 bits of a row key, the end of each key."""
 
 
 class Queue(Protocol):
@@ -57,33 +63,33 @@ class TransferQueue:
         return listed.get(partition, {})
 
 
-class KeyConflict(ValueError):
-    """The queue has another row under the key of a path, as after a session was deleted and its name used again."""
-
-
 @dataclass
 class Fed:
     """What a call of `Feeder.feed` did; the numbers count paths."""
 
     # Put into the queue.
     put: int = 0
-    # Already in the queue, put there before an earlier feeder could commit its cursor.
+    # Already in the queue: put before an earlier feeder could commit its cursor, or listed again by a shared ledger.
     present: int = 0
+    # Put, and counted in `put` as well, but the queue has another path with this session, version and leaf: the session
+    # was deleted and its name used again, or a failover of a shared ledger changed the numbers of turns. Logged.
+    conflicts: int = 0
     # Not put, by reason.
     refused: Counter[str] = field(default_factory=Counter)
-    # Evicted or deleted before they were read.
+    # Evicted, deleted or not readable when they were to be read.
     gone: int = 0
-    # No longer known to tokentap.
-    missed: int = 0
+    # No longer known to tokentap; None: an unknown number.
+    missed: int | None = 0
 
 
 @dataclass
 class Feeder:
     """Reads the finished paths of one tokentap and puts each into the queue, in the form of verl's newer trainer.
 
-    The cursor is stored in the queue, after the rows: a feeder that restarts continues there. It skips rows that the
-    queue already has, and does not overwrite what a trainer has written into them. `annotate` returns more fields and
-    tags for a path, such as those of the dataset; all paths need the same names. Only one feeder may read a tokentap.
+    The cursor is stored in the queue, after the rows: a feeder that restarts continues there. A path whose `row_key`
+    the queue has in a tag is skipped, so what a trainer has written into its row is not overwritten. `annotate` returns
+    more fields and tags for a path, such as those of the dataset; all paths need the same names. Only one feeder may
+    read a tokentap.
     """
 
     client: Client
@@ -98,8 +104,8 @@ class Feeder:
     def feed(self) -> Fed:
         """Puts the paths that finished since the last call, and returns what it did.
 
-        Raises `KeyConflict`, and `HttpError` with the code `other_store` if the cursor belongs to another store; after
-        `forget` all paths are read again.
+        Raises `HttpError` with the code `other_store` if the cursor belongs to another store; after `forget` all paths
+        are read again.
         """
         fed = Fed()
         since = self.queue.tags(CURSORS).get(self.source, {}).get("cursor")
@@ -118,22 +124,28 @@ class Feeder:
 
     def _put(self, lines: Sequence[Mapping[str, Any]], fed: Fed) -> None:
         stored = self.queue.tags(self.partition)
+        ours = {key: tag["tokentap_row_key"] for key, tag in stored.items() if "tokentap_row_key" in tag}
+        present, places = set(ours.values()), {place_of(key) for key in ours}
         batches: dict[frozenset[str], tuple[list[str], list[Fields], list[Tag]]] = {}
         for line in lines:
-            fed.missed += line.get("missed", 0)
+            missed = line.get("missed", 0)
+            fed.missed = None if missed is None or fed.missed is None else fed.missed + missed
             fed.gone += "gone" in line
             reason = line.get("refused") or (refusal(line) if "token_ids" in line else None)
             if reason:
                 fed.refused[reason] += 1
             if reason or "token_ids" not in line:
                 continue
-            key, rid = key_of(line), line["turns"][-1]["rid"]
-            known = stored.get(key, {}).get("tokentap_rid")
-            if known == rid:
+            key, row_key = key_of(line), line["row_key"]
+            if row_key in present or key in stored:
                 fed.present += 1
                 continue
-            if known is not None:
-                raise KeyConflict(f"partition {self.partition!r} has another path under {key!r}: {known}, not {rid}")
+            place = place_of(key)
+            if place in places:
+                fed.conflicts += 1
+                LOG.warning("partition %r has another path at %s; %s is put as well", self.partition, place, row_key)
+            present.add(row_key)
+            places.add(place)
             row, tag = row_of(line)
             fields, tags = self.annotate(line) if self.annotate else ({}, {})
             row |= fields
@@ -148,7 +160,11 @@ class Feeder:
 
 
 def key_of(path: Mapping[str, Any]) -> str:
-    """`{uid}_{sample}.{version}_{leaf}`, verl's form `{uid}_{session_id}_{index}`.
+    """`{uid}_{sample}.{version}_{leaf}{row_key}`, verl's form `{uid}_{session_id}_{index}`.
+
+    verl reads the index as an integer, and takes the row with the largest one as the last output of its sample. The row
+    key is therefore in decimal digits, after the leaf. It makes the keys of different paths differ, also if a session's
+    name is used again or a failover gives a turn the number of another.
 
     A session `{uid}_{sample}` is a sample of the group `uid`; another session is a group of one. Other underscores are
     quoted, because verl splits keys there.
@@ -157,7 +173,13 @@ def key_of(path: Mapping[str, Any]) -> str:
     if not uid:
         # no session's name has this character, so the key differs from that of `{name}_0`
         uid, sample = path["session"], "%"
-    return f"{quote(uid, safe='').replace('_', '%5F')}_{sample}.{path['version']}_{path['leaf']}"
+    group = quote(uid, safe="").replace("_", "%5F")
+    return f"{group}_{sample}.{path['version']}_{path['leaf']}{int(path['row_key'], 16):0{ROW_KEY_DIGITS}}"
+
+
+def place_of(key: str) -> str:
+    """The key without the row key: the session, the version and the leaf."""
+    return key[:-ROW_KEY_DIGITS]
 
 
 def refusal(path: Mapping[str, Any]) -> str | None:
@@ -205,6 +227,7 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
             "tokentap_session": path["session"],
             "tokentap_version": path["version"],
             "tokentap_leaf": path["leaf"],
+            "tokentap_row_key": path["row_key"],
             "tokentap_flags": path["flags"],
             "tokentap_policy": path["policy"],
             "tokentap_reward": path["reward"],
@@ -222,7 +245,7 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
         "seq_len": len(ids),
         "min_global_steps": first,
         "max_global_steps": last,
-        "tokentap_rid": path["turns"][-1]["rid"],
+        "tokentap_row_key": path["row_key"],
     }
     return row, tag
 

@@ -48,7 +48,9 @@ async fn finished_path_is_returned_once() {
     let cursor = lines[0]["cursor"].as_str().unwrap();
     let mut line = lines[0].clone();
     line.as_object_mut().unwrap().remove("cursor");
+    let row_key = line.as_object_mut().unwrap().remove("row_key");
     let audit = harness.audit("first").await;
+    assert_eq!(row_key.as_ref(), audit.samples[0].get("row_key"), "it is the key of every export");
     assert_eq!(line, *audit.row(1), "it is the row of every export");
     assert_eq!(finished_after(&harness, "").await, lines, "without a cursor it is returned again");
     assert_eq!(finished_after(&harness, cursor).await, Vec::<Value>::new(), "after its cursor it is not");

@@ -17,7 +17,7 @@ import ray
 import transfer_queue as tq
 from account import Account
 from tokentap import Client
-from tokentap.transfer_queue import CURSORS, Fed, Feeder, TransferQueue
+from tokentap.transfer_queue import CURSORS, Fed, Feeder, TransferQueue, place_of
 
 FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "rollout_entropy", "rm_scores", "uid"]
 SAMPLING = {"ignore_eos": True}
@@ -66,7 +66,8 @@ def check(client: Client, at: engines.Addresses, account: Account) -> None:
     code = subprocess.run(command, check=False).returncode
     keys = sorted(tq.kv_list(partition_id="train")["train"])
     account.check("a feeder ends before its cursor, after its rows", [] if code == KILLED else [f"exit status {code}"])
-    account.check("keys", [] if keys == [f"{name}.1_0" for name in names] else [str(keys)], str(keys))
+    found = [place_of(key) for key in keys]
+    account.check("keys", [] if found == [f"{name}.1_0" for name in names] else [str(keys)], str(keys))
     cursors = tq.kv_list(partition_id=CURSORS) or {}
     account.check("no cursor yet", [str(cursors)] if cursors.get(CURSORS) else [])
 
@@ -93,11 +94,13 @@ def check(client: Client, at: engines.Addresses, account: Account) -> None:
     account.check("steps", [] if versions == {(4, 4)} else [str(versions)])
 
     problems = []
+    key_at = {place_of(key): key for key in tags}
     for name in names:
-        stored = tq.kv_batch_get(keys=[f"{name}.1_0"], partition_id="train", select_fields=FIELDS)
+        stored = tq.kv_batch_get(keys=[key_at[f"{name}.1_0"]], partition_id="train", select_fields=FIELDS)
         problems += as_exported(stored, client, name)
     account.check("each row equals the export of its session", problems, f"{len(names)} rows")
-    whole = tq.kv_batch_get(keys=[f"{name}.1_0" for name in names], partition_id="train", select_fields=FIELDS)
+    keys = [key_at[f"{name}.1_0"] for name in names]
+    whole = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=FIELDS)
     rows = whole["responses"].unbind()
     lengths = [len(row) for row in rows]
     account.check("rows of different lengths in one batch", [] if lengths == [4, 5, 6] * 2 + [5] else [str(lengths)])

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::query::Query;
 use super::sessions::annotate;
 use super::{Problem, ledger_problem, stream_reply};
-use crate::export::{Annotate, entry};
+use crate::export::{Annotate, entry, row_key};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::offload;
@@ -137,7 +137,8 @@ fn write_line(
         Some(Ok(path)) => {
             entry::write(&path, Some(annotate), &mut text);
             text.pop();
-            text.extend_from_slice(format!(",\"cursor\":\"{cursor}\"}}\n").as_bytes());
+            let key = row_key(&path);
+            text.extend_from_slice(format!(",\"row_key\":\"{key}\",\"cursor\":\"{cursor}\"}}\n").as_bytes());
         }
         Some(Err(excluded)) => {
             let excluded = json!({
