@@ -76,7 +76,7 @@ fn describe(address: &str, facts: &ServerFacts, wanted: u32, report: &mut Report
     let replicas = facts.replicas;
     if replicas < wanted {
         let text = format!(
-            "{replicas} replicas are connected, and --ledger-replicas is {wanted}: no turn is confirmed, and replies wait for --ledger-timeout"
+            "{replicas} replicas are connected, and --ledger-replicas is {wanted}: no turn is confirmed, and every ten seconds replies wait for up to --ledger-timeout"
         );
         line(Fail, &text);
     } else {
