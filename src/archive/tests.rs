@@ -331,7 +331,7 @@ async fn three_manifests(inner: &Arc<InMemory>) -> (Storage, Vec<Manifest>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn verify_finds_what_is_missing_or_wrong() {
+async fn verify_reports_missing_and_damaged_objects() {
     let at = |name: &str| Location::from(format!("a/prefix/{name}"));
     let problems: BTreeMap<&str, String> = {
         let mut found = BTreeMap::new();
