@@ -4,8 +4,11 @@ import collections
 import json
 import time
 
+import pyarrow.parquet
+
 from faults import LOSSY, SWITCHING
 from processes import until
+from tokentap import dataset
 
 # a turn is in the ledger at most this many seconds after the end of all faults
 LATEST = 15
@@ -19,7 +22,8 @@ class Checker:
     """The checks of one history. `violations` are defects: a time or `None`, and a text. `lost` has turns whose loss the guide documents:
     a call and its cause."""
 
-    def __init__(self, workload, faults):
+    def __init__(self, workload, faults, archive):
+        self.archive, self.rows = archive, 0
         self.workload, self.faults, self.tokentaps = workload, faults, workload.tokentaps
         self.violations, self.lost = [], []
         self.is_lossy = any(entry.fault in LOSSY for entry in faults.disturbances)
@@ -40,7 +44,7 @@ class Checker:
             if lists[name] is not None:
                 await self.exports_are_equal(name)
         await self.frozen_versions_are_stable()
-        await self.stream_is_complete(lists)
+        await self.archive_is_complete(await self.stream_is_complete(lists))
 
     async def turns_are_appended_without_a_read(self, names):
         """The background of each tokentap appends what is detached: one tokentap is asked, the others are not."""
@@ -169,7 +173,7 @@ class Checker:
                     self.violation(f"{session}: version {version} of {at - self.faults.began:.1f} s differs at {one.name} ({status})", at)
 
     async def stream_is_complete(self, lists):
-        """Every process streams the same rows; their tokens are those of the calls, each sampled one trained once."""
+        """Every process streams the same rows; their tokens are those of the calls, each sampled one trained once. Returns the rows."""
         streams = [await self.stream(one) for one in self.tokentaps]
         if any(set(stream) != set(streams[0]) for stream in streams):
             self.violation(f"the streams differ: {[len(stream) for stream in streams]} paths")
@@ -200,6 +204,41 @@ class Checker:
         for path, count in paths.items():
             if count > 1 and path[0] != "d-0":
                 self.violation(f"path {path} is {count} times in the stream")
+        return list(streams[0].values())
+
+    async def archive_is_complete(self, rows):
+        """The archive has each row of the stream, once if no data was lost."""
+        may_repeat = any(entry.fault in LOSSY | SWITCHING for entry in self.faults.disturbances)
+        expected, found = {row["row_key"] for row in rows}, []
+
+        async def is_complete():
+            found[:] = self.archived()
+            return expected <= {key for key, _ in found}
+
+        try:
+            await until("the archive is complete", is_complete, LATEST + 30)
+        except TimeoutError:
+            missing = expected - {key for key, _ in found}
+            self.violation(f"{len(missing)} of {len(expected)} rows of the stream are not archived: {sorted(missing)[:5]}")
+        for key, count in collections.Counter(key for key, _ in found).items():
+            if count > 1 and not may_repeat:
+                self.violation(f"row {key} is {count} times in the archive")
+        for key, session in found:
+            # sessions of that name are deleted
+            if key not in expected and session != "d-0" and not may_repeat:
+                self.violation(f"row {key} of {session} is in the archive, and not in the stream")
+        self.rows = len(found)
+
+    def archived(self):
+        """The row keys and sessions of the archive."""
+        if not self.archive.is_dir():
+            return []
+        found = []
+        for files, _ in dataset(str(self.archive)):
+            for file in files:
+                table = pyarrow.parquet.read_table(file, columns=["row_key", "session"])
+                found += zip(*(table.column(name).to_pylist() for name in ("row_key", "session")), strict=True)
+        return found
 
     async def stream(self, tokentap):
         """All lines of finished paths by cursor, read in pages."""

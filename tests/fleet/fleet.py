@@ -40,7 +40,7 @@ async def history(options, kind, seed, table, planned=None):
         for number in range(3):
             flags, relay = await topology.flags()
             relays += [relay] if relay else []
-            flags += extra_flags(number, work)
+            flags += extra_flags(number, work) + ["--archive", f"file://{work}/archive", "--archive-interval", "1s"]
             tokentaps.append(Tokentap(f"tokentap-{number}", work, options.tokentap, flags, topology.node()))
             await tokentaps[-1].start()
         faults = Faults(topology, tokentaps, relays, workload, dice)
@@ -62,7 +62,7 @@ async def history(options, kind, seed, table, planned=None):
         workload.is_over = True
         await running
         await faults.note_ends()
-        checker = Checker(workload, faults)
+        checker = Checker(workload, faults, work / "archive")
         if stuck:
             checker.violation(stuck)
         await checker.check()
@@ -135,7 +135,7 @@ def report(kind, seed, workload, faults, checker):
         detached, joined, healed = (entry.rise(name) for name in ("turns_detached_total", "turns_joined_total", "healed_total"))
         print(f"  {entry.begin - faults.began:5.1f} s: {entry.fault:18} lasted {lasted:5.1f} s, ledger again after {again:5.1f} s, "
               f"{detached} detached, {joined} appended later, {healed} healed")  # fmt: skip
-    print(f"  at the end all turns were in the ledger after {checker.appended_after:.1f} s")
+    print(f"  at the end all turns were in the ledger after {checker.appended_after:.1f} s; the archive has {checker.rows} rows")
     for cause, count in collections.Counter(cause for _, cause in checker.lost).items():
         print(f"  lost: {count} turns: {cause}")
     # at most three of a kind; kinds differ in more than numbers

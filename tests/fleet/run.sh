@@ -15,7 +15,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 source "$root/tests/common.sh"
-export PYTHONDONTWRITEBYTECODE=1
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/python/tokentap
 venv=$root/target/fleet list=$here/requirements.txt
 python_environment "$venv" "$list"
 if [[ ${1:-} == server ]]; then
