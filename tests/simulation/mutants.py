@@ -92,6 +92,11 @@ FAULTS = {
         "known.missing.retain(|missing| missing.uid != uid);",
         "known.missing.retain(|missing| FAULT || missing.uid != uid);",
     ),
+    "a restored turn that only the primary has counts as confirmed": (
+        SHARING + "list_cache.rs",
+        "known.is_unconfirmed |= known.missing",
+        "known.is_unconfirmed |= !FAULT && known.missing",
+    ),
     "a read does not fetch": (
         SHARING + "../sharing.rs",
         "            self.settle(store, &line, &mut known).await?;\n            self.load(store, &line, &mut known).await\n",
