@@ -87,6 +87,11 @@ FAULTS = {
         "Ok(()) => self.append_missing(store, line, known).await?,",
         "Ok(()) if FAULT => Ok(()),\nOk(()) => self.append_missing(store, line, known).await?,",
     ),
+    "a restored turn that only the primary has counts as confirmed": (
+        SHARING + "list_cache.rs",
+        "known.is_unconfirmed |= known.missing",
+        "known.is_unconfirmed |= !FAULT && known.missing",
+    ),
     "a read does not fetch": (
         SHARING + "../sharing.rs",
         "            self.settle(store, &line, &mut known).await?;\n            self.load(store, &line, &mut known).await\n",

@@ -108,7 +108,9 @@ impl Sharing {
                 self.settle(store, &line, &mut known).await?;
                 if known.is_unconfirmed {
                     self.load(store, &line, &mut known).await?;
-                    known.is_unconfirmed = !self.ledger.is_replicated(&name).await?;
+                    let is_replicated = self.ledger.is_replicated(&name).await?;
+                    // after a disruption, another primary may confirm entries that it does not have
+                    known.is_unconfirmed &= !is_replicated || known.checked != self.suspicion();
                 }
                 if !known.is_detached() && !known.is_unconfirmed {
                     self.end_unsettled(store, &line, &known);

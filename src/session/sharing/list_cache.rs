@@ -61,10 +61,11 @@ impl ListCache {
         !self.missing.is_empty() || unappended > usize::from(self.position.is_none())
     }
 
-    /// Forgets a session that was evicted from memory.
+    /// Forgets a session that was evicted from memory. What it lacked is still to be appended.
     pub(super) fn forget_removed(&mut self) {
         if self.session.as_ref().is_some_and(|session| session.state().removed) {
-            *self = Self { checked: self.checked, ..Self::default() };
+            let missing = std::mem::take(&mut self.missing);
+            *self = Self { checked: self.checked, missing, ..Self::default() };
         }
     }
 
@@ -174,6 +175,8 @@ impl Sharing {
     ) -> Result<bool, LedgerError> {
         let own = known.log[known.confirmed()..].iter();
         let same = own.zip(&entries).take_while(|(own, entry)| own.uid == entry.uid).count();
+        // an append without an answer may have reached the primary only
+        known.is_unconfirmed |= same > 0;
         known.position = Position::after(known.position, &entries[..same]);
         let new = entries[same..].to_vec();
         if new.is_empty() {
@@ -190,6 +193,7 @@ impl Sharing {
             decode(&new)?
         };
         for (entry, record) in new.into_iter().zip(records) {
+            known.is_unconfirmed |= known.missing.iter().any(|missing| missing.uid == entry.uid);
             self.apply(store, line, known, entry.uid, record)?;
             known.position = Position::after(known.position, &[entry]);
         }
@@ -208,6 +212,8 @@ impl Sharing {
         let session = match (&known.session, &record) {
             (None, Record::Begin { .. }) => {
                 let session = store.session_of(&SessionKey { name: Arc::clone(&line.name), birth: Some(uid) });
+                // until it has what it lacks, and replicas have what was detached, it must not be evicted
+                session.state().is_detached |= !known.missing.is_empty() || known.is_unconfirmed;
                 known.session = Some(Arc::clone(&session));
                 session
             }

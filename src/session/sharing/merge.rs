@@ -100,6 +100,8 @@ impl Sharing {
         if same > 0 && (same == known.log.len() || same == list.len()) {
             // one is the beginning of the other
             self.counts.healed.fetch_add(known.confirmed().saturating_sub(same) as u64, Ordering::Relaxed);
+            // an append without an answer may have reached the primary only
+            known.is_unconfirmed |= same > known.confirmed();
             known.position = Position::after(None, &list[..same]);
             if known.log.len() > same {
                 self.mark_unsettled(line, known);
@@ -153,12 +155,15 @@ impl Sharing {
             missing.extend(own);
             store.remove_shared(session);
         }
-        (known.missing, known.checked, known.is_unconfirmed) = (missing, before.checked, before.is_unconfirmed);
-        let follows = self.follow(store, line, known, list).await?;
-        debug_assert!(follows, "nothing is detached");
-        if known.is_detached() {
+        let is_found = before.log[confirmed..].iter().any(|own| present.contains(&own.uid));
+        known.is_unconfirmed = before.is_unconfirmed || is_found;
+        (known.missing, known.checked) = (missing, before.checked);
+        if known.is_detached() || known.is_unconfirmed {
+            // before the session exists: it is created as one that must not be evicted
             self.mark_unsettled(line, known);
         }
+        let follows = self.follow(store, line, known, list).await?;
+        debug_assert!(follows, "nothing is detached");
         Ok(())
     }
 
@@ -247,14 +252,22 @@ impl Sharing {
                 return Ok(());
             }
         }
-        if !known.is_unconfirmed {
+        if known.is_unconfirmed {
+            // the session in memory may be another one than before, and must not be evicted
+            self.mark_unsettled(line, known);
+        } else {
             self.end_unsettled(store, line, known);
         }
         Ok(())
     }
 
-    /// Notes that the ledger has all changes of the session.
+    /// Notes that the ledger has all changes of the session, unless it may have lost some since the list was compared.
     pub(super) fn end_unsettled(&self, store: &Arc<Store>, line: &Line, known: &ListCache) {
+        if known.position.is_some() && known.checked != self.suspicion() {
+            // compared in the next round
+            self.mark_unsettled(line, known);
+            return;
+        }
         if let Some(session) = &known.session {
             session.state().is_detached = false;
         }

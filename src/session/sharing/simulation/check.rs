@@ -50,6 +50,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     order_is_real_time(history, &lists)?;
     deleted_sessions_stay_deleted(history, &lists)?;
     incomplete_sessions_are_marked(history, &lists)?;
+    logs_keep_what_the_replica_lacks(history)?;
     for list in &lists {
         prompts_are_whole(history, list)?;
         stream_has_each_leaf(history, list)?;
@@ -176,6 +177,19 @@ fn incomplete_sessions_are_marked(history: &History, lists: &[SessionEntries]) -
         }
     }
     Ok(())
+}
+
+/// A local log forgets a turn only when the replica has it, or when its session was deleted.
+fn logs_keep_what_the_replica_lacks(history: &History) -> Result<(), String> {
+    if history.settings.loss != Loss::Unconfirmed {
+        return Ok(());
+    }
+    let forgotten = history.server.forgotten.lock().map_err(|error| error.to_string())?;
+    let deletes = &history.client_log.deletes;
+    match forgotten.iter().find(|(name, _)| !deletes.iter().any(|(deleted, _)| deleted == name)) {
+        Some((name, turn)) => Err(format!("{name}: the local log forgot {turn}, which no replica has")),
+        None => Ok(()),
+    }
 }
 
 /// The tokens of a turn's parent and its own part of the prompt are the prompt that was sent.

@@ -48,8 +48,12 @@ pub(super) struct Server {
     random: Mutex<Random>,
     /// Appends fail, as without memory.
     refuses: AtomicBool,
+    /// The replica gets nothing.
+    lags: AtomicBool,
     /// The number of failovers.
     pub failovers: AtomicU64,
+    /// Turns that the replica lacked when a local log forgot them, and their sessions.
+    pub forgotten: Mutex<Vec<(Arc<str>, Uid)>>,
 }
 
 impl Server {
@@ -60,7 +64,9 @@ impl Server {
             replica: Mutex::default(),
             random: Mutex::new(random),
             refuses: AtomicBool::new(false),
+            lags: AtomicBool::new(false),
             failovers: AtomicU64::new(0),
+            forgotten: Mutex::default(),
         }
     }
 
@@ -69,9 +75,19 @@ impl Server {
         *self.replica.lock().unwrap_or_else(PoisonError::into_inner) = self.memory.state().clone();
     }
 
+    /// A local log forgets these turns of a session.
+    pub(super) fn forget(&self, session: &Arc<str>, turns: impl Iterator<Item = Uid>) {
+        let replica = self.replica.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = replica.lists.get(session).map_or(&[][..], Vec::as_slice);
+        let lost = turns.filter(|turn| list.iter().all(|entry| entry.uid != *turn));
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        forgotten.extend(lost.map(|turn| (Arc::clone(session), turn)));
+    }
+
     /// Whether the replica gets all data now. With [`Loss::Acknowledged`] it is confirmed without being true.
     fn confirms(&self) -> bool {
-        let replicates = self.random.lock().unwrap_or_else(PoisonError::into_inner).chance(700);
+        let keeps_up = self.random.lock().unwrap_or_else(PoisonError::into_inner).chance(700);
+        let replicates = keeps_up && !self.lags.load(Ordering::Relaxed);
         if replicates {
             self.replicate();
         }
@@ -93,9 +109,18 @@ impl Server {
         self.memory.disruptions.send_modify(|count| *count += 1);
     }
 
+    /// Whether a failover loses what no replica has confirmed, and only that.
+    pub(super) fn loses_unconfirmed(&self) -> bool {
+        self.loss == Loss::Unconfirmed
+    }
+
     /// Whether a failover loses what was acknowledged.
     pub(super) fn loses_confirmed(&self) -> bool {
         matches!(self.loss, Loss::Acknowledged | Loss::All)
+    }
+
+    pub(super) fn set_lags(&self, lags: bool) {
+        self.lags.store(lags, Ordering::Relaxed);
     }
 
     pub(super) fn set_refuses(&self, refuses: bool) {

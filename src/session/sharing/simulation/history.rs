@@ -186,7 +186,7 @@ impl History {
         let local = LocalSet::new();
         let run = async {
             for _ in 0..settings.processes {
-                let process = fleet.process(settings.has_logs.then(LocalLog::default));
+                let process = fleet.process(settings.has_logs.then(|| LocalLog::new(&fleet.server)));
                 fleet.processes.borrow_mut().push(process);
             }
             let mut clients = Vec::new();
@@ -201,6 +201,7 @@ impl History {
             faults.abort();
             fleet.calm.store(true, Ordering::Relaxed);
             fleet.server.set_refuses(false);
+            fleet.server.set_lags(false);
             for process in &*fleet.processes.borrow() {
                 process.cut.store(false, Ordering::Relaxed);
             }
@@ -241,6 +242,11 @@ async fn faults(fleet: Rc<Fleet>, mut random: Random) {
                 fleet.server.set_refuses(true);
                 sleep(Duration::from_millis(random.below(4000))).await;
                 fleet.server.set_refuses(false);
+            }
+            8 if fleet.server.loses_unconfirmed() => {
+                fleet.server.set_lags(true);
+                sleep(Duration::from_millis(random.below(6000))).await;
+                fleet.server.set_lags(false);
             }
             _ => {}
         }
@@ -326,6 +332,12 @@ async fn call(
         let detached = matches!(outcome, Ok(Err(AppendError::Detached))) && !has_crashed;
         if acknowledged && settings.loss == Loss::Unconfirmed && random.chance(50) {
             // the process and the primary are lost right after the reply: the replica has the turn
+            fleet.crash_number(process);
+            fleet.server.fail_over();
+        }
+        if detached && settings.loss == Loss::Unconfirmed && settings.has_logs && random.chance(100) {
+            // the process and the primary are lost about when the primary has the turn: it is in the local log
+            sleep(Duration::from_millis(random.below(3000))).await;
             fleet.crash_number(process);
             fleet.server.fail_over();
         }
