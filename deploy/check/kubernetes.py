@@ -191,7 +191,7 @@ def check_fleet(found: list[dict], spec: dict, native: bool) -> None:
     assert env["TOKENTAP_LEDGER"]["value"] == wanted, f"the ledger is {env['TOKENTAP_LEDGER']}, expected {wanted}"
     secret = env["VALKEY_PASSWORD"]["valueFrom"]["secretKeyRef"]
     prepare = {entry["name"]: entry for entry in template(servers)["spec"]["initContainers"][0]["env"]}
-    assert secret == prepare["TOKENTAP_PASSWORD"]["valueFrom"]["secretKeyRef"], f"tokentap and Valkey read different secrets: {secret}"
+    assert secret == prepare["CLIENT_PASSWORD"]["valueFrom"]["secretKeyRef"], f"tokentap and Valkey read different secrets: {secret}"
     agents = next(item for item in found if item["kind"] == "Service" and item["spec"]["ports"][0]["port"] == 30000)
     assert agents["spec"]["sessionAffinity"] == "None", "any pod continues a session"
 

@@ -10,8 +10,9 @@ use clap::CommandFactory;
 use tokentap::config::{Cli, load};
 use tokentap::metrics::Metrics;
 
-/// Flags of SGLang, kubectl and docker in these files.
-const OTHERS: [&str; 13] = [
+/// Flags of SGLang, Valkey, curl, kubectl and docker in these files.
+const OTHERS: [&str; 23] = [
+    "--appendonly",
     "--cert",
     "--dist-init-addr",
     "--enable-metrics",
@@ -19,12 +20,21 @@ const OTHERS: [&str; 13] = [
     "--host",
     "--incremental-streaming-output",
     "--key",
+    "--maxmemory-policy",
     "--model-path",
     "--nnodes",
+    "--no-auth-warning",
     "--node-rank",
     "--port",
     "--profile",
+    "--protected-mode",
+    "--replicaof",
+    "--retry",
+    "--retry-connrefused",
+    "--retry-delay",
+    "--sentinel",
     "--tp",
+    "--user",
 ];
 
 fn root() -> &'static Path {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes the configuration of the Valkey and the Sentinel of this pod. Variables: DATA, CONFIG (folders), HOSTNAME (valkey-0),
-# TOKENTAP_PASSWORD, OPERATION_PASSWORD.
+# CLIENT_PASSWORD, OPERATION_PASSWORD.
 #
 # The role of a Valkey and the primary that a Sentinel knows are kept on the volume. So a restart of all pods continues with the primary that
 # was last elected. Only the first start makes valkey-0 the primary.
@@ -12,7 +12,7 @@ hash() { printf '%s' "$1" | sha256sum | cut -d ' ' -f 1; }
 mkdir -p "$DATA/sentinel"
 # a server knows other commands than a Sentinel, and refuses a file that names an unknown one
 for users in users.acl sentinel.acl; do
-  sed -e "s/ on TOKENTAP / on #$(hash "$TOKENTAP_PASSWORD") /" -e "s/ on OPERATION / on #$(hash "$OPERATION_PASSWORD") /" \
+  sed -e "s/ on TOKENTAP / on #$(hash "$CLIENT_PASSWORD") /" -e "s/ on OPERATION / on #$(hash "$OPERATION_PASSWORD") /" \
     "$CONFIG/$users" >"$DATA/$users"
 done
 
