@@ -143,7 +143,11 @@ fn order_is_real_time(history: &History, lists: &[SessionEntries]) -> Result<(),
             // it may have seen an entry that no replica had confirmed, and that was evicted before the failover lost it
             Loss::Unconfirmed => true,
             // the process has what it has read in memory, and the generation rises when it appends that again in another order
-            Loss::Acknowledged | Loss::All => history.crashed.contains(&read.process),
+            // unless a client deleted the session, and the deletion was lost with the data
+            Loss::Acknowledged | Loss::All => {
+                history.crashed.contains(&read.process)
+                    || history.client_log.deletes.iter().any(|(name, _)| *name == read.session)
+            }
         };
         if !may_differ && !turns.starts_with(&read.turns) {
             return Err(format!("{}: a read is no prefix: {:?} of {turns:?}", list.name, read.turns));
