@@ -21,6 +21,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench first_event
 	cargo bench --bench memory
 	cargo bench --bench archive
+	TOKENTAP_VALKEY_SERVER=$$(bash tests/fleet/run.sh server) cargo bench --bench ledger
 
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
