@@ -3,6 +3,9 @@
 //! `cargo bench --bench archive`
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
 
+#[path = "support/turns.rs"]
+mod turns;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,64 +15,18 @@ use tokentap::archive::{Archiver, CurrentAnnotate, LocalSource, Options, Storage
 use tokentap::generation::log_wait::LogWait;
 use tokentap::metrics::Metrics;
 use tokentap::rl::{HIGH_ENTROPY, thinking};
-use tokentap::session::{Call, Draft, Path, Span, Store, StoreLimits, TurnMetadata};
-
-/// New tokens of each prompt, and sampled tokens of each turn.
-const TOKENS: usize = 512;
-
-/// A pseudo-random number (xorshift).
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
-/// A token id. Small ids are frequent, as in text.
-fn token(state: &mut u64) -> u32 {
-    let uniform = (next(state) >> 11) as f64 / (1_u64 << 53) as f64;
-    // the logarithm of the rank is uniform
-    (151_936_f64.powf(uniform) as u32).min(151_935)
-}
+use tokentap::session::{Call, Path, Store, StoreLimits};
+use turns::{TOKENS, Turns};
 
 /// A store with finished sessions of this number of turns.
 fn store(sessions: usize, turns: usize) -> Arc<Store> {
     let long = Duration::from_secs(3600);
     let store = Arc::new(Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: long, idle: long }));
-    let mut state = 88_172_645_463_325_252;
     for session in 0..sessions {
-        let (id, mut context): (Arc<str>, Vec<u32>) = (format!("s{session}").into(), Vec::new());
-        for turn in 0..turns {
+        let id: Arc<str> = format!("s{session}").into();
+        for (turn, draft) in Turns::new(session as u64 + 1).take(turns).enumerate() {
             let mut call = Call::new(Arc::clone(&store), Arc::clone(&id));
-            context.extend((0..TOKENS).map(|_| token(&mut state)));
-            let response: Vec<u32> = (0..TOKENS).map(|_| token(&mut state)).collect();
-            let mut floats = || (0..TOKENS).map(|_| (next(&mut state) >> 40) as f32 / 1e6).collect::<Vec<f32>>();
-            let (logprobs, entropy) = (floats().iter().map(|value| -value).collect(), floats());
-            let span = Span {
-                start: 0,
-                end: TOKENS as u32,
-                epoch: 1,
-                until: 1,
-                weight_version: None,
-                version: Some("1".into()),
-            };
-            let about = TurnMetadata {
-                finish: Some("stop".into()),
-                model: "m".into(),
-                policy: vec![span],
-                ..TurnMetadata::default()
-            };
-            let prompt = Some(context.as_slice().into());
-            drop(call.commit(Draft {
-                prompt,
-                response: response.clone(),
-                logprobs,
-                entropy,
-                about,
-                supersedes: Vec::new(),
-                is_retry: false,
-            }));
-            context.extend(response);
+            drop(call.commit(draft));
             if turn + 1 == turns {
                 call.mark_last();
             }

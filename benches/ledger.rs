@@ -4,6 +4,9 @@
 //! `TOKENTAP_VALKEY_SERVER=PATH cargo bench --bench ledger`
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
 
+#[path = "support/turns.rs"]
+mod turns;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -12,10 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tokentap::session::ledger::valkey::{NoValkeyObserver, TlsFiles, Valkey, ValkeyOptions};
-use tokentap::session::{Call, Draft, SharingLimits, Span, Store, StoreLimits, TurnMetadata};
-
-/// New tokens of each prompt, and sampled tokens of each turn.
-const TOKENS: usize = 512;
+use tokentap::session::{Call, Draft, SharingLimits, Store, StoreLimits};
+use turns::Turns;
 
 /// Turns of a session.
 const TURNS: usize = 10;
@@ -74,41 +75,9 @@ impl Drop for Server {
     }
 }
 
-/// A pseudo-random number (xorshift).
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
-/// A token id. Small ids are frequent, as in text.
-fn token(state: &mut u64) -> u32 {
-    let uniform = (next(state) >> 11) as f64 / (1_u64 << 53) as f64;
-    (151_936_f64.powf(uniform) as u32).min(151_935)
-}
-
 /// The drafts of a session.
 fn drafts(seed: u64) -> Vec<Draft> {
-    let (mut state, mut context) = (seed.wrapping_mul(88_172_645_463_325_253) | 1, Vec::new());
-    let turn = |_| {
-        context.extend((0..TOKENS).map(|_| token(&mut state)));
-        let response: Vec<u32> = (0..TOKENS).map(|_| token(&mut state)).collect();
-        let mut floats = || (0..TOKENS).map(|_| (next(&mut state) >> 40) as f32 / 1e6).collect::<Vec<f32>>();
-        let (logprobs, entropy) = (floats().iter().map(|value| -value).collect(), floats());
-        let end = u32::try_from(TOKENS).unwrap();
-        let span = Span { start: 0, end, epoch: 1, until: 1, weight_version: None, version: Some("1".into()) };
-        let about = TurnMetadata {
-            finish: Some("stop".into()),
-            model: "m".into(),
-            policy: vec![span],
-            ..TurnMetadata::default()
-        };
-        let prompt = Some(context.as_slice().into());
-        context.extend(&response);
-        Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false }
-    };
-    (0..TURNS).map(turn).collect()
+    Turns::new(seed).take(TURNS).collect()
 }
 
 /// A store; with a server its sessions are shared.

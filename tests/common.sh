@@ -1,6 +1,6 @@
 # Functions of the scripts tests/*/run.sh, which source this file.
 
-# Prints the path of the binary: TOKENTAP, else target/release/tokentap, else target/debug/tokentap. Fails if there is none.
+# Prints the path of the binary: TOKENTAP, else target/release/tokentap, else target/debug/tokentap. Fails without a binary.
 find_tokentap() {
   local root=$1 tokentap=${TOKENTAP:-} build
   for build in release debug; do

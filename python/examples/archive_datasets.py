@@ -1,7 +1,7 @@
 """Reads an archive of finished trajectories with HF datasets. Needs datasets; object storage needs pyarrow and s3fs.
 
-tokentap serve --archive file:///tmp/rollouts
-python archive_datasets.py file:///tmp/rollouts [CURSOR]
+tokentap serve --archive file:///data/rollouts
+python archive_datasets.py file:///data/rollouts [CURSOR]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads an archive of finished trajectories with DuckDB. Needs duckdb; s3:// also needs its extension httpfs.
 
-tokentap serve --archive file:///tmp/rollouts
-python archive_duckdb.py file:///tmp/rollouts [CURSOR]
+tokentap serve --archive file:///data/rollouts
+python archive_duckdb.py file:///data/rollouts [CURSOR]
 """
 
 from __future__ import annotations

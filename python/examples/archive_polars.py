@@ -1,7 +1,7 @@
 """Reads an archive of finished trajectories with polars. Needs polars; object storage also pyarrow.
 
-tokentap serve --archive file:///tmp/rollouts
-python archive_polars.py file:///tmp/rollouts [CURSOR]
+tokentap serve --archive file:///data/rollouts
+python archive_polars.py file:///data/rollouts [CURSOR]
 """
 
 from __future__ import annotations

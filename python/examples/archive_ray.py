@@ -1,7 +1,7 @@
 """Reads an archive of finished trajectories with Ray Data. Needs ray[data].
 
-tokentap serve --archive file:///tmp/rollouts
-python archive_ray.py file:///tmp/rollouts [CURSOR]
+tokentap serve --archive file:///data/rollouts
+python archive_ray.py file:///data/rollouts [CURSOR]
 """
 
 from __future__ import annotations

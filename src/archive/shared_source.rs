@@ -111,7 +111,7 @@ impl SharedSource {
     /// The paths before the first one that cannot be read; all, if that one has waited long enough.
     ///
     /// # Errors
-    /// If there is no path before it. Other processes can claim the partition for a minute.
+    /// [`ArchiveError::Source`] when the first path cannot be read. Other processes can claim the partition for a minute then.
     fn readable(&self, partition: u16, mut paths: Vec<PartitionPath>) -> Result<Vec<PartitionPath>, ArchiveError> {
         let unreadable = paths.iter().position(|path| matches!(path.found, Err("unreadable")));
         let mut state = self.state(partition);

@@ -50,7 +50,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     order_is_real_time(history, &lists)?;
     deleted_sessions_stay_deleted(history, &lists)?;
     incomplete_sessions_are_marked(history, &lists)?;
-    logs_keep_what_the_replica_lacks(history)?;
+    logs_keep_turns_that_the_replica_lacks(history)?;
     for list in &lists {
         prompts_are_whole(history, list)?;
         stream_has_each_leaf(history, list)?;
@@ -184,7 +184,7 @@ fn incomplete_sessions_are_marked(history: &History, lists: &[SessionEntries]) -
 }
 
 /// A local log forgets a turn only when the replica has it, or when its session was deleted.
-fn logs_keep_what_the_replica_lacks(history: &History) -> Result<(), String> {
+fn logs_keep_turns_that_the_replica_lacks(history: &History) -> Result<(), String> {
     if history.settings.loss != Loss::Unconfirmed {
         return Ok(());
     }
