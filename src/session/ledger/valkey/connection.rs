@@ -30,6 +30,7 @@ pub(super) struct Connected {
     pub appends: Connection,
     pub server: Server,
     pub address: Address,
+    /// The time limit of a command.
     timeout: Duration,
     trouble: mpsc::UnboundedSender<Trouble>,
     // ends the connections when it is dropped
@@ -76,7 +77,8 @@ impl Connected {
             appends,
             server,
             address: address.clone(),
-            timeout: options.timeout,
+            // it ends before that of the operation, which would otherwise leave without a report
+            timeout: options.timeout / 8 * 7,
             trouble,
             _drivers: drivers,
         };
