@@ -21,6 +21,8 @@ pub(super) struct CallReader {
     /// The position of the reader in the text.
     at: usize,
     phase: Phase,
+    /// The last token that is not white space, and whether white space followed it.
+    last: Option<(Token, bool)>,
     member: Member,
     /// The value of the last member `name`, if it is a string that is not empty.
     name: Option<String>,
@@ -58,6 +60,7 @@ impl CallReader {
             best_key: keys.len(),
             at: 0,
             phase: Phase::Before,
+            last: None,
             member: Member::default(),
             name: None,
             matcher: None,
@@ -92,6 +95,10 @@ impl CallReader {
             let depth = self.json.depth();
             let Some((token, length)) = self.json.next(&text[self.at..], &mut out) else { break };
             self.at += length;
+            self.last = match (token, self.last) {
+                (Token::Space, last) => last.map(|(token, _)| (token, true)),
+                _ => Some((token, false)),
+            };
             if self.phase != Phase::Arguments {
                 if let Some(name) = self.read_member(token, depth, &out) {
                     let events = vec![Event::CallStart { name, id: None }, Event::Arguments(out)];
@@ -185,7 +192,13 @@ impl CallReader {
             Some(JsonError::Limit) => true,
             _ => self.phase == Phase::After && rest == "}",
         };
-        end_events(if is_omitted { "" } else { rest }, true)
+        if is_omitted || rest.is_empty() {
+            return end_events("", true);
+        }
+        // white space is not written, and two numbers must not become one
+        let is_apart = self.phase == Phase::Arguments && self.last == Some((Token::Scalar, true));
+        let space = if is_apart { " " } else { "" };
+        end_events(&[space, rest].concat(), true)
     }
 }
 

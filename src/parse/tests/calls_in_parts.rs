@@ -423,6 +423,16 @@ fn expect_beginning(message: &Message, whole: &Message) -> Result<(), TestCaseEr
     Ok(())
 }
 
+#[test]
+fn numbers_with_only_white_space_between_them_stay_apart() {
+    let (format, before, after) = CALLS[0];
+    for arguments in ["{\"a\": 1 0}", "{\"a\": 1\n\n.5}", "{\"a\": [1 2]}"] {
+        let message = parse_pieces(&grammar(format), characters(&format!("{before}{arguments}{after}")));
+        let call = &message.calls[0];
+        assert!(call.error && loads(&call.arguments).is_err(), "{arguments}: {call:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
