@@ -65,7 +65,8 @@ pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use sampling_sources::{SamplingSource, SamplingSources};
 pub use sharing::{
-    Consumer, FleetCursor, Imported, SharingCounts, SharingLimits, SkipReason, StreamedPage, StreamedPath,
+    Consumer, FleetCursor, Imported, ListCursor, ListQuery, ListedPage, SharingCounts, SharingLimits, SkipReason,
+    StreamedPage, StreamedPath,
 };
 pub(crate) use sharing::{PartitionPath, Sharing};
 pub use snapshot::{Snapshot, Summary};

@@ -18,8 +18,8 @@ use std::time::SystemTime;
 pub use ack::{Ack, AppendError};
 pub use record::{Record, SessionKey};
 pub use shared::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, LedgerError, PARTITIONS,
-    Position, StreamId, Tail, partition_of,
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
+    PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 
 /// The log of one process. Stores records in the order in which they are appended.

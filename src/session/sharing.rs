@@ -8,6 +8,7 @@ mod annotate;
 mod background;
 mod import;
 mod list_cache;
+mod listing;
 mod merge;
 #[cfg(test)]
 mod simulation;
@@ -27,6 +28,7 @@ use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, Po
 use super::store::Store;
 pub use import::{Imported, SkipReason};
 use list_cache::ListCache;
+pub use listing::{ListCursor, ListQuery, ListedPage};
 pub(crate) use stream::PartitionPath;
 pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
 use turns::Queue;

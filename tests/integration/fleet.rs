@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
-use tokentap::serve::grpc::pb::{WatchRequest, watch_reply::What};
+use tokentap::serve::grpc::pb::{ListRequest, WatchRequest, watch_reply::What};
 
 use super::archive::archived_sessions;
 use super::chat::{TOKENIZER, with_say};
@@ -99,6 +99,62 @@ async fn session_that_hops_is_one_path_with_exact_tokens() {
     }
     assert!(exports[0] == exports[1], "exports of both are the same bytes");
     assert_eq!(fleet.server.keys("tt:*:s:*"), 1);
+}
+
+/// The names and the next page of a list.
+async fn listed(addr: SocketAddr, query: &str) -> (Vec<String>, Value) {
+    let (status, page) = control("GET", addr, &format!("/v1/sessions?{query}"), &json!({})).await;
+    assert_eq!((status, &page["scope"]), (200, &json!("fleet")), "{page}");
+    let names = page["sessions"].as_array().unwrap().iter().map(|row| row["session"].as_str().unwrap().to_owned());
+    (names.collect(), page["next"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_all_are_listed_by_each() {
+    let Some(fleet) = Fleet::start(&[]).await else { return };
+    let names = ["a", "b.1", "c", "d", "e~"];
+    for (at, name) in names.iter().enumerate() {
+        generate(fleet.data()[at % 2], name, &[1, 2]).await;
+        generate(fleet.data()[at % 2], name, &[1, 3]).await;
+    }
+    for addr in fleet.control() {
+        let mut found = Vec::new();
+        let mut after = String::new();
+        loop {
+            let (names, next) = listed(addr, &format!("limit=2{after}")).await;
+            found.extend(names);
+            let Some(next) = next.as_str() else { break };
+            after = format!("&after={next}");
+        }
+        assert_eq!(found, names);
+        assert_eq!(listed(addr, "order=newest&search=b.").await.0, ["b.1"]);
+        let (status, _) = control("GET", addr, "/v1/sessions?after=x", &json!({})).await;
+        assert_eq!(status, 400);
+    }
+    let (_, page) = control("GET", fleet.control()[0], "/v1/sessions?order=newest", &json!({})).await;
+    let rows = page["sessions"].as_array().unwrap();
+    assert_eq!((&rows[0]["session"], &rows[0]["turns"]), (&json!("e~"), &json!(2)));
+    let unread: Vec<&String> = rows[1].as_object().unwrap().keys().collect();
+    assert_eq!(unread, ["session", "used_ms"], "the first tokentap has not read d");
+    assert_eq!(control("GET", fleet.control()[0], "/v1/sessions/d", &json!({})).await.1["turns"], 2);
+    let (_, page) = control("GET", fleet.control()[0], "/v1/sessions?order=newest", &json!({})).await;
+    assert_eq!(page["sessions"][1]["turns"], 2);
+
+    let mut client = trajectories(fleet.control()[1]).await;
+    let first = client.list(ListRequest { after: 0, limit: Some(3), cursor: None }).await.unwrap().into_inner();
+    let second = ListRequest { after: 0, limit: None, cursor: first.cursor };
+    let second = client.list(second).await.unwrap().into_inner();
+    let all: Vec<_> = first.sessions.iter().chain(&second.sessions).map(|row| (&*row.session, row.unread)).collect();
+    assert_eq!(all, [("a", true), ("b.1", false), ("c", true), ("d", false), ("e~", true)]);
+    assert!(first.next.is_none() && second.cursor.is_none());
+
+    assert_eq!(control("DELETE", fleet.control()[1], "/v1/sessions/c", &json!({})).await.0, 200);
+    assert_eq!(listed(fleet.control()[0], "").await.0, ["a", "b.1", "d", "e~"]);
+    let url = format!("http://{}", fleet.control()[1]);
+    let exported = output(&["export", "--control", &url, "--format", "jsonl", "--out", "-"]).await;
+    assert!(exported.status.success(), "{exported:?}");
+    let text = String::from_utf8(exported.stdout).unwrap();
+    assert_eq!(text.lines().count(), 8, "two paths of each session: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -151,10 +151,13 @@ class AsyncClient:
     async def sessions(self) -> AsyncIterator[Json]:
         """See `Client.sessions`."""
         after: str | None = None
+        seen: set[str] = set()
         while True:
             page = await self.sessions_page(after)
             for session in page["sessions"]:
-                yield session
+                if session["session"] not in seen:
+                    seen.add(session["session"])
+                    yield session
             after = page["next"]
             if after is None:
                 return

@@ -159,11 +159,18 @@ class Client:
         return self._deltas(call)
 
     def sessions(self) -> Iterator[Json]:
-        """A summary of each session, in the order of creation."""
+        """A summary of each session, in the order of creation; shared sessions are in the order of their last append.
+
+        A session that another tokentap has and this one has not read has the members `session` and `used_ms` only.
+        """
         after: str | None = None
+        seen: set[str] = set()  # a shared session that is used meanwhile is listed again
         while True:
             page = self.sessions_page(after)
-            yield from page["sessions"]
+            for session in page["sessions"]:
+                if session["session"] not in seen:
+                    seen.add(session["session"])
+                    yield session
             after = page["next"]
             if after is None:
                 return

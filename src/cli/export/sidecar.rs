@@ -1,5 +1,7 @@
 //! Exports sessions from a running tokentap, through its control port.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use http_body_util::{BodyExt, Full};
@@ -76,9 +78,9 @@ impl Sidecar {
         Ok(ExportSource { length, chunks: Chunks::Remote(ExportBody(reply.into_body())), summary })
     }
 
-    /// Returns the names of all sessions. Requests the list page by page.
+    /// Returns the names of all sessions. Requests the list page by page. A shared session that is used meanwhile is listed again.
     async fn sessions(&self) -> Result<Vec<String>, String> {
-        let mut names = Vec::new();
+        let (mut names, mut known) = (Vec::new(), HashSet::new());
         let mut after: Option<String> = None;
         loop {
             let after_it =
@@ -89,7 +91,8 @@ impl Sidecar {
                 reply.into_body().collect().await.map_err(|error| self.port.connection_error(&error))?.to_bytes();
             let page: Page = serde_json::from_slice(&bytes)
                 .map_err(|error| format!("{}: /v1/sessions: {error}{NOT_CONTROL}", self.port.url()))?;
-            names.extend(page.sessions.into_iter().map(|entry| entry.session));
+            let listed = page.sessions.into_iter().map(|entry| entry.session);
+            names.extend(listed.filter(|name| known.insert(name.clone())));
             let next = match page.next {
                 Value::Null => return Ok(names),
                 Value::String(text) => text,

@@ -150,7 +150,7 @@ async fn answer(
         refresh(state, [id]).await?;
     }
     match *names {
-        ["sessions"] => short_answer(state, move |state| sessions::list(state, query)).await,
+        ["sessions"] => sessions::list(state, query).await,
         ["sessions", id] if request.method() == Method::DELETE => sessions::delete(state, id).await,
         ["sessions", id] => {
             let id = id.to_owned();

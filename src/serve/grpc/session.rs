@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pb;
+use crate::serve::control::v1::sessions::SessionEntry;
 use crate::session::{
     EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, SamplingSources, Session, Snapshot, Span, Turn,
     TurnMetadata,
@@ -35,7 +36,15 @@ pub(super) fn summary(session: &Session) -> pb::SessionSummary {
         incomplete: summary.incomplete,
         running: summary.running,
         bytes: summary.bytes,
+        used_ms: None,
+        unread: false,
     }
+}
+
+pub(super) fn listed_session(listed: &SessionEntry) -> pb::SessionSummary {
+    let unread = || pb::SessionSummary { session: listed.name.to_string(), unread: true, ..Default::default() };
+    let known = listed.session.as_ref().map_or_else(unread, |session| summary(session));
+    pb::SessionSummary { used_ms: listed.used_ms, ..known }
 }
 
 pub(super) fn evicted(gone: &EvictedSession) -> pb::Evicted {

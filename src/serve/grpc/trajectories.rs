@@ -9,13 +9,15 @@ use tonic::{Request, Response, Status, async_trait};
 use super::pb::trajectories_server::Trajectories;
 use super::pb::{export_reply, samples_reply, watch_request};
 use super::sample::sample;
-use super::session::{counts, evicted, refused, session, summary, wide};
+use super::session::{counts, evicted, listed_session, refused, session, wide};
 use super::{ReplyStream, pb, status, watch};
 use crate::export::{Export, Needs, settle};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1;
 use crate::serve::control::v1::Problem;
+use crate::serve::control::v1::sessions::{Page, PageCursor, PageQuery};
 use crate::serve::offload::{Items, OffloadedIter, offload, offload_export};
+use crate::session::ledger::ListOrder;
 
 /// The service.
 #[derive(Debug)]
@@ -41,13 +43,21 @@ impl TrajectoriesService {
 #[async_trait]
 impl Trajectories for TrajectoriesService {
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListReply>, Status> {
-        let pb::ListRequest { after, limit } = request.into_inner();
+        let pb::ListRequest { after, limit, cursor } = request.into_inner();
         let state = Arc::clone(&self.0);
+        let after = cursor.or_else(|| (after > 0).then(|| after.to_string()));
+        let query = PageQuery { order: ListOrder::Oldest, after, limit: limit.map(narrow), part: None };
+        let page = Page::read(&state, query).await.map_err(|problem| status::problem(&problem))?;
         let listed = offload(move || {
-            let page = v1::sessions::Page::of(&state, after, limit.map(narrow));
+            let (next, cursor) = match page.next {
+                Some(PageCursor::Process(next)) => (Some(next), None),
+                Some(PageCursor::Fleet(cursor)) => (None, Some(cursor.to_string())),
+                None => (None, None),
+            };
             pb::ListReply {
-                sessions: page.sessions.iter().map(|session| summary(session)).collect(),
-                next: page.next,
+                sessions: page.sessions.iter().map(listed_session).collect(),
+                next,
+                cursor,
                 evicted: state.sessions.evicted().iter().map(evicted).collect(),
             }
         });

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, Position, StreamId, Tail,
-    partition_of,
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, ListOrder, Position, StreamId,
+    Tail, partition_of,
 };
 use crate::session::Uid;
 
@@ -32,6 +32,7 @@ pub(crate) struct State {
     pub lists: BTreeMap<Arc<str>, Vec<Entry>>,
     pub finished: BTreeMap<u16, Vec<FinishedEntry>>,
     pub used: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
+    pub listed: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
     pub asked: HashMap<u16, u64>,
     pub claims: HashMap<u16, (Uid, u64)>,
     pub deleted: BTreeSet<(Arc<str>, Uid)>,
@@ -112,6 +113,7 @@ impl Ledger for MemoryLedger {
             let entry = FinishedEntry { id, session: Arc::clone(&session), birth, leaf };
             state.finished.entry(partition).or_default().push(entry);
         }
+        state.listed.entry(partition).or_default().insert(Arc::clone(&session), now);
         let used = state.used.entry(partition).or_default();
         if in_use {
             used.insert(session, now);
@@ -131,6 +133,7 @@ impl Ledger for MemoryLedger {
         if is_same {
             state.lists.remove(session);
             state.used.entry(partition_of(session)).or_default().remove(session);
+            state.listed.entry(partition_of(session)).or_default().remove(session);
         }
         state.deleted.insert((Arc::clone(session), birth));
         ready(is_same)
@@ -152,13 +155,15 @@ impl Ledger for MemoryLedger {
         let mut state = self.state();
         for session in sessions {
             if state.lists.contains_key(&session) {
-                state.used.entry(partition_of(&session)).or_default().insert(session, now);
+                let partition = partition_of(&session);
+                state.listed.entry(partition).or_default().insert(Arc::clone(&session), now);
+                state.used.entry(partition).or_default().insert(session, now);
             }
         }
         ready(())
     }
 
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
         let now = self.elapsed_ms();
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut state = self.state();
@@ -168,23 +173,39 @@ impl Ledger for MemoryLedger {
         state.asked.insert(partition, now.saturating_add((idle / 10).max(1)));
         let Some(used) = state.used.get(&partition) else { return ready(Vec::new()) };
         let is_idle = |used: &u64| used.saturating_add(idle) <= now;
-        let mut found: Vec<IdleSession> = used
+        let mut found: Vec<LastUse> = used
             .iter()
             .filter(|(_, used)| is_idle(used))
-            .map(|(session, used)| IdleSession { session: Arc::clone(session), used_ms: *used })
+            .map(|(session, used)| LastUse { session: Arc::clone(session), used_ms: *used })
             .collect();
         found.sort_by(|a, b| (a.used_ms, &a.session).cmp(&(b.used_ms, &b.session)));
         found.truncate(limit);
         ready(found)
     }
 
-    fn end_use(&self, idle: IdleSession) -> Fetching<()> {
+    fn end_use(&self, idle: LastUse) -> Fetching<()> {
         let mut state = self.state();
         let used = state.used.entry(partition_of(&idle.session)).or_default();
         if used.get(&idle.session) == Some(&idle.used_ms) {
             used.remove(&idle.session);
         }
         ready(())
+    }
+
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
+        let state = self.state();
+        let Some(listed) = state.listed.get(&partition) else { return ready(Vec::new()) };
+        let mut all: Vec<_> = listed.iter().map(|(session, used)| (*used, Arc::clone(session))).collect();
+        all.sort();
+        if order == ListOrder::Newest {
+            all.reverse();
+        }
+        let is_listed = |used: u64| match order {
+            ListOrder::Oldest => from.is_none_or(|from| used >= from),
+            ListOrder::Newest => from.is_none_or(|from| used <= from),
+        };
+        let listed = all.into_iter().filter(|(used, _)| is_listed(*used)).take(limit);
+        ready(listed.map(|(used_ms, session)| LastUse { session, used_ms }).collect())
     }
 
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {

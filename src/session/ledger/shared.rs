@@ -139,13 +139,22 @@ pub struct FinishedPage {
     pub trimmed: bool,
 }
 
-/// A session that was not used for some time.
+/// The last use of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdleSession {
+pub struct LastUse {
     /// Its name.
     pub session: Arc<str>,
     /// Its last use: milliseconds of the ledger's clock.
     pub used_ms: u64,
+}
+
+/// The order of a list of sessions. Sessions of the same millisecond are in the order of the bytes of their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListOrder {
+    /// The least recently used first, names ascending.
+    Oldest,
+    /// The most recently used first, names descending.
+    Newest,
 }
 
 /// A shared ledger.
@@ -177,10 +186,14 @@ pub trait Ledger: fmt::Debug + Send + Sync {
 
     /// Sessions of a partition that were not used for `idle`, the least recently used first, at most `limit`. Returns none if another
     /// process has asked for the partition within the last tenth of `idle`.
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>>;
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>>;
 
     /// Removes a session from the index of use, unless it was used in the meantime.
-    fn end_use(&self, idle: IdleSession) -> Fetching<()>;
+    fn end_use(&self, idle: LastUse) -> Fetching<()>;
+
+    /// Sessions of a partition that have a list, by their last append or renewal, at most `limit`. With `from`, those of this millisecond and
+    /// after it in the order.
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>>;
 
     /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over. The answer saves work of
     /// other processes. It excludes none of them.

@@ -5,7 +5,8 @@
 //! | `tt:{p}:s:SESSION` | list | the entries of a session |
 //! | `tt:{p}:d:BIRTH` | string with TTL | a session of this birth was deleted |
 //! | `tt:{p}:f` | stream | finished paths: `s` session, `b` birth, `l` uid of the leaf |
-//! | `tt:{p}:u` | sorted set | sessions by their last use, in milliseconds of the server's clock |
+//! | `tt:{p}:u` | sorted set | sessions in use by their last use, in milliseconds of the server's clock |
+//! | `tt:{p}:l` | sorted set | the index: all sessions by their last append or renewal |
 //! | `tt:{p}:o` | string with TTL | set while a process sweeps the partition |
 //! | `tt:{p}:a` | string with TTL | the process that archives the partition |
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
@@ -43,8 +44,8 @@ pub use options::{ClientCertificate, InvalidUrl, TlsFiles, ValkeyOptions, Valkey
 pub use permissions::Permissions;
 
 use super::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, IdleSession, Ledger, LedgerError, PARTITIONS,
-    Position, StreamId, Tail, partition_of,
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
+    PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 use cluster::{Cluster, Map};
@@ -285,7 +286,7 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let partition = partition_of(&session);
             let call = Call::new(&script::DELETE).key(list_key(&session)).key(key(partition, "u"));
-            let call = call.key(tombstone_key(partition, birth));
+            let call = call.key(tombstone_key(partition, birth)).key(key(partition, "l"));
             let call = call.arg(birth.to_bytes()).arg(session.as_bytes()).number(this.shared.ttl_ms());
             Ok(this.run(SlotKey::Partition(partition), &call).await? == Value::Int(1))
         })
@@ -314,7 +315,8 @@ impl Ledger for Valkey {
             sessions.sort_unstable();
             for (partition, sessions) in sessions.chunk_by(|a, b| a.0 == b.0).map(|chunk| (chunk[0].0, chunk)) {
                 for sessions in sessions.chunks(RENEWALS) {
-                    let mut call = Call::new(&script::RENEW).key(key(partition, "u")).number(this.shared.ttl_ms());
+                    let mut call = Call::new(&script::RENEW).key(key(partition, "u")).key(key(partition, "l"));
+                    call = call.number(this.shared.ttl_ms());
                     for (_, session) in sessions {
                         call = call.key(list_key(session)).arg(session.as_bytes());
                     }
@@ -325,24 +327,34 @@ impl Ledger for Valkey {
         })
     }
 
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
         self.operation(async move |this| {
             let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
             let call = Call::new(&script::IDLE).key(key(partition, "o")).key(key(partition, "u"));
             let pause = millis((idle / 10).min(LONGEST_SWEEP)).max(1);
             let call = call.number(millis(idle)).number(pause).number(count(limit));
-            idle_sessions(this.run(SlotKey::Partition(partition), &call).await?)
+            last_uses(this.run(SlotKey::Partition(partition), &call).await?)
                 .ok_or_else(|| LedgerError::Unreadable(format!("the index of use of partition {partition}").into()))
         })
     }
 
-    fn end_use(&self, idle: IdleSession) -> Fetching<()> {
+    fn end_use(&self, idle: LastUse) -> Fetching<()> {
         self.operation(async move |this| {
             let partition = partition_of(&idle.session);
             let call = Call::new(&script::END_USE).key(key(partition, "u"));
             this.run(SlotKey::Partition(partition), &call.arg(idle.session.as_bytes()).number(idle.used_ms))
                 .await
                 .map(drop)
+        })
+    }
+
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
+        self.operation(async move |this| {
+            let call = Call::new(&script::LIST).key(key(partition, "l")).number((order == ListOrder::Newest).into());
+            let call = call.arg(from.map(|from| from.to_string()).unwrap_or_default());
+            let call = call.number(count(limit)).number(this.shared.ttl_ms());
+            last_uses(this.run(SlotKey::Partition(partition), &call).await?)
+                .ok_or_else(|| LedgerError::Unreadable(format!("the index of partition {partition}").into()))
         })
     }
 
@@ -364,7 +376,7 @@ impl Valkey {
         let mut call = Call::new(&script::APPEND).key(list_key(&append.session));
         call = call.key(key(partition, "f")).key(key(partition, "u"));
         let first = append.after.map_or(append.entries[0].uid, |after| after.birth);
-        call = at(call.key(tombstone_key(partition, first)), append.after);
+        call = at(call.key(tombstone_key(partition, first)).key(key(partition, "l")), append.after);
         call = call.number(self.shared.ttl_ms()).arg(append.session.as_bytes()).number(append.in_use.into());
         call = call.number(count(append.finished.len()));
         for leaf in &append.finished {
@@ -494,10 +506,10 @@ fn tail(answer: Value) -> Result<Tail, String> {
     Ok(Tail { start, length, entries })
 }
 
-fn idle_sessions(answer: Value) -> Option<Vec<IdleSession>> {
+fn last_uses(answer: Value) -> Option<Vec<LastUse>> {
     let Value::Array(parts) = answer else { return None };
     let pairs = parts.chunks_exact(2);
-    pairs.map(|pair| Some(IdleSession { session: text(&pair[0])?, used_ms: number(&pair[1])? })).collect()
+    pairs.map(|pair| Some(LastUse { session: text(&pair[0])?, used_ms: number(&pair[1])? })).collect()
 }
 
 fn finished_entry(element: &Value) -> Option<FinishedEntry> {

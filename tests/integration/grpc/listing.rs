@@ -64,12 +64,13 @@ async fn list_equals_http() {
     assert_eq!(json!(list.sessions.iter().map(summary).collect::<Vec<_>>()), http["sessions"]);
     assert_eq!((list.sessions.len(), list.next, list.evicted.len()), (2, None, 0));
 
-    let first = client.list(ListRequest { after: 0, limit: Some(1) }).await.unwrap().into_inner();
+    let first = client.list(ListRequest { after: 0, limit: Some(1), cursor: None }).await.unwrap().into_inner();
     assert_eq!((first.sessions[0].session.as_str(), first.sessions.len()), ("a", 1));
     let after = first.next.expect("there is another page");
-    let second = client.list(ListRequest { after, limit: Some(1) }).await.unwrap().into_inner();
+    let second = client.list(ListRequest { after, limit: Some(1), cursor: None }).await.unwrap().into_inner();
     assert_eq!(second.sessions[0].session, "b");
-    let end = client.list(ListRequest { after: second.next.unwrap_or(u64::MAX), limit: None }).await.unwrap();
+    let end =
+        client.list(ListRequest { after: second.next.unwrap_or(u64::MAX), limit: None, cursor: None }).await.unwrap();
     assert!(end.into_inner().sessions.is_empty(), "the page after the last is empty");
 }
 

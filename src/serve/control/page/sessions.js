@@ -70,16 +70,22 @@ export class Sessions {
   }
 
   #row(row) {
-    const forks = Object.entries(row.causes).reduce((sum, [cause, count]) => sum + (GROWS.has(cause) ? 0 : count), 0);
-    const faults = Object.values(row.faults).reduce((sum, count) => sum + count, 0);
-    const some = (count, one, more) => (count ? `${count.toLocaleString("en")} ${count === 1 ? one : more}` : null);
-    const facts = [some(row.turns, "turn", "turns"), `${row.sampled_tokens.toLocaleString("en")} tokens`, some(forks, "fork", "forks"), age(row.created_ms)];
+    const unread = row.turns === undefined; // another tokentap has it
+    const facts = unread ? ["on another tokentap", age(row.used_ms)] : this.#facts(row);
+    const faults = unread ? 0 : Object.values(row.faults).reduce((sum, count) => sum + count, 0);
     return element("button", { type: "button", class: "row", "data-session": row.session, "aria-current": String(row.session === this.chosen), onclick: () => this.onOpen(row.session) },
       element("span", { class: `name${row.running ? " live" : ""}` }, label(row.session, 128)),
       element("span", { class: "sub num" }, facts.filter(Boolean).map((fact) => element("span", {}, fact)),
         faults ? element("span", { class: "fault" }, some(faults, "fault", "faults")) : null, row.running ? element("span", {}, "running") : null));
   }
+
+  #facts(row) {
+    const forks = Object.entries(row.causes).reduce((sum, [cause, count]) => sum + (GROWS.has(cause) ? 0 : count), 0);
+    return [some(row.turns, "turn", "turns"), `${row.sampled_tokens.toLocaleString("en")} tokens`, some(forks, "fork", "forks"), age(row.created_ms)];
+  }
 }
+
+const some = (count, one, more) => (count ? `${count.toLocaleString("en")} ${count === 1 ? one : more}` : null);
 
 /** Sessions that have a running sequence and no turn yet. */
 function beginning(running, names, search) {

@@ -1,6 +1,7 @@
 //! `/v1/sessions`: lists, shows, freezes and deletes sessions, and records rewards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,38 +16,130 @@ use crate::rl;
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::offload::offload;
-use crate::session::{Row, Session, SessionError, Turn};
+use crate::session::ledger::ListOrder;
+use crate::session::{ListCursor, ListQuery, ListedPage, Row, Session, SessionError, Store, Turn};
 
 /// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
 
-/// A page of sessions, ordered by creation.
+/// What is asked of the list of sessions.
+#[derive(Debug)]
+pub(crate) struct PageQuery {
+    /// By creation, or by the last append if sessions are shared.
+    pub order: ListOrder,
+    /// The `next` of the previous page.
+    pub after: Option<String>,
+    pub limit: Option<usize>,
+    /// A part of the names. Needs [`ListOrder::Newest`].
+    pub part: Option<String>,
+}
+
+/// A page of sessions.
 #[derive(Debug)]
 pub(crate) struct Page {
     /// The sessions.
-    pub sessions: Vec<Arc<Session>>,
+    pub sessions: Vec<SessionEntry>,
     /// The cursor of the next page; `None` on the last page.
-    pub next: Option<u64>,
+    pub next: Option<PageCursor>,
+    /// Whether it lists the sessions of all processes.
+    pub is_of_fleet: bool,
+}
+
+/// A session of a page.
+#[derive(Debug)]
+pub(crate) struct SessionEntry {
+    /// Its name.
+    pub name: Arc<str>,
+    /// `None` if another process has it and this process has not read it.
+    pub session: Option<Arc<Session>>,
+    /// Its last append by the clock of the shared ledger.
+    pub used_ms: Option<u64>,
+}
+
+/// Where the next page begins.
+#[derive(Debug, Clone)]
+pub(crate) enum PageCursor {
+    /// In the list of this process: the number of a session.
+    Process(u64),
+    /// In the list of all processes.
+    Fleet(ListCursor),
+}
+
+impl fmt::Display for PageCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(number) => number.fmt(f),
+            Self::Fleet(cursor) => cursor.fmt(f),
+        }
+    }
+}
+
+impl PageCursor {
+    fn parse(text: &str, is_shared: bool) -> Result<Self, Problem> {
+        if let Ok(number) = text.parse() {
+            return Ok(Self::Process(number));
+        }
+        let cursor = if is_shared { text.parse().ok() } else { None };
+        cursor.map(Self::Fleet).ok_or_else(|| Problem::bad(format!("after: must be the next of a page, not {text:?}")))
+    }
 }
 
 impl Page {
-    /// Returns the sessions after `after`, which is 0 or the `next` of the previous page. The oldest is first.
-    #[must_use]
-    pub(crate) fn of(state: &TrainerState, after: u64, limit: Option<usize>) -> Self {
-        let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        Self::new(state.sessions.page(after, limit), limit)
+    /// Reads a page. Sessions of other processes are listed if sessions are shared and the shared ledger works. If it fails, the list is that
+    /// of this process.
+    ///
+    /// # Errors
+    /// 400 for a malformed query; 503 if the shared ledger fails after a page of its list.
+    pub(crate) async fn read(state: &Arc<TrainerState>, query: PageQuery) -> Result<Self, Problem> {
+        let PageQuery { order, after, limit, part } = query;
+        if part.is_some() && order == ListOrder::Oldest {
+            return Err(Problem::bad("search: needs order=newest"));
+        }
+        let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), part.unwrap_or_default());
+        let sharing = state.sessions.sharing();
+        let after = after.map(|after| PageCursor::parse(&after, sharing.is_some())).transpose()?;
+        let number = match (sharing, after) {
+            (_, Some(PageCursor::Process(number))) => Some(number),
+            (Some(sharing), after) => {
+                let after =
+                    after.and_then(|after| if let PageCursor::Fleet(after) = after { Some(after) } else { None });
+                let is_first = after.is_none();
+                match sharing.list(ListQuery { order, after, limit, part: part.clone() }).await {
+                    Ok(page) => {
+                        let store = Arc::clone(&state.sessions);
+                        return Ok(offload(move || Self::of_fleet(&store, page)).await);
+                    }
+                    Err(error) if is_first => tracing::debug!(%error, "the list has the sessions of this process only"),
+                    Err(error) => return Err(super::ledger_problem(&error)),
+                }
+                None
+            }
+            (None, _) => None,
+        };
+        let store = Arc::clone(&state.sessions);
+        let page = offload(move || match order {
+            ListOrder::Oldest => store.page(number.unwrap_or(0), limit),
+            ListOrder::Newest => store.page_back(number.unwrap_or(u64::MAX), limit, &part),
+        });
+        let page = page.await;
+        let next = page.last().filter(|_| page.len() == limit).map(|(number, _)| PageCursor::Process(*number));
+        let listed = |(_, session): (u64, Arc<Session>)| SessionEntry {
+            name: Arc::clone(&session.id),
+            session: Some(session),
+            used_ms: None,
+        };
+        Ok(Self { sessions: page.into_iter().map(listed).collect(), next, is_of_fleet: false })
     }
 
-    /// Returns the sessions whose names contain `part`, after `after`, the `next` of the previous page. The newest is first.
-    #[must_use]
-    pub(crate) fn newest(state: &TrainerState, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
-        let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        Self::new(state.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
-    }
-
-    fn new(page: Vec<(u64, Arc<Session>)>, limit: usize) -> Self {
-        let next = page.last().filter(|_| page.len() == limit).map(|(birth, _)| *birth);
-        Self { sessions: page.into_iter().map(|(_, session)| session).collect(), next }
+    fn of_fleet(store: &Store, page: ListedPage) -> Self {
+        let known: HashSet<Arc<str>> = page.sessions.iter().map(|last| Arc::clone(&last.session)).collect();
+        let listed = |name: Arc<str>, used_ms| SessionEntry { session: store.session(&name), name, used_ms };
+        let detached = page.detached.into_iter().filter(|name| !known.contains(name));
+        // nothing is known of a session that was deleted in the meantime
+        let detached = detached.map(|name| listed(name, None)).filter(|listed| listed.session.is_some());
+        let mut sessions: Vec<SessionEntry> = detached.collect();
+        sessions.extend(page.sessions.into_iter().map(|last| listed(last.session, Some(last.used_ms))));
+        Self { sessions, next: page.next.map(PageCursor::Fleet), is_of_fleet: true }
     }
 }
 
@@ -60,19 +153,16 @@ pub(super) struct RewardRequest {
     generation: Option<u32>,
 }
 
-pub(super) fn list(state: &TrainerState, query: Query) -> Result<Response<Body>, Problem> {
-    let after = query.after.map(|after| {
-        after.parse().map_err(|_| Problem::bad(format!("after: must be the next of a page, not {after:?}")))
-    });
-    let after = after.transpose()?;
-    let newest = query.newest;
-    let page = match (newest, query.search) {
-        (true, part) => Page::newest(state, after, query.limit, &part.unwrap_or_default()),
-        (false, None) => Page::of(state, after.unwrap_or(0), query.limit),
-        (false, Some(_)) => return Err(Problem::bad("search: needs order=newest")),
-    };
-    let next = page.next.map(|next| next.to_string());
-    let sessions: Vec<Value> = page.sessions.iter().map(|session| summary(session)).collect();
+pub(super) async fn list(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
+    let Query { after, limit, search: part, newest, .. } = query;
+    let order = if newest { ListOrder::Newest } else { ListOrder::Oldest };
+    let page = Page::read(state, PageQuery { order, after, limit, part }).await?;
+    super::short_answer(state, move |state| Ok(list_reply(state, &page, newest))).await
+}
+
+fn list_reply(state: &TrainerState, page: &Page, newest: bool) -> Response<Body> {
+    let next = page.next.as_ref().map(ToString::to_string);
+    let sessions: Vec<Value> = page.sessions.iter().map(SessionEntry::json).collect();
     let evicted: Vec<Value> = state
         .sessions
         .evicted()
@@ -84,7 +174,21 @@ pub(super) fn list(state: &TrainerState, query: Query) -> Result<Response<Body>,
         // a client that polls for the newest sessions does not need up to a thousand evicted names
         listed["evicted"] = evicted.into();
     }
-    Ok(ok(&listed))
+    if state.sessions.sharing().is_some() {
+        listed["scope"] = if page.is_of_fleet { "fleet" } else { "process" }.into();
+    }
+    ok(&listed)
+}
+
+impl SessionEntry {
+    fn json(&self) -> Value {
+        let mut listed =
+            self.session.as_ref().map_or_else(|| json!({"session": &*self.name}), |session| summary(session));
+        if let Some(used_ms) = self.used_ms {
+            listed["used_ms"] = used_ms.into();
+        }
+        listed
+    }
 }
 
 fn summary(session: &Session) -> Value {

@@ -32,7 +32,7 @@ pub(super) const COMMANDS: [(&str, &[&str]); 22] = [
     ("ZADD", &["0", "x"]),
     ("ZREM", &["x"]),
     ("ZSCORE", &["x"]),
-    ("ZRANGEBYSCORE", &["0", "0"]),
+    ("ZRANGE", &["0", "0", "BYSCORE"]),
     ("XADD", &["*", "x", "x"]),
     ("XTRIM", &["MINID", "0"]),
     ("XRANGE", &["-", "+"]),

@@ -26,7 +26,7 @@ macro_rules! script {
 }
 
 script! {
-    /// Keys: list, stream, use, tombstone of the first entry. Arguments: length, birth and last uid of the position (length 0: no position), milliseconds of the TTL,
+    /// Keys: list, stream, use, tombstone of the first entry, index. Arguments: length, birth and last uid of the position (length 0: no position), milliseconds of the TTL,
     /// session, 1 if in use, number of finished uids, finished uids, elements. Returns 1 (stored), 0 (behind) or -1 (gone).
     APPEND,
     "#!lua
@@ -69,6 +69,11 @@ if ARGV[6] == '1' then
   redis.call('ZADD', KEYS[3], now, ARGV[5])
 else
   redis.call('ZREM', KEYS[3], ARGV[5])
+end
+redis.call('ZADD', KEYS[5], now, ARGV[5])
+if expected == 0 then
+  local expired = redis.call('ZRANGE', KEYS[5], '-inf', string.format('%.0f', now - tonumber(ARGV[4])), 'BYSCORE', 'LIMIT', 0, 10)
+  if #expired > 0 then redis.call('ZREM', KEYS[5], unpack(expired)) end
 end
 return 1"
 }
@@ -123,7 +128,7 @@ return {
 }
 
 script! {
-    /// Keys: list, use, tombstone. Arguments: birth, session, milliseconds of the TTL. Returns whether it was deleted. Runs when memory is full, because it frees memory.
+    /// Keys: list, use, tombstone, index. Arguments: birth, session, milliseconds of the TTL. Returns whether it was deleted. Runs when memory is full, because it frees memory.
     DELETE,
     "#!lua flags=allow-oom
 redis.call('SET', KEYS[3], '1', 'PX', ARGV[3])
@@ -131,17 +136,21 @@ local first = redis.call('LINDEX', KEYS[1], 0)
 if not first or string.sub(first, 1, 16) ~= ARGV[1] then return 0 end
 redis.call('UNLINK', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])
+redis.call('ZREM', KEYS[4], ARGV[2])
 return 1"
 }
 
 script! {
-    /// Keys: use, lists. Arguments: milliseconds of the TTL, sessions.
+    /// Keys: use, index, lists. Arguments: milliseconds of the TTL, sessions.
     RENEW,
     "#!lua flags=allow-oom
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for i = 2, #ARGV do
-  if redis.call('PEXPIRE', KEYS[i], ARGV[1]) == 1 then redis.call('ZADD', KEYS[1], now, ARGV[i]) end
+  if redis.call('PEXPIRE', KEYS[i + 1], ARGV[1]) == 1 then
+    redis.call('ZADD', KEYS[1], now, ARGV[i])
+    redis.call('ZADD', KEYS[2], now, ARGV[i])
+  end
 end
 return 1"
 }
@@ -154,7 +163,23 @@ if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[2]) then return {} end
 local time = redis.call('TIME')
 local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[1])
 if until_ms < 0 then return {} end
-return redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', until_ms), 'WITHSCORES', 'LIMIT', 0, ARGV[3])"
+return redis.call('ZRANGE', KEYS[2], '-inf', string.format('%.0f', until_ms), 'BYSCORE', 'LIMIT', 0, ARGV[3], 'WITHSCORES')"
+}
+
+script! {
+    /// Keys: index. Arguments: 1 for the newest first, first score or nothing, limit, milliseconds of the TTL. Returns sessions with their
+    /// scores, without those whose lists have expired.
+    LIST,
+    "#!lua flags=no-writes
+local time = redis.call('TIME')
+local oldest = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[4]) + 1
+local from = tonumber(ARGV[2])
+if ARGV[1] == '1' then
+  from = from and string.format('%.0f', from) or '+inf'
+  return redis.call('ZRANGE', KEYS[1], from, string.format('%.0f', oldest), 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[3], 'WITHSCORES')
+end
+from = string.format('%.0f', math.max(from or oldest, oldest))
+return redis.call('ZRANGE', KEYS[1], from, '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[3], 'WITHSCORES')"
 }
 
 script! {

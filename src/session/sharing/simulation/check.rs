@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use super::faults::Loss;
 use super::history::{ClientTurn, History, Process, rows};
-use crate::session::ledger::Record;
+use crate::session::ledger::{ListOrder, Record};
 use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Draft, Session, TurnMetadata, Uid};
+use crate::session::{Call, Draft, ListQuery, Session, TurnMetadata, Uid};
 
 /// A session as the ledger has it.
 struct SessionEntries {
@@ -58,6 +58,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     for process in &history.processes {
         nothing_is_detached(process)?;
     }
+    index_has_each_list(history, &lists).await?;
     processes_agree_with_a_plain_store(history, &lists).await
 }
 
@@ -249,6 +250,27 @@ fn nothing_is_detached(process: &Process) -> Result<(), String> {
         if session.state().is_detached {
             return Err(format!("{} is detached", session.id));
         }
+    }
+    Ok(())
+}
+
+/// Any process lists the sessions that the ledger has, each once.
+async fn index_has_each_list(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
+    let Some(process) = history.processes.first() else { return Ok(()) };
+    let sharing = process.store.sharing().expect("it is shared");
+    let expected: BTreeSet<Arc<str>> = lists.iter().map(|list| Arc::clone(&list.name)).collect();
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let query = ListQuery { order: ListOrder::Newest, after, limit: 2, part: String::new() };
+        let page = sharing.list(query).await.map_err(|error| format!("the list of sessions: {error}"))?;
+        found.extend(page.sessions.into_iter().map(|last| last.session));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    if found.len() != expected.len() || !found.iter().all(|session| expected.contains(session)) {
+        return Err(format!("the index has {found:?}, the ledger {expected:?}"));
     }
     Ok(())
 }

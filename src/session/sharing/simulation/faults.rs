@@ -11,7 +11,7 @@ use super::random::Random;
 use crate::session::Uid;
 use crate::session::ledger::memory::{MemoryLedger, State};
 use crate::session::ledger::{
-    Append, Appended, Fetching, FinishedPage, IdleSession, Ledger, LedgerError, Position, StreamId, Tail,
+    Append, Appended, Fetching, FinishedPage, LastUse, Ledger, LedgerError, ListOrder, Position, StreamId, Tail,
 };
 
 /// What a failover loses.
@@ -251,7 +251,7 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.renew(sessions.clone()))
     }
 
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<IdleSession>> {
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
         let is_used = self.server.memory.state().used.get(&partition).is_some_and(|used| !used.is_empty());
         if self.is_calm.load(Ordering::Relaxed) || !is_used {
             // there are many of them
@@ -260,8 +260,12 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.idle(partition, idle, limit))
     }
 
-    fn end_use(&self, idle: IdleSession) -> Fetching<()> {
+    fn end_use(&self, idle: LastUse) -> Fetching<()> {
         self.plain(move |memory| memory.end_use(idle.clone()))
+    }
+
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
+        self.plain(move |memory| memory.list(partition, order, from, limit))
     }
 
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {

@@ -7,7 +7,7 @@ use super::process::{Binary, Observer, ledger, options};
 use super::{append, entries, next};
 use crate::session::Uid;
 use crate::session::ledger::valkey::{Valkey, ValkeyOptions};
-use crate::session::ledger::{Append, Appended, Ledger, LedgerError, StreamId, partition_of};
+use crate::session::ledger::{Append, Appended, Ledger, LedgerError, ListOrder, StreamId, partition_of};
 
 const STORED: Appended = Appended::Stored { replicated: true };
 const UNREPLICATED: Appended = Appended::Stored { replicated: false };
@@ -236,12 +236,20 @@ async fn lists_expire_and_streams_are_trimmed() {
     let page = valkey.finished(partition, begin, 10).await.unwrap();
     assert_eq!((page.entries.len(), page.trimmed), (10, false));
 
+    let index = format!("tt:{{{partition}}}:l");
+    for old in ["old-1", "old-2"] {
+        raw.send(&format!("ZADD {index} 1 {old}")).await;
+    }
+    for order in [ListOrder::Oldest, ListOrder::Newest] {
+        assert_eq!(valkey.list(partition, order, None, 10).await.unwrap(), [], "their lists have expired");
+    }
     let finishing = Append { finished: vec![Uid::unique()], ..append("s") };
     valkey.append(finishing).await.unwrap();
     let page = valkey.finished(partition, begin, 1000).await.unwrap();
     assert!(page.trimmed && page.entries.len() < 250, "{}", page.entries.len());
     let page = valkey.finished(partition, last, 1000).await.unwrap();
     assert_eq!((page.entries.len(), page.trimmed), (1, false), "a reader that has read all misses nothing");
+    assert_eq!(raw.send(&format!("ZCARD {index}")).await, redis::Value::Int(1), "the new session has replaced them");
 
     let redis::Value::Int(ttl) = raw.send(&format!("PTTL tt:{{{partition}}}:s:s")).await else { panic!("a number") };
     assert!((3_590_000..=3_600_000).contains(&ttl), "{ttl}");

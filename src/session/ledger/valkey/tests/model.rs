@@ -9,7 +9,7 @@ use super::process::{Binary, Raw, ledger, options};
 use crate::session::Uid;
 use crate::session::ledger::memory::MemoryLedger;
 use crate::session::ledger::{
-    Append, Appended, Entry, FinishedEntry, IdleSession, Ledger, Position, StreamId, Tail, partition_of,
+    Append, Appended, Entry, FinishedEntry, LastUse, Ledger, ListOrder, Position, StreamId, Tail, partition_of,
 };
 
 /// A generator of pseudorandom numbers.
@@ -38,7 +38,7 @@ struct Pair {
     positions: Vec<Option<Position>>,
     /// The ids of the same elements of streams.
     ids: Vec<(StreamId, StreamId)>,
-    idle: Vec<(IdleSession, IdleSession)>,
+    idle: Vec<(LastUse, LastUse)>,
     /// How often each kind of result was seen.
     seen: std::collections::BTreeMap<&'static str, u32>,
 }
@@ -83,7 +83,7 @@ impl Pair {
         let sessions = self.sessions.clone();
         let session = self.random.pick(&sessions);
         let partition = partition_of(&session);
-        match self.random.below(21) {
+        match self.random.below(23) {
             0..8 => self.append(session).await,
             8..12 => self.fetch(&session).await,
             12 => {
@@ -131,6 +131,7 @@ impl Pair {
                 assert_eq!(claimed, self.memory.claim(partition, owner, lease).await.unwrap());
                 self.count(if claimed { "claimed" } else { "not claimed" });
             }
+            20..22 => self.list(partition).await,
             _ => {
                 // nothing is idle for an hour, and the partition counts as swept
                 let hour = Duration::from_secs(3600);
@@ -205,10 +206,28 @@ impl Pair {
         let limit = self.random.pick(&[1, 100]);
         let real = self.valkey.idle(partition, Duration::ZERO, limit).await.unwrap();
         let model = self.memory.idle(partition, Duration::ZERO, limit).await.unwrap();
-        let names = |all: &[IdleSession]| all.iter().map(|idle| Arc::clone(&idle.session)).collect::<Vec<_>>();
+        let names = |all: &[LastUse]| all.iter().map(|idle| Arc::clone(&idle.session)).collect::<Vec<_>>();
         assert_eq!(names(&real), names(&model));
         self.count(if real.is_empty() { "none idle" } else { "idle" });
         self.idle.extend(real.into_iter().zip(model));
+    }
+
+    /// Reads the list from a session on that both ledgers have. Each time belongs to one command, which may be a renewal of several sessions.
+    async fn list(&mut self, partition: u16) {
+        let (order, limit) =
+            (self.random.pick(&[ListOrder::Oldest, ListOrder::Newest]), self.random.pick(&[1, 2, 100]));
+        let real = self.valkey.list(partition, order, None, 100).await.unwrap();
+        let model = self.memory.list(partition, order, None, 100).await.unwrap();
+        let names = |all: &[LastUse]| all.iter().map(|last| Arc::clone(&last.session)).collect::<Vec<_>>();
+        assert_eq!(names(&real), names(&model));
+        self.count(if real.is_empty() { "none listed" } else { "listed" });
+        if real.is_empty() {
+            return;
+        }
+        let at = self.random.below(real.len());
+        let (valkey, memory) = (real[at].used_ms, model[at].used_ms);
+        let real = self.valkey.list(partition, order, Some(valkey), limit).await.unwrap();
+        assert_eq!(names(&real), names(&self.memory.list(partition, order, Some(memory), limit).await.unwrap()));
     }
 
     /// Waits until times of later commands differ from those before, in both ledgers, and a sweep of no duration is over.
@@ -269,6 +288,8 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         "none idle",
         "use ended",
         "renewed",
+        "listed",
+        "none listed",
         "has a tombstone",
         "has no tombstone",
     ] {

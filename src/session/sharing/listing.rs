@@ -1,0 +1,260 @@
+//! The list of the sessions of all processes, from the index of the ledger.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::Sharing;
+use crate::session::ledger::{LastUse, LedgerError, ListOrder, PARTITIONS};
+
+/// Sessions of a partition that are read at once, at least.
+const LEAST_READ: usize = 16;
+/// The same at most, and with a search.
+const MOST_READ: usize = 512;
+/// Names that one search compares at most. The page then ends early.
+const MOST_SEARCHED: usize = 1 << 16;
+
+/// A place in the list: after the session with this name and this last use. Its text is the milliseconds, a full stop and the name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListCursor {
+    used_ms: u64,
+    session: Arc<str>,
+}
+
+/// A text that is not a cursor of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a cursor of a list of sessions")]
+pub struct InvalidListCursor;
+
+/// Some sessions of the list.
+#[derive(Debug)]
+pub struct ListedPage {
+    /// The sessions, in order.
+    pub sessions: Vec<LastUse>,
+    /// Sessions with changes of this process that are not in the ledger yet, which may be among the others. On the page with the most
+    /// recently used sessions.
+    pub detached: Vec<Arc<str>>,
+    /// Where the next page begins; `None` on the last one. A page may be short and have a next one.
+    pub next: Option<ListCursor>,
+}
+
+/// What is asked of the list.
+#[derive(Debug, Clone)]
+pub struct ListQuery {
+    /// The order.
+    pub order: ListOrder,
+    /// Where the page begins.
+    pub after: Option<ListCursor>,
+    /// The most sessions, at least 1.
+    pub limit: usize,
+    /// A part of the name; empty for all sessions.
+    pub part: String,
+}
+
+impl fmt::Display for ListCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.used_ms, self.session)
+    }
+}
+
+impl FromStr for ListCursor {
+    type Err = InvalidListCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidListCursor> {
+        let (used_ms, session) = text.split_once('.').ok_or(InvalidListCursor)?;
+        let used_ms = used_ms.parse().map_err(|_| InvalidListCursor)?;
+        Ok(Self { used_ms, session: session.into() })
+    }
+}
+
+impl From<&LastUse> for ListCursor {
+    fn from(last: &LastUse) -> Self {
+        Self { used_ms: last.used_ms, session: Arc::clone(&last.session) }
+    }
+}
+
+impl ListCursor {
+    /// Whether `last` comes after it.
+    fn is_before(&self, last: &LastUse, order: ListOrder) -> bool {
+        let (place, other) = ((self.used_ms, &*self.session), (last.used_ms, &*last.session));
+        match order {
+            ListOrder::Oldest => place < other,
+            ListOrder::Newest => place > other,
+        }
+    }
+}
+
+/// The sessions of one partition.
+struct Source {
+    partition: u16,
+    /// Read and not yet listed.
+    waiting: VecDeque<LastUse>,
+    /// The last one that was read.
+    read: Option<ListCursor>,
+    has_more: bool,
+}
+
+impl Source {
+    /// Reads more, if nothing waits.
+    async fn fill(&mut self, sharing: &Sharing, order: ListOrder, count: usize) -> Result<(), LedgerError> {
+        let mut count = count;
+        while self.waiting.is_empty() && self.has_more {
+            let from = self.read.as_ref().map(|read| read.used_ms);
+            let page = sharing.ledger.list(self.partition, order, from, count).await?;
+            self.has_more = page.len() == count;
+            // those of the first millisecond were read before
+            let read = self.read.take();
+            self.waiting
+                .extend(page.into_iter().filter(|last| read.as_ref().is_none_or(|read| read.is_before(last, order))));
+            self.read = self.waiting.back().map(ListCursor::from).or(read);
+            // all have the time of the last one that was read
+            count *= 2;
+        }
+        Ok(())
+    }
+
+    /// The place of its next session among those of other partitions.
+    fn is_next(&self, other: &Self, order: ListOrder) -> bool {
+        match (self.waiting.front(), other.waiting.front()) {
+            (Some(own), Some(other)) => ListCursor::from(own).is_before(other, order),
+            (own, _) => own.is_some(),
+        }
+    }
+}
+
+impl Sharing {
+    /// Lists the sessions of all processes by their last append. A session that is used while the pages are read moves: with
+    /// [`ListOrder::Oldest`] it is listed again, with [`ListOrder::Newest`] it may be missing.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(crate) async fn list(&self, query: ListQuery) -> Result<ListedPage, LedgerError> {
+        if self.is_down() {
+            return Err(LedgerError::Unavailable("it failed a moment ago".into()));
+        }
+        let (part, is_first) = (query.part.clone(), query.after.is_none());
+        let order = query.order;
+        let mut page = self.within_timeout(self.merge_lists(query)).await?;
+        let has_most_recent = match order {
+            ListOrder::Oldest => page.next.is_none(),
+            ListOrder::Newest => is_first,
+        };
+        if has_most_recent {
+            page.detached = self.unsettled().iter().filter(|session| session.contains(&part)).cloned().collect();
+        }
+        Ok(page)
+    }
+
+    async fn merge_lists(&self, ListQuery { order, after, limit, part }: ListQuery) -> Result<ListedPage, LedgerError> {
+        let count = if part.is_empty() { (limit / 8).clamp(LEAST_READ, MOST_READ) } else { MOST_READ };
+        let source = |partition| Source { partition, waiting: VecDeque::new(), read: after.clone(), has_more: true };
+        let mut sources: Vec<Source> = (0..PARTITIONS).map(source).collect();
+        let fill_all = sources.iter_mut().map(|source| source.fill(self, order, count));
+        futures_util::future::try_join_all(fill_all).await?;
+        let (mut sessions, mut compared) = (Vec::new(), 0);
+        loop {
+            let first =
+                sources.iter_mut().reduce(|best, source| if source.is_next(best, order) { source } else { best });
+            let Some((source, last)) = first.and_then(|source| source.waiting.pop_front().map(|last| (source, last)))
+            else {
+                return Ok(ListedPage { sessions, detached: Vec::new(), next: None });
+            };
+            source.fill(self, order, count).await?;
+            let place = ListCursor::from(&last);
+            if last.session.contains(&part) {
+                sessions.push(last);
+            }
+            compared += 1;
+            if sessions.len() == limit || (compared == MOST_SEARCHED && !part.is_empty()) {
+                return Ok(ListedPage { sessions, detached: Vec::new(), next: Some(place) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::ledger::{Append, Entry, Ledger};
+    use crate::session::{SharingLimits, Uid};
+
+    /// A ledger with 300 sessions in seven milliseconds, and the list from the least recent one on.
+    async fn ledger() -> (Sharing, Vec<(u64, Arc<str>)>) {
+        let ledger = Arc::new(MemoryLedger::new());
+        for at in 0..300 {
+            let session: Arc<str> = format!("{}-{at}", ["a", "b", "\u{e9}"][at % 3]).into();
+            let entries = vec![Entry { uid: Uid::unique(), body: "x".into() }];
+            ledger.append(Append { session, after: None, entries, finished: Vec::new(), in_use: true }).await.unwrap();
+            if at % 50 == 0 {
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
+        }
+        let state = ledger.state();
+        let mut all: Vec<_> = state.listed.values().flatten().map(|(session, ms)| (*ms, Arc::clone(session))).collect();
+        all.sort();
+        drop(state);
+        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
+        (Sharing::new(ledger, limits), all)
+    }
+
+    async fn pages(sharing: &Sharing, order: ListOrder, limit: usize, part: &str) -> Vec<(u64, Arc<str>)> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = sharing.list(ListQuery { order, after, limit, part: part.into() }).await.unwrap();
+            assert!(page.sessions.len() <= limit && page.detached.is_empty());
+            all.extend(page.sessions.into_iter().map(|last| (last.used_ms, last.session)));
+            let Some(next) = page.next else { return all };
+            assert_eq!(next.to_string().parse(), Ok(next.clone()));
+            after = Some(next);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_of_any_length_list_each_session_once_in_order() {
+        let (sharing, mut all) = ledger().await;
+        for order in [ListOrder::Oldest, ListOrder::Newest] {
+            for limit in [1, 7, 299, 300, 5000] {
+                assert_eq!(pages(&sharing, order, limit, "").await, all, "{order:?} {limit}");
+            }
+            let found: Vec<_> = all.iter().filter(|(_, session)| session.contains("b-1")).cloned().collect();
+            assert!(found.len() > 30);
+            assert_eq!(pages(&sharing, order, 4, "b-1").await, found);
+            all.reverse();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_is_used_meanwhile_is_listed_again() {
+        let (sharing, all) = ledger().await;
+        let ask = |after| ListQuery { order: ListOrder::Oldest, after, limit: 100, part: String::new() };
+        let first = sharing.list(ask(None)).await.unwrap();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        sharing.ledger.renew(vec![Arc::clone(&all[3].1), Arc::clone(&all[150].1)]).await.unwrap();
+        let mut rest = Vec::new();
+        let mut after = first.next;
+        while after.is_some() {
+            let page = sharing.list(ask(after)).await.unwrap();
+            rest.extend(page.sessions.into_iter().map(|last| last.session));
+            after = page.next;
+        }
+        let expected = all[100..].iter().filter(|(_, session)| *session != all[150].1).map(|(_, session)| session);
+        let expected: Vec<_> = expected.chain([&all[150].1, &all[3].1]).cloned().collect();
+        let sorted = |mut names: Vec<Arc<str>>| {
+            names[199..].sort();
+            names
+        };
+        assert_eq!(sorted(rest), sorted(expected));
+    }
+
+    #[test]
+    fn parsing_arbitrary_text_does_not_panic() {
+        for text in ["", ".", "1", "1.", "x.a", "-1.a", "18446744073709551616.a", "7.a.b"] {
+            let parsed = text.parse::<ListCursor>();
+            assert_eq!(parsed.is_ok(), ["1.", "7.a.b"].contains(&text), "{text:?}");
+        }
+    }
+}
