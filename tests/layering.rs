@@ -56,7 +56,10 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("tonic_health", &["src/serve/grpc/"]),
     ("tonic_reflection", &["src/serve/grpc/"]),
     ("prost", &["src/serve/grpc/"]),
-    ("futures_util", &["src/archive/", "src/serve/grpc.rs", "src/serve/grpc/", "src/serve/layers/", "src/session/sharing/"]),
+    (
+        "futures_util",
+        &["src/archive/", "src/serve/grpc.rs", "src/serve/grpc/", "src/serve/layers/", "src/session/sharing/"],
+    ),
     ("tokenizers", &["src/tokenizer.rs", "src/tokenizer/word_encoder.rs"]),
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
     ("minijinja_contrib", &["src/tokenizer/template/"]),
