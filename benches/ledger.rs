@@ -18,6 +18,10 @@ use tokentap::session::ledger::valkey::{NoValkeyObserver, TlsFiles, Valkey, Valk
 use tokentap::session::{Call, Draft, SharingLimits, Store, StoreLimits};
 use turns::Turns;
 
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Turns of a session.
 const TURNS: usize = 10;
 

@@ -264,8 +264,10 @@ impl Call {
     }
 
     fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys.len());
+        // elements are large, so that a buffer that grows would copy them several times
+        let parts = self.keys.len() + self.arguments.len();
+        let mut command = Cmd::with_capacity(3 + parts, name.len() + script.len() + 8 + self.bytes());
+        command.arg(name).arg(script).arg(self.keys.len());
         for part in self.keys.iter().chain(&self.arguments) {
             command.arg(&part[..]);
         }
