@@ -76,8 +76,10 @@ pub(crate) struct Sharing {
     lines: Box<[Mutex<Lines>]>,
     /// The sessions with changes that are not in the ledger; ordered, so that a test with a fixed seed repeats.
     unsettled: Mutex<BTreeSet<Arc<str>>>,
-    /// Whether the ledger failed lately. Replies do not wait for it then.
-    is_down: AtomicBool,
+    /// The partitions that failed lately. Replies do not wait for them then. Those of a cluster fail on their own.
+    down: Box<[AtomicBool]>,
+    /// Whether the id of the fleet could not be read.
+    is_fleet_unknown: AtomicBool,
     /// Until then replies do not wait for replicas, because these did not confirm in time.
     unreplicated_until: Mutex<Option<Instant>>,
     /// Sessions that this process has deleted.
@@ -113,7 +115,8 @@ impl Sharing {
             limits,
             lines: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             unsettled: Mutex::default(),
-            is_down: AtomicBool::new(false),
+            down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
+            is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
             deletions: AtomicU64::new(0),
             losses: AtomicU64::new(0),
@@ -155,11 +158,11 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails. What is in memory may be outdated then.
     pub(crate) async fn refresh(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(), LedgerError> {
-        if self.is_down() {
+        if self.is_down(name) {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
         let line = self.line(name);
-        self.within_timeout(async {
+        self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
             self.settle(store, &line, &mut known).await?;
             self.load(store, &line, &mut known).await
@@ -167,36 +170,44 @@ impl Sharing {
         .await
     }
 
-    /// Runs an operation within the time limit, and notes whether the ledger fails.
+    /// Runs an operation within the time limit, and notes whether the partition fails, if it is an operation of one.
     async fn within_timeout<T>(
         &self,
+        partition: Option<u16>,
         operation: impl Future<Output = Result<T, LedgerError>>,
     ) -> Result<T, LedgerError> {
         let timeout = self.limits.timeout;
         let result = timeout_at(Instant::now() + timeout, operation).await;
         let result = result.unwrap_or(Err(LedgerError::Timeout(timeout)));
         if let Err(error) = &result {
-            self.failed(error);
+            self.counts.failures.fetch_add(1, Ordering::Relaxed);
+            // other errors can be those of one session
+            if let (LedgerError::Unavailable(_), Some(partition)) = (error, partition) {
+                self.mark_down(partition, error);
+            }
         }
         result
     }
 
-    /// Whether the ledger failed lately.
-    pub(crate) fn is_down(&self) -> bool {
-        self.is_down.load(Ordering::Relaxed)
+    /// Whether the partition of a session failed lately.
+    fn is_down(&self, session: &str) -> bool {
+        self.is_partition_down(partition_of(session))
     }
 
-    fn failed(&self, error: &LedgerError) {
-        self.counts.failures.fetch_add(1, Ordering::Relaxed);
-        // other errors can be those of one session; the background asks the ledger itself
-        if matches!(error, LedgerError::Unavailable(_)) {
-            self.mark_down(error);
-        }
+    fn is_partition_down(&self, partition: u16) -> bool {
+        self.down[usize::from(partition)].load(Ordering::Relaxed)
     }
 
-    fn mark_down(&self, error: &LedgerError) {
-        if !self.is_down.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, "the shared ledger fails: turns are not shared until it works again");
+    /// Whether any partition failed lately, or the id of the fleet could not be read.
+    pub(crate) fn is_any_down(&self) -> bool {
+        self.is_fleet_unknown.load(Ordering::Relaxed) || self.down.iter().any(|is_down| is_down.load(Ordering::Relaxed))
+    }
+
+    fn mark_down(&self, partition: u16, error: &LedgerError) {
+        let was_any_down = self.is_any_down();
+        self.down[usize::from(partition)].store(true, Ordering::Relaxed);
+        if !was_any_down {
+            tracing::error!(%error, partition, "the shared ledger fails: turns are not shared until it works again");
         }
     }
 

@@ -275,7 +275,7 @@ impl Store {
     /// Counts of a process that shares its sessions, and whether its ledger fails now.
     #[must_use]
     pub fn sharing_counts(&self) -> Option<(&SharingCounts, bool)> {
-        self.sharing().map(|sharing| (&sharing.counts, sharing.is_down()))
+        self.sharing().map(|sharing| (&sharing.counts, sharing.is_any_down()))
     }
 
     /// Works on shared sessions until it is dropped: appends detached turns, heals, and finishes idle sessions. Returns at once if sessions

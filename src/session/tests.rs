@@ -28,7 +28,7 @@ fn call(store: &Arc<Store>, id: &str) -> Call {
     Call::new(Arc::clone(store), id.into())
 }
 
-fn draft(prompt: &[u32], response: &[u32]) -> Draft {
+pub(super) fn draft(prompt: &[u32], response: &[u32]) -> Draft {
     let logprobs = response.iter().map(|id| -(*id as f32) - 0.5).collect();
     let entropy = response.iter().map(|id| *id as f32).collect();
     let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };

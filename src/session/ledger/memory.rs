@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, ListOrder, Position, StreamId,
-    Tail, partition_of,
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder, Position,
+    StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 
@@ -24,6 +24,8 @@ pub(crate) struct MemoryLedger {
     begun: Instant,
     /// Incremented by tests that lose entries.
     pub disruptions: watch::Sender<u64>,
+    /// Partitions that cannot be reached.
+    pub down: Mutex<BTreeSet<u16>>,
 }
 
 /// What the ledger holds. A copy is a replica.
@@ -43,16 +45,29 @@ pub(crate) struct State {
 
 impl MemoryLedger {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::default(), begun: Instant::now(), disruptions: watch::Sender::new(0) }
+        Self {
+            state: Mutex::default(),
+            begun: Instant::now(),
+            disruptions: watch::Sender::new(0),
+            down: Mutex::default(),
+        }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_down(&self, partition: u16) -> bool {
+        self.down.lock().unwrap_or_else(PoisonError::into_inner).contains(&partition)
+    }
+
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + 1
     }
+}
+
+fn unavailable<T: Send + 'static>() -> Fetching<T> {
+    Box::pin(std::future::ready(Err(LedgerError::Unavailable("the partition is down".into()))))
 }
 
 fn ready<T: Send + 'static>(value: T) -> Fetching<T> {
@@ -78,6 +93,9 @@ impl Ledger for MemoryLedger {
     }
 
     fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
+        if self.is_down(partition_of(session)) {
+            return unavailable();
+        }
         let state = self.state();
         let Some(list) = state.lists.get(session) else { return ready(None) };
         let start = after.filter(|after| State::begins_with(list, *after)).map_or(0, |after| after.length);
@@ -87,6 +105,9 @@ impl Ledger for MemoryLedger {
     }
 
     fn append(&self, append: Append) -> Fetching<Appended> {
+        if self.is_down(partition_of(&append.session)) {
+            return unavailable();
+        }
         let now = self.elapsed_ms();
         let mut state = self.state();
         let Append { session, after, entries, finished, in_use } = append;
@@ -194,6 +215,9 @@ impl Ledger for MemoryLedger {
 
     fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
         let state = self.state();
+        if self.is_down(partition) {
+            return unavailable();
+        }
         let Some(listed) = state.listed.get(&partition) else { return ready(Vec::new()) };
         let mut all: Vec<_> = listed.iter().map(|(session, used)| (*used, Arc::clone(session))).collect();
         all.sort();

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::Sharing;
 use super::list_cache::entry;
-use crate::session::ledger::{Ack, AppendError, Position, Record};
+use crate::session::ledger::{Ack, AppendError, Position, Record, partition_of};
 use crate::session::state::{Session, SessionError};
 use crate::session::store::Store;
 use crate::session::{Uid, View};
@@ -107,7 +107,7 @@ impl Sharing {
     /// [`SessionError::Unconfirmed`].
     pub(crate) async fn delete(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<bool, SessionError> {
         let line = self.line(name);
-        let deleted = self.within_timeout(async {
+        let deleted = self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
             self.load(store, &line, &mut known).await?;
             let birth = known.session.as_ref().and_then(|session| session.birth);
@@ -160,7 +160,7 @@ impl Sharing {
     ) -> Result<T, SessionError> {
         let line = self.line(name);
         let mut refused = None;
-        let changed = self.within_timeout(async {
+        let changed = self.within_timeout(Some(partition_of(name)), async {
             let mut plan = plan;
             let mut known = line.known.lock().await;
             loop {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Line, Sharing};
-use crate::session::ledger::{LedgerError, PARTITIONS};
+use crate::session::ledger::{LedgerError, ListOrder, PARTITIONS, partition_of};
 use crate::session::state::SessionError;
 use crate::session::store::Store;
 
@@ -30,23 +30,38 @@ impl Sharing {
         tokio::join!(self.watch(&store), self.keep_settled(&store), self.sweep(&store));
     }
 
-    /// Finds out whether the ledger works, and marks sessions with running calls as used.
+    /// Finds out whether partitions that failed work again, and marks sessions with running calls as used.
     async fn watch(&self, store: &Store) {
         let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(ROUND).await;
-            match self.within_timeout(self.check_fleet()).await {
-                Ok(_) if self.is_down.swap(false, Ordering::Relaxed) => {
-                    tracing::info!("the shared ledger works again");
-                }
-                Ok(_) => {}
-                Err(error) => self.mark_down(&error),
-            }
+            self.find_recovered().await;
             if renewed.elapsed() >= self.limits.idle / 3 {
                 renewed = Instant::now();
                 self.renew(store).await;
             }
             self.remove_unused_lines(store).await;
+        }
+    }
+
+    /// Asks the partitions that failed. The id of the fleet is on one primary of a cluster, so it says nothing of other partitions.
+    async fn find_recovered(&self) {
+        let was_any_down = self.is_any_down();
+        let fleet = self.within_timeout(None, self.check_fleet()).await;
+        self.is_fleet_unknown.store(fleet.is_err(), Ordering::Relaxed);
+        let down = (0..PARTITIONS).filter(|partition| self.is_partition_down(*partition));
+        let ask = async |partition| {
+            let answer =
+                self.within_timeout(Some(partition), self.ledger.list(partition, ListOrder::Oldest, None, 1)).await;
+            if answer.is_ok() {
+                self.down[usize::from(partition)].store(false, Ordering::Relaxed);
+            }
+        };
+        futures_util::future::join_all(down.map(ask)).await;
+        match (was_any_down, self.is_any_down(), fleet) {
+            (true, false, _) => tracing::info!("the shared ledger works again"),
+            (false, true, Err(error)) => tracing::error!(%error, "the shared ledger fails"),
+            _ => {}
         }
     }
 
@@ -74,10 +89,9 @@ impl Sharing {
         loop {
             tokio::time::sleep(ROUND).await;
             for _ in 0..count {
-                if self.is_down() {
-                    break;
+                if !self.is_partition_down(partition) {
+                    self.finish_idle(store, partition).await;
                 }
-                self.finish_idle(store, partition).await;
                 partition = (partition + 1) % PARTITIONS;
             }
         }
@@ -94,16 +108,19 @@ impl Sharing {
         Ok(fleet)
     }
 
-    /// Settles all sessions that are not settled. Stops when the ledger fails.
+    /// Settles all sessions that are not settled, but those of partitions that failed.
     pub(crate) async fn settle_all(&self, store: &Arc<Store>) {
         let names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
         let mut failures = 0;
         for name in names {
-            if self.is_down() || failures >= MOST_FAILURES {
+            if self.is_down(&name) {
+                continue;
+            }
+            if failures >= MOST_FAILURES {
                 return;
             }
             let line = self.line(&name);
-            let settled = self.within_timeout(async {
+            let settled = self.within_timeout(Some(partition_of(&name)), async {
                 let mut known = line.known.lock().await;
                 self.settle(store, &line, &mut known).await?;
                 if known.is_unconfirmed {
@@ -127,14 +144,21 @@ impl Sharing {
 
     /// Marks sessions with running calls as used.
     async fn renew(&self, store: &Store) {
-        for names in store.pending_names().chunks(RENEWED) {
-            let _ = self.within_timeout(self.ledger.renew(names.to_vec())).await;
+        let mut names: Vec<_> = store.pending_names().into_iter().map(|name| (partition_of(&name), name)).collect();
+        names.sort_unstable();
+        // a partition that fails must not keep those after it from being renewed
+        for names in names.chunk_by(|a, b| a.0 == b.0).filter(|names| !self.is_partition_down(names[0].0)) {
+            for chunk in names.chunks(RENEWED) {
+                let chunk = chunk.iter().map(|(_, name)| Arc::clone(name)).collect();
+                let _ = self.within_timeout(Some(names[0].0), self.ledger.renew(chunk)).await;
+            }
         }
     }
 
     /// Publishes the paths of the idle sessions of a partition. Stops at the first failure: the rest is idle in the next round as well.
     async fn finish_idle(&self, store: &Arc<Store>, partition: u16) {
-        let Ok(idle) = self.within_timeout(self.ledger.idle(partition, self.limits.idle, IDLE)).await else { return };
+        let idle = self.within_timeout(Some(partition), self.ledger.idle(partition, self.limits.idle, IDLE));
+        let Ok(idle) = idle.await else { return };
         for session in idle {
             let name = Arc::clone(&session.session);
             if store.is_pending(&name) {
@@ -145,7 +169,7 @@ impl Sharing {
                 Ok(()) | Err(SessionError::EvictedSession) => {}
                 Err(_) => return,
             }
-            let _ = self.within_timeout(self.ledger.end_use(session)).await;
+            let _ = self.within_timeout(Some(partition), self.ledger.end_use(session)).await;
         }
     }
 
@@ -169,5 +193,48 @@ impl Sharing {
             // they may hold the last references to large sessions
             let _ = tokio::task::spawn_blocking(move || drop(unused)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::tests::{BOUNDLESS, draft, store};
+    use crate::session::{Call, SharingLimits};
+
+    #[tokio::test(start_paused = true)]
+    async fn partition_that_fails_affects_no_other_one() {
+        let (ledger, store) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
+        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::from_secs(3600) };
+        store.share(Arc::clone(&ledger) as Arc<_>, limits);
+        let (failed, other): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        assert_ne!(partition_of(&failed), partition_of(&other));
+        let sharing = Arc::clone(store.sharing().unwrap());
+        let background = tokio::spawn(Arc::clone(&sharing).run(Arc::clone(&store)));
+        let counts = || {
+            let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            (count(&sharing.counts.confirmed), count(&sharing.counts.detached), count(&sharing.counts.joined))
+        };
+
+        ledger.down.lock().unwrap().insert(partition_of(&failed));
+        for name in [&failed, &other, &failed, &other] {
+            let mut call = Call::new(Arc::clone(&store), Arc::clone(name));
+            // an error says that the turn is detached
+            let _ = call.commit(draft(&[1], &[2])).1.await;
+        }
+        assert_eq!(counts(), (2, 2, 0));
+        assert!(sharing.is_any_down() && sharing.is_down(&failed) && !sharing.is_down(&other));
+        assert!(sharing.refresh(&store, &other).await.is_ok());
+        assert!(sharing.refresh(&store, &failed).await.is_err(), "its entries cannot be read");
+        tokio::time::sleep(ROUND * 3).await;
+        assert_eq!(counts(), (2, 2, 0));
+        assert!(sharing.is_down(&failed), "other partitions do not show that this one works");
+
+        ledger.down.lock().unwrap().clear();
+        tokio::time::sleep(ROUND * 3).await;
+        assert_eq!(counts(), (2, 2, 2));
+        assert!(!sharing.is_any_down());
+        background.abort();
     }
 }

@@ -130,12 +130,12 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails.
     pub(crate) async fn list(&self, query: ListQuery) -> Result<ListedPage, LedgerError> {
-        if self.is_down() {
+        if self.is_any_down() {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
         let (part, is_first) = (query.part.clone(), query.after.is_none());
         let order = query.order;
-        let mut page = self.within_timeout(self.merge_lists(query)).await?;
+        let mut page = self.within_timeout(None, self.merge_lists(query)).await?;
         let has_most_recent = match order {
             ListOrder::Oldest => page.next.is_none(),
             ListOrder::Newest => is_first,

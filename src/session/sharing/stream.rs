@@ -159,7 +159,8 @@ impl Sharing {
         let (mut found, mut trimmed): (Vec<FinishedEntry>, bool) = (Vec::new(), false);
         for partition in (consumer.index..PARTITIONS).step_by(usize::from(consumer.count)) {
             let from = after.after.get(&partition).copied().unwrap_or_default();
-            let page = self.within_timeout(self.ledger.finished(partition, from, limit.min(PAGE))).await?;
+            let page =
+                self.within_timeout(Some(partition), self.ledger.finished(partition, from, limit.min(PAGE))).await?;
             trimmed |= page.trimmed;
             found.extend(page.entries);
         }
@@ -179,7 +180,7 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails.
     pub(crate) async fn fleet(&self) -> Result<Arc<str>, LedgerError> {
-        self.within_timeout(self.check_fleet()).await
+        self.within_timeout(None, self.check_fleet()).await
     }
 
     /// The id of the fleet when it was last read.
@@ -192,7 +193,7 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails.
     pub(crate) async fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Result<bool, LedgerError> {
-        self.within_timeout(self.ledger.claim(partition, owner, lease)).await
+        self.within_timeout(Some(partition), self.ledger.claim(partition, owner, lease)).await
     }
 
     /// Whether a partition has a finished path after an id.
@@ -200,7 +201,7 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails.
     pub(crate) async fn has_finished(&self, partition: u16, after: StreamId) -> Result<bool, LedgerError> {
-        let page = self.within_timeout(self.ledger.finished(partition, after, 1)).await?;
+        let page = self.within_timeout(Some(partition), self.ledger.finished(partition, after, 1)).await?;
         Ok(!page.entries.is_empty())
     }
 
@@ -215,7 +216,7 @@ impl Sharing {
         after: StreamId,
         limit: usize,
     ) -> Result<PartitionPage, LedgerError> {
-        let page = self.within_timeout(self.ledger.finished(partition, after, limit)).await?;
+        let page = self.within_timeout(Some(partition), self.ledger.finished(partition, after, limit)).await?;
         let (mut paths, mut read) = (Vec::with_capacity(page.entries.len()), HashSet::new());
         for entry in page.entries {
             let found = self.find(store, &entry, &mut read).await?;

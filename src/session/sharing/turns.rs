@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::list_cache::{ListCache, entry};
 use super::{Line, Sharing};
-use crate::session::ledger::{Ack, AppendError, LedgerError, Position, Record, SessionKey};
+use crate::session::ledger::{Ack, AppendError, LedgerError, Position, Record, SessionKey, partition_of};
 use crate::session::store::{Store, now_ms};
 use crate::session::{Draft, Turn, Uid};
 
@@ -116,8 +116,9 @@ impl Sharing {
             store.observer.turn_dropped();
             return Ok(());
         }
-        if !self.is_down() {
-            let added = self.within_timeout(self.add_confirmed(store, line, &mut known, &draft)).await;
+        if !self.is_down(&line.name) {
+            let partition = partition_of(&line.name);
+            let added = self.within_timeout(Some(partition), self.add_confirmed(store, line, &mut known, &draft)).await;
             if let Ok(turn) = added {
                 self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
                 store.announce(&line.name, &turn);
@@ -232,8 +233,8 @@ impl Sharing {
             return;
         }
         self.mark_unsettled(line, &known);
-        if !self.is_down() {
-            let _ = self.within_timeout(self.settle(store, line, &mut known)).await;
+        if !self.is_down(&line.name) {
+            let _ = self.within_timeout(Some(partition_of(&line.name)), self.settle(store, line, &mut known)).await;
         }
     }
 }
