@@ -33,6 +33,7 @@ fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
             until: 3,
             weight_version: None,
             version: None,
+            process: None,
         }],
         ..TurnMetadata::default()
     };
