@@ -64,6 +64,7 @@ fn record_session(store: &Arc<Store>, session: usize) {
             until: 1,
             weight_version: Some("default".into()),
             version: None,
+            process: None,
         };
         let about = TurnMetadata {
             rid: Some("0123456789abcdef0123456789abcdef".into()),

@@ -19,6 +19,7 @@ pub(crate) mod jsonl;
 pub(crate) mod miles;
 pub(crate) mod parquet;
 pub(crate) mod part;
+mod policies;
 pub(crate) mod rllm;
 mod row_count;
 mod row_key;

@@ -48,6 +48,7 @@ pub fn metadata(tokens: usize) -> TurnMetadata {
         until: 1,
         weight_version: Some("default".into()),
         version: None,
+        process: None,
     };
     let measured =
         EntropyMethod { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };

@@ -28,7 +28,15 @@ fn path(number: u64) -> Path {
     let about = TurnMetadata {
         model: "m".into(),
         started_ms: number,
-        policy: vec![Span { start: 0, end: 1, epoch: 1, until: 1, weight_version: None, version: Some(label) }],
+        policy: vec![Span {
+            start: 0,
+            end: 1,
+            epoch: 1,
+            until: 1,
+            weight_version: None,
+            version: Some(label),
+            process: None,
+        }],
         ..TurnMetadata::default()
     };
     let turn = Turn {

@@ -148,7 +148,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
         report.line(Warn, "not asked", "top-k form, exact entropies, temperature and logprobs: nothing was generated");
     }
     describe_info(config, found, report);
-    route::weights(found, engines, report);
+    route::weights(config, found, engines, report);
 }
 
 /// Reports the capabilities that only a generating probe detects.

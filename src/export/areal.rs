@@ -74,7 +74,7 @@ fn of_segment(segment: &Segment<'_>, sink: Sink<'_>) {
         let start = (span.start as usize).clamp(at, segment.ids.len());
         let end = (span.end as usize).clamp(start, segment.ids.len());
         sink(Run::Integer(UNKNOWN, start - at));
-        sink(Run::Integer(versions::earliest(span), end - start));
+        sink(Run::Integer(versions::earliest(span).unwrap_or(UNKNOWN), end - start));
         at = end;
     }
     sink(Run::Integer(UNKNOWN, segment.ids.len() - at));
@@ -117,8 +117,12 @@ mod tests {
         turns[1].about.policy[1].start = 2;
         turns[1].about.policy[1].end = 7;
         turns[0].about.policy.clear();
-        let file = File::of(export(batch(rows_of(turns))));
+        let file = File::of(export(batch(rows_of(turns.clone()))));
         assert_eq!(file.integers("versions")[..9], [-1, -1, -1, -1, -1, -1, 11, -1, 12]);
+        // an epoch of one of several processes
+        turns[1].about.policy[0].process = Some("00000000000000aa".parse().unwrap());
+        let file = File::of(export(batch(rows_of(turns))));
+        assert_eq!(file.integers("versions")[..9], [-1, -1, -1, -1, -1, -1, -1, -1, 12]);
     }
 
     #[test]

@@ -85,6 +85,9 @@ pub(super) fn policy(path: &Path, text: &mut Text) {
                     }
                     text.key("weight_version").maybe_string(span.weight_version.as_deref());
                     text.key("version").maybe_string(span.version.as_deref());
+                    if let Some(process) = span.process {
+                        text.key("process").string(&process.to_string());
+                    }
                 });
             }
         }
@@ -244,6 +247,18 @@ mod tests {
             "turns that are trained in another row keep their numbers"
         );
         assert_eq!(entries[1]["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn span_of_a_shared_session_has_its_process() {
+        let mut turns = turns();
+        turns[0].about.policy[0].process = Some("00000000000000aa".parse().unwrap());
+        let policy = &entries(turns)[0]["policy"];
+        assert_eq!(
+            policy[0],
+            json!({"start": 3, "end": 5, "epoch": 1, "weight_version": "w1", "version": "10", "process": "00000000000000aa"})
+        );
+        assert_eq!(policy[1].get("process"), None);
     }
 
     #[test]

@@ -5,20 +5,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::policies::Policies;
 use crate::session::{Cause, Fault, Path, Row};
 
 /// The flags of a row: conditions that a trainer should know of.
 #[must_use]
 pub fn flags(path: &Path) -> Vec<&'static str> {
-    let mut epochs = None;
-    let (mut crosses, mut uncertain, mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
+    let mut policies = Policies::default();
+    let (mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
     let mut faults = HashSet::new();
     // a single pass, because a path may have thousands of turns
     for turn in path.steps.iter().map(|step| &step.turn) {
-        for span in &turn.about.policy {
-            crosses |= *epochs.get_or_insert(span.epoch) != span.epoch;
-            uncertain |= !span.is_certain();
-        }
+        turn.about.policy.iter().for_each(|span| policies.add(span));
         extends |= turn.about.cause == Cause::ExtendsLength;
         if let Some(chat) = &turn.about.chat {
             retokenised |= chat.retokenised;
@@ -29,8 +27,8 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     }
     let facts = [
         (path.incomplete, "incomplete"),
-        (crosses, "crosses_versions"),
-        (uncertain, "policy_uncertain"),
+        (policies.differ(), "crosses_versions"),
+        (policies.are_uncertain(), "policy_uncertain"),
         (extends, "extends_length"),
         (retokenised, "context_retokenised"),
         (foreign, "foreign_assistant_text"),

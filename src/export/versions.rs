@@ -2,20 +2,33 @@
 
 use crate::session::{Path, Span, Step, Turn};
 
-/// The trainer's number of the first possible policy, or tokentap's epoch if it has none.
-pub(super) fn earliest(span: &Span) -> i64 {
-    named(span).unwrap_or_else(|| i64::try_from(span.epoch).unwrap_or(i64::MAX))
+/// The trainer's number of the first possible policy, or tokentap's epoch if it has none. In a shared session the engine's number takes
+/// the place of the epoch, which is not the same at other processes.
+pub(super) fn earliest(span: &Span) -> Option<i64> {
+    number(span, span.epoch)
 }
 
 /// The same for the last possible policy.
-pub(super) fn latest(span: &Span) -> i64 {
-    named(span).unwrap_or_else(|| i64::try_from(span.until).unwrap_or(i64::MAX))
+fn latest(span: &Span) -> Option<i64> {
+    number(span, span.until)
 }
 
-/// The first and the last version among the trained tokens of a row.
+fn number(span: &Span, epoch: u64) -> Option<i64> {
+    named(span).or_else(|| match span.process {
+        Some(_) => labelled(span),
+        None => Some(i64::try_from(epoch).unwrap_or(i64::MAX)),
+    })
+}
+
+/// The first and the last version among the trained tokens of a row, if all are known.
 pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
-    let spans = || path.steps.iter().filter(|step| step.trained).flat_map(|step| &step.turn.about.policy);
-    Some((spans().map(earliest).min()?, spans().map(latest).max()?))
+    let mut range: Option<(i64, i64)> = None;
+    for span in path.steps.iter().filter(|step| step.trained).flat_map(|step| &step.turn.about.policy) {
+        let (first, last) = (earliest(span)?, latest(span)?);
+        let (least, most) = range.unwrap_or((first, last));
+        range = Some((least.min(first), most.max(last)));
+    }
+    range
 }
 
 /// `weight_versions`: the engine's label at the end of each generation of the row, else the epoch. If neither is known, the generation
@@ -23,21 +36,22 @@ pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
 pub(super) fn of_generations(path: &Path) -> impl Iterator<Item = String> {
     path.steps.iter().filter_map(|Step { turn, .. }| {
         let last = turn.about.policy.last().filter(|_| !turn.response.is_empty())?;
-        Some(label(last))
+        label(last)
     })
 }
 
-/// The spans of each call of the row: the engine's label, else the epoch, and positions in the whole row.
+/// The spans of each call of the row: the engine's label, else the epoch, and positions in the whole row. A span without either is left
+/// out.
 pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, usize)>> {
     let mut before = 0;
     path.steps.iter().map(move |Step { turn, .. }| {
         let start = before + turn.prompt.len();
         before = start + turn.response.len();
         let (end, mut at) = (before, start);
-        let spans = turn.about.policy.iter().map(|span| {
+        let spans = turn.about.policy.iter().filter_map(|span| {
             let from = (start + span.start as usize).clamp(at, end);
             at = (start + span.end as usize).clamp(from, end);
-            (label(span), from, at)
+            Some((label(span)?, from, at))
         });
         spans.filter(|(_, from, to)| from < to).collect()
     })
@@ -46,18 +60,23 @@ pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, 
 /// `weight_version` as a number: the policy at the end of the turn.
 pub(super) fn of_turn(turn: &Turn) -> Option<i64> {
     let last = turn.about.policy.last()?;
-    let engines = || last.weight_version.as_ref().and_then(|version| version.parse().ok());
-    Some(named(last).or_else(engines).unwrap_or_else(|| earliest(last)))
+    named(last).or_else(|| labelled(last)).or_else(|| earliest(last))
 }
 
-/// The label of a span, else its epoch. An empty label counts as missing.
-fn label(span: &Span) -> String {
+/// The label of a span, else its epoch, unless it is one of several processes. An empty label counts as missing.
+fn label(span: &Span) -> Option<String> {
     let label = span.weight_version.as_ref().filter(|label| !label.is_empty());
-    label.map_or_else(|| span.epoch.to_string(), ToString::to_string)
+    label.map(ToString::to_string).or_else(|| span.process.is_none().then(|| span.epoch.to_string()))
 }
 
+/// The trainer's name as a number.
 fn named(span: &Span) -> Option<i64> {
     span.version.as_ref()?.parse().ok()
+}
+
+/// The engine's label as a number.
+fn labelled(span: &Span) -> Option<i64> {
+    span.weight_version.as_ref()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -103,6 +122,33 @@ mod tests {
         assert_eq!(calls, [vec![("4".to_owned(), 3, 5)], vec![("7".to_owned(), 7, 9)]]);
         Arc::make_mut(&mut rows[0].steps[0].turn).about.policy[0].end = 1;
         assert_eq!(of_calls(&rows[0]).next().unwrap()[1], ("5".to_owned(), 4, 5), "an empty label counts as missing");
+    }
+
+    #[test]
+    fn epoch_of_one_of_several_processes_is_no_version() {
+        let rows = |labels: [(Option<&str>, Option<&str>); 3]| {
+            let mut turns = turns();
+            let spans = turns.iter_mut().flat_map(|turn| &mut turn.about.policy);
+            // the last span is that of a branch
+            for (span, (name, label)) in spans.take(3).zip(labels) {
+                span.process = Some("00000000000000aa".parse().unwrap());
+                (span.version, span.weight_version) = (name.map(Into::into), label.map(Into::into));
+            }
+            settled(&rows_of(turns))
+        };
+        let (ten, none) = ((Some("10"), None), (None, None));
+        let known = rows([ten, (Some("step"), Some("7")), (None, Some("8"))]);
+        assert_eq!(range(&known[0]), Some((7, 10)), "the engine's number takes the place of the epoch");
+        assert_eq!(of_generations(&known[0]).collect::<Vec<_>>(), ["8"], "a generation without a label has no entry");
+        let calls = [vec![], vec![("7".to_owned(), 6, 7), ("8".to_owned(), 7, 9)]];
+        assert_eq!(of_calls(&known[0]).collect::<Vec<_>>(), calls);
+        let versions = |rows: &[Path]| rows[0].steps.iter().map(|step| of_turn(&step.turn)).collect::<Vec<_>>();
+        assert_eq!(versions(&known), [Some(10), Some(8)]);
+        let unknown = rows([ten, none, (None, Some("default"))]);
+        assert_eq!(range(&unknown[0]), None, "the range of all trained tokens is not known");
+        assert_eq!(of_generations(&unknown[0]).collect::<Vec<_>>(), ["default"]);
+        assert_eq!(of_calls(&unknown[0]).nth(1), Some(vec![("default".to_owned(), 7, 9)]));
+        assert_eq!(versions(&unknown), [Some(10), None]);
     }
 
     #[test]

@@ -13,7 +13,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::ProcessId;
 use super::ledger::{Ack, Record, SharedLog};
+
+/// SGLang's `weight_version` before an update sets another.
+pub const INITIAL_WEIGHT_VERSION: &str = "default";
 
 /// Epochs whose label and name are remembered: more than any request spans.
 const REMEMBERED: usize = 1024;
@@ -35,6 +39,9 @@ pub struct Span {
     /// The trainer's name of the epoch (`POST /v1/policy`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Box<str>>,
+    /// The process that counted the epochs, if sessions are shared. Epochs of different processes cannot be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessId>,
 }
 
 impl Span {
@@ -42,6 +49,12 @@ impl Span {
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.epoch == self.until
+    }
+
+    /// The engine's `weight_version`, unless it is empty or SGLang's initial one: every engine begins with that one.
+    #[must_use]
+    pub fn updated_weight_version(&self) -> Option<&str> {
+        self.weight_version.as_deref().filter(|label| !label.is_empty() && *label != INITIAL_WEIGHT_VERSION)
     }
 }
 
@@ -309,7 +322,8 @@ fn cut(
             let clear =
                 exact || other.into_iter().all(|known| known.label.is_none() || known.label.as_deref() == label);
             let weight_version = own.filter(|_| !exact).or(label.filter(|_| clear)).map(Into::into);
-            spans.push(Span { start, end, epoch, until, weight_version, version });
+            // sharing sets the process
+            spans.push(Span { start, end, epoch, until, weight_version, version, process: None });
         }
     };
     let (mut at, mut from) = (start, first);
@@ -517,6 +531,18 @@ mod tests {
         policy.begin_epoch();
         policy.observe(2, "b");
         assert_eq!(short(&last("b")), [(0, 9, 2, 2)]);
+    }
+
+    #[test]
+    fn span_of_an_earlier_version_has_no_process() {
+        let old = r#"{"start":0,"end":2,"epoch":3,"until":3}"#;
+        let span: Span = serde_json::from_str(old).unwrap();
+        assert_eq!(span.process, None);
+        assert_eq!(serde_json::to_string(&span).unwrap(), old, "a span that is not shared has the same text as before");
+        let shared = Span { process: "00000000000000aa".parse().ok(), ..span };
+        let text = serde_json::to_string(&shared).unwrap();
+        assert!(text.ends_with(r#","process":"00000000000000aa"}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Span>(&text).unwrap(), shared);
     }
 
     #[test]

@@ -74,6 +74,10 @@ impl Store {
         // the engine may have changed while tokentap was down
         policy.restore(policy.epoch() + 1, None);
         self.log.set(log);
+        if self.sharing().is_some() {
+            // the turns of this epoch are in the shared ledger, so the next start would not find it in the log, and use it again
+            self.log.append_unacknowledged(Record::Policy { epoch: policy.epoch(), version: None });
+        }
         self.sweep();
         self.restoration.end();
         Ok(Some(replayed))

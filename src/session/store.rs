@@ -19,7 +19,7 @@ use super::restoration::Restoration;
 use super::sharing::{Sharing, SharingCounts, SharingLimits};
 use super::state::Session;
 use super::turn::Draft;
-use super::{Cause, Turn, Uid};
+use super::{Cause, ProcessId, Turn, Uid};
 
 /// Parts of the map of sessions. A part that grows moves its sessions while it is locked: about a thousand of a million.
 const SHARDS: usize = 1024;
@@ -99,6 +99,11 @@ impl Store {
     #[must_use]
     pub fn name(&self) -> &str {
         self.log.get().map_or(&self.name, RecordLog::id)
+    }
+
+    /// The process that counts the policy epochs of new turns.
+    pub(super) fn process(&self) -> Option<ProcessId> {
+        self.name().parse().ok()
     }
 
     pub(super) fn touch(&self, session: &Arc<Session>, now: Instant) {

@@ -3,6 +3,7 @@
 
 mod check;
 mod import;
+mod policy;
 mod server;
 
 use std::net::SocketAddr;

@@ -6,9 +6,7 @@ use crate::engine::engines::{AbortOutcome, EngineSource, Engines};
 use crate::engine::probe::Capabilities;
 use crate::engine::tokenize::tokenize;
 use crate::generation::rid;
-
-/// SGLang's `weight_version` before an update sets another.
-const INITIAL_LABEL: &str = "default";
+use crate::session::INITIAL_WEIGHT_VERSION;
 
 /// Reports the product and version of the upstream, and the URLs of its engines.
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
@@ -56,18 +54,25 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     }
 }
 
-/// Reports the `weight_version` of the engines. Behind a router it alone shows that weights changed: the calls go to the engines.
-pub(super) fn weights(found: &Capabilities, engines: &Engines, report: &mut Report) {
+/// Reports the `weight_version` of the engines. Behind a router it alone shows that weights changed: the calls go to the engines. Tokentaps
+/// that share sessions compare their turns by it.
+pub(super) fn weights(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
-    match (&found.weight_version, engines.single()) {
-        (Some(version), None) if version == INITIAL_LABEL => report.line(
-            Warn,
-            "weights",
-            format!("weight_version {version}: an update is recognised only if it sets weight_version, or by POST /v1/policy"),
-        ),
-        (Some(version), _) => report.line(Ok, "weights", format!("weight_version {version}")),
-        (None, Some(_)) => report.line(Warn, "weights", "weight_version unknown"),
-        (None, None) => report.line(Warn, "weights", "weight_version unknown, or not the same at every engine"),
+    let (is_router, is_shared) = (engines.single().is_none(), config.ledger.connection.ledger.is_some());
+    let mut initial = Vec::new();
+    if is_router {
+        initial.push("an update is recognised only if it sets weight_version, or by POST /v1/policy");
+    }
+    if is_shared {
+        initial.push("rows with turns of several tokentaps are policy_uncertain until an update sets weight_version");
+    }
+    match &found.weight_version {
+        Some(version) if version == INITIAL_WEIGHT_VERSION && !initial.is_empty() => {
+            initial.iter().for_each(|text| report.line(Warn, "weights", format!("weight_version {version}: {text}")));
+        }
+        Some(version) => report.line(Ok, "weights", format!("weight_version {version}")),
+        None if is_router => report.line(Warn, "weights", "weight_version unknown, or not the same at every engine"),
+        None => report.line(Warn, "weights", "weight_version unknown"),
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) fn rich() -> Batch {
     let mut turns = turns();
     turns[0].logprobs[0] = f32::NAN;
     turns[0].about.started_ms = 5;
+    let process = Some("0123456789abcdef".parse().unwrap());
+    turns.iter_mut().flat_map(|turn| &mut turn.about.policy).for_each(|span| span.process = process);
     let about = &mut turns[1].about;
     about.rid = Some("r".into());
     about.cause = Cause::ExtendsLength;
@@ -60,9 +62,9 @@ pub(crate) const ROWS: &str = r#"[
       {"turn": 1, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0}, {"turn": 1, "kind": "response", "start": 6, "end": 9, "loss_mask": 1}
     ],
     "policy": [
-      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10"},
-      {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null},
-      {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null}
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef"},
+      {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null, "process": "0123456789abcdef"},
+      {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null, "process": "0123456789abcdef"}
     ],
     "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length"],
     "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
@@ -100,8 +102,8 @@ pub(crate) const ROWS: &str = r#"[
       {"turn": 2, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0}, {"turn": 2, "kind": "response", "start": 6, "end": 7, "loss_mask": 1}
     ],
     "policy": [
-      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10"},
-      {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null}
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef"},
+      {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null, "process": "0123456789abcdef"}
     ],
     "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],
     "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,

@@ -114,6 +114,7 @@ fn policy(rows: &[Path]) -> ListArray {
     let all: Vec<(i64, &Span)> = rows.iter().flat_map(spans).collect();
     let positions = |of: fn(&Span) -> u32| integers(all.iter().map(|(at, span)| at + i64::from(of(span))));
     let epochs = |of: fn(&Span) -> u64| counts(all.iter().map(|(_, span)| of(span)));
+    let processes = all.iter().map(|(_, span)| span.process.map(|process| process.to_string()));
     let items = structs(vec![
         required("start", positions(|span| span.start)),
         required("end", positions(|span| span.end)),
@@ -121,6 +122,7 @@ fn policy(rows: &[Path]) -> ListArray {
         required("until", epochs(|span| span.until)),
         texts("weight_version", all.iter().map(|(_, span)| span.weight_version.as_deref())),
         texts("version", all.iter().map(|(_, span)| span.version.as_deref())),
+        optional("process", processes.collect::<StringArray>()),
     ]);
     list(rows.iter().map(|row| spans(row).count()), items, false)
 }

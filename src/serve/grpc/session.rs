@@ -138,6 +138,7 @@ pub(super) fn policy_span(span: &Span, start: usize) -> pb::PolicySpan {
         until: (!span.is_certain()).then_some(span.until),
         weight_version: text(span.weight_version.as_deref()),
         version: text(span.version.as_deref()),
+        process: span.process.map(|process| process.to_string()),
     }
 }
 

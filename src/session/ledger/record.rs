@@ -431,6 +431,7 @@ mod tests {
                 until,
                 weight_version: version.clone(),
                 version,
+                process: format!("{until:016x}").parse().ok().filter(|_| start % 2 == 1),
             },
         );
         let measured = prop::option::of((-1e3..1e3f64).prop_map(|temperature| EntropyMethod {

@@ -51,8 +51,17 @@ impl Line {
 }
 
 impl Sharing {
-    /// Adds a turn to a session. The ack resolves when the ledger has confirmed it, or with the reason why it has not.
-    pub(crate) fn commit(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>, draft: Draft, deletions: u64) -> Ack {
+    /// Adds a turn of this process to a session. The ack resolves when the ledger has confirmed it, or with the reason why it has not.
+    pub(crate) fn commit(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        name: &Arc<str>,
+        mut draft: Draft,
+        deletions: u64,
+    ) -> Ack {
+        // turns that are restored, imported or appended again do not come here: another process may have counted their epochs
+        let process = store.process();
+        draft.about.policy.iter_mut().for_each(|span| span.process = process);
         let (answer, awaited) = oneshot::channel();
         self.enqueue(store, name, Job::Turn { draft: Box::new(draft), deletions, answer });
         Ack::awaited(awaited)
@@ -236,5 +245,81 @@ impl Sharing {
         if !self.is_down(&line.name) {
             let _ = self.within_timeout(Some(partition_of(&line.name)), self.settle(store, line, &mut known)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::session::ledger::Ledger;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::tests::{BOUNDLESS, store};
+    use crate::session::{Call, Cause, ProcessId, SharingLimits, Span, TurnMetadata};
+
+    fn sharing(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
+        let shared = store(BOUNDLESS);
+        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
+        shared.share(Arc::clone(ledger) as Arc<dyn Ledger>, limits);
+        shared
+    }
+
+    fn draft(prompt: &[u32], process: Option<ProcessId>) -> Draft {
+        let span = Span { start: 0, end: 1, epoch: 3, until: 3, weight_version: None, version: None, process };
+        let about = TurnMetadata { policy: vec![span], uid: Some(Uid::unique()), ..TurnMetadata::default() };
+        Draft { prompt: Some(prompt.into()), response: vec![9], about, ..Draft::default() }
+    }
+
+    async fn commit(store: &Arc<Store>, prompt: &[u32]) {
+        Call::new(Arc::clone(store), "s".into()).commit(draft(prompt, None)).1.await.expect("it is confirmed");
+    }
+
+    /// The processes of the turns of the session.
+    fn processes(store: &Store) -> Vec<Option<ProcessId>> {
+        let session = store.session("s").expect("it is in memory");
+        let state = session.state();
+        state.forest.turns().iter().map(|turn| turn.about.policy[0].process).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turn_keeps_the_process_that_counted_its_epoch() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second, third] = [sharing(&ledger), sharing(&ledger), sharing(&ledger)];
+        commit(&first, &[1]).await;
+        commit(&second, &[2]).await;
+        {
+            // the ledger loses all data, and the second process appends the turn of the first again
+            let mut state = ledger.state();
+            state.lists.clear();
+            state.fleet += 1;
+        }
+        commit(&second, &[3]).await;
+        third.refresh(["s"]).await.expect("the ledger works");
+        assert_eq!(processes(&third), [first.process(), second.process(), second.process()]);
+        assert!(first.process().is_some() && first.process() != second.process());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turn_of_the_local_log_keeps_the_process_that_it_has() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = sharing(&ledger);
+        let session = SessionKey { name: "s".into(), birth: Some(Uid::unique()) };
+        let earlier = "00000000000000aa".parse().ok();
+        for (id, process) in [(0, None), (1, earlier)] {
+            let turn = draft(&[id], process).place(id, None, Cause::NewConversation, [id][..].into());
+            let record = Record::Turn { session: session.clone(), turn: Arc::new(turn) };
+            store.sharing().expect("it is shared").restore(record);
+        }
+        store.settle_shared().await;
+        commit(&store, &[2]).await;
+        assert_eq!(processes(&store), [None, earlier, store.process()], "a log of an earlier version has none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_is_not_shared_has_no_process() {
+        let store = store(BOUNDLESS);
+        commit(&store, &[1]).await;
+        assert_eq!(processes(&store), [None]);
     }
 }

@@ -89,6 +89,8 @@ pub fn shared(entry: &Value) -> Value {
         if span["until"].is_null() {
             span["until"] = span["epoch"].clone();
         }
+        // absent if the session is not shared
+        span.as_object_mut().unwrap().entry("process").or_insert(Value::Null);
     }
     for turn in line["turns"].as_array_mut().unwrap() {
         let turn = turn.as_object_mut().unwrap();

@@ -136,6 +136,9 @@ fn line(sample: &Sample) -> Value {
         if let Some(until) = span.until {
             entry["until"] = json!(until);
         }
+        if let Some(process) = &span.process {
+            entry["process"] = json!(process);
+        }
         entry
     };
     let mut entry = json!({

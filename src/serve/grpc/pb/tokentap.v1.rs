@@ -256,6 +256,10 @@ pub struct PolicySpan {
     /// The trainer's name of the policy.
     #[prost(string, optional, tag = "6")]
     pub version: ::core::option::Option<::prost::alloc::string::String>,
+    /// The process that counted the epochs, 16 hexadecimal digits; only if sessions are shared. Epochs of different processes cannot be
+    /// compared.
+    #[prost(string, optional, tag = "7")]
+    pub process: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {

@@ -296,7 +296,15 @@ mod tests {
         let (prompt, response) = (ids(tokens / 2), ids(tokens));
         let logprobs: Box<[f32]> = (0..tokens).map(|_| -(uniform().powi(6) * 8.0)).collect();
         let entropy = logprobs.iter().map(|nats| nats.abs() * (0.5 + uniform())).collect();
-        let span = Span { start: 0, end: tokens as u32, epoch: 3, until: 3, weight_version: None, version: None };
+        let span = Span {
+            start: 0,
+            end: tokens as u32,
+            epoch: 3,
+            until: 3,
+            weight_version: None,
+            version: None,
+            process: None,
+        };
         let measured = EntropyMethod {
             source: "top_k".into(),
             estimator: "estimate".into(),

@@ -1,0 +1,213 @@
+//! Compares the policies of the spans of a row.
+
+use std::collections::HashMap;
+
+use crate::session::{ProcessId, Span};
+
+/// The counter of a span's epochs. Spans of sessions that are not shared have one counter.
+type Counter = Option<ProcessId>;
+
+/// The policies of the spans that were added. Spans of one counter are compared by epoch. Spans of two counters are compared by the
+/// trainer's name if both have one, else by the engine's `weight_version`.
+#[derive(Debug, Default)]
+pub(super) struct Policies<'a> {
+    /// The epoch of the first span of each counter.
+    epochs: HashMap<Counter, u64>,
+    has_two_epochs: bool,
+    has_uncertain_epoch: bool,
+    names: LabelComparison<'a>,
+    weight_versions: LabelComparison<'a>,
+    /// The counters of spans with only one of the two labels.
+    partly_labelled: Distinct<Counter>,
+    has_only_name: bool,
+    has_only_weight_version: bool,
+    has_unlabelled: bool,
+}
+
+impl<'a> Policies<'a> {
+    pub(super) fn add(&mut self, span: &'a Span) {
+        let (counter, name, weight_version) = (span.process, span.version.as_deref(), span.updated_weight_version());
+        self.has_two_epochs |= *self.epochs.entry(counter).or_insert(span.epoch) != span.epoch;
+        self.has_uncertain_epoch |= !span.is_certain();
+        if let Some(name) = name {
+            self.names.add(name, counter);
+        }
+        if let Some(label) = weight_version {
+            self.weight_versions.add(label, counter);
+        }
+        match (name, weight_version) {
+            (None, None) => self.has_unlabelled = true,
+            (Some(_), Some(_)) => {}
+            _ => {
+                self.has_only_name |= name.is_some();
+                self.has_only_weight_version |= weight_version.is_some();
+                self.partly_labelled.add(counter);
+            }
+        }
+    }
+
+    /// Whether two spans have different policies.
+    pub(super) fn differ(&self) -> bool {
+        // where every span with a weight_version has a name, the names decide
+        let by_weight_version = self.has_only_weight_version && self.weight_versions.differ();
+        self.has_two_epochs || self.names.differ() || by_weight_version
+    }
+
+    /// Whether the policy of a span is uncertain, or two spans cannot be compared.
+    pub(super) fn are_uncertain(&self) -> bool {
+        let have_no_common_label =
+            self.has_only_name && self.has_only_weight_version && self.partly_labelled.are_several();
+        self.has_uncertain_epoch || self.epochs.len() > 1 && (self.has_unlabelled || have_no_common_label)
+    }
+}
+
+/// The labels of one kind, and the counters of their spans.
+#[derive(Debug, Default)]
+struct LabelComparison<'a> {
+    labels: Distinct<&'a str>,
+    counters: Distinct<Counter>,
+}
+
+impl<'a> LabelComparison<'a> {
+    fn add(&mut self, label: &'a str, counter: Counter) {
+        self.labels.add(label);
+        self.counters.add(counter);
+    }
+
+    /// Whether two spans of different counters have different labels. If there are several labels and several counters, such a pair
+    /// exists: otherwise every two spans would have the label or the counter in common, and then all spans would.
+    fn differ(&self) -> bool {
+        self.labels.are_several() && self.counters.are_several()
+    }
+}
+
+/// Whether the values that were added are the same.
+#[derive(Debug, Default)]
+enum Distinct<T> {
+    #[default]
+    None,
+    One(T),
+    Several,
+}
+
+impl<T: PartialEq> Distinct<T> {
+    fn add(&mut self, value: T) {
+        match self {
+            Self::None => *self = Self::One(value),
+            Self::One(known) if *known != value => *self = Self::Several,
+            Self::One(_) | Self::Several => {}
+        }
+    }
+
+    fn are_several(&self) -> bool {
+        matches!(self, Self::Several)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::export::fixture::span;
+
+    const A: Option<&str> = Some("aaaaaaaaaaaaaaaa");
+    const B: Option<&str> = Some("bbbbbbbbbbbbbbbb");
+
+    /// A span of an epoch of a process, with the trainer's name and the engine's label.
+    fn of(process: Option<&str>, epoch: u64, name: Option<&str>, label: Option<&str>) -> Span {
+        let process = process.map(|process| process.parse().unwrap());
+        Span { process, version: name.map(Into::into), weight_version: label.map(Into::into), ..span(0, 1, epoch) }
+    }
+
+    /// Whether the policies of the spans differ, and whether they are uncertain.
+    fn compared(spans: &[Span]) -> (bool, bool) {
+        let mut policies = Policies::default();
+        spans.iter().for_each(|span| policies.add(span));
+        (policies.differ(), policies.are_uncertain())
+    }
+
+    const SAME: (bool, bool) = (false, false);
+    const OTHER: (bool, bool) = (true, false);
+    const UNCERTAIN: (bool, bool) = (false, true);
+
+    #[test]
+    fn epochs_of_one_counter_are_compared() {
+        for process in [None, A] {
+            assert_eq!(compared(&[of(process, 3, None, None), of(process, 3, None, None)]), SAME);
+            assert_eq!(compared(&[of(process, 3, None, None), of(process, 4, None, None)]), OTHER);
+            let labels = [of(process, 3, None, Some("1")), of(process, 3, None, Some("2"))];
+            assert_eq!(compared(&labels), SAME, "labels are not compared");
+        }
+        let range = Span { until: 4, ..of(A, 3, None, None) };
+        assert_eq!(compared(&[range]), UNCERTAIN);
+        assert_eq!(compared(&[]), SAME);
+    }
+
+    #[test]
+    fn epochs_of_two_counters_are_not_compared() {
+        for (epoch, first) in [(3, A), (4, A), (3, None), (4, None)] {
+            let spans = |name, label| [of(first, 3, name, label), of(B, epoch, name, label)];
+            assert_eq!(compared(&spans(None, None)), UNCERTAIN);
+            assert_eq!(compared(&spans(None, Some(""))), UNCERTAIN);
+            assert_eq!(compared(&spans(None, Some("default"))), UNCERTAIN, "every engine begins with it");
+            assert_eq!(compared(&spans(None, Some("7"))), SAME);
+            assert_eq!(compared(&spans(Some("step-7"), Some("default"))), SAME);
+        }
+    }
+
+    #[test]
+    fn labels_of_two_counters_are_compared() {
+        let pair = |(name, label): (Option<&str>, Option<&str>), (other, other_label)| {
+            compared(&[of(A, 3, name, label), of(B, 3, other, other_label)])
+        };
+        let (seven, eight) = (Some("7"), Some("8"));
+        assert_eq!(pair((None, seven), (None, eight)), OTHER);
+        assert_eq!(pair((seven, None), (eight, None)), OTHER);
+        assert_eq!(pair((seven, seven), (eight, seven)), OTHER, "names take precedence");
+        assert_eq!(pair((seven, seven), (seven, eight)), SAME, "names take precedence");
+        assert_eq!(pair((seven, seven), (None, seven)), SAME, "one name only");
+        assert_eq!(pair((seven, seven), (None, eight)), OTHER);
+        assert_eq!(pair((seven, None), (None, seven)), UNCERTAIN, "no label in common");
+        assert_eq!(pair((None, seven), (None, Some("default"))), UNCERTAIN);
+        assert_eq!(pair((seven, seven), (None, None)), UNCERTAIN);
+    }
+
+    /// The rules, for each pair of spans.
+    fn by_pairs(spans: &[Span]) -> (bool, bool) {
+        let (mut differ, mut uncertain) = (false, spans.iter().any(|span| !span.is_certain()));
+        for (at, one) in spans.iter().enumerate() {
+            for other in &spans[..at] {
+                let labels = match (&one.version, &other.version) {
+                    (Some(one), Some(other)) => Some((&**one, &**other)),
+                    _ => one.updated_weight_version().zip(other.updated_weight_version()),
+                };
+                match labels {
+                    _ if one.process == other.process => differ |= one.epoch != other.epoch,
+                    Some((one, other)) => differ |= one != other,
+                    None => uncertain = true,
+                }
+            }
+        }
+        (differ, uncertain)
+    }
+
+    proptest! {
+        #[test]
+        fn one_pass_finds_what_all_pairs_show(
+            spans in prop::collection::vec((0..3_usize, 0..2_u64, 0..3_usize, 0..4_usize), 0..8),
+        ) {
+            // an epoch has one pair of labels
+            let mut labels = HashMap::new();
+            let spans: Vec<Span> = spans
+                .into_iter()
+                .map(|(process, epoch, name, label)| {
+                    let (name, label) = *labels.entry((process, epoch)).or_insert((name, label));
+                    let label = [None, Some("default"), Some("7"), Some("8")][label];
+                    of([None, A, B][process], epoch, [None, Some("7"), Some("8")][name], label)
+                })
+                .collect();
+            prop_assert_eq!(compared(&spans), by_pairs(&spans));
+        }
+    }
+}
