@@ -44,7 +44,7 @@ export function facts(trajectory, at) {
   if (!sampled) return [["id", id], ["place", place], ["kind", "prompt"], ["loss mask", String(trajectory.mask[at])], ["turn", String(segment.turn)]];
   const logprob = trajectory.logprobs[at];
   const rank = trajectory.rank[at];
-  const until = policy?.until ? `${policy.epoch} to ${policy.until}` : policy?.epoch;
+  const until = policy?.until ? `${policy.epoch} to ${policy.until}` : policy && epochOf(policy);
   return [
     ["id", id],
     ["entropy", `${shown(nats)} nats`],
@@ -58,6 +58,11 @@ export function facts(trajectory, at) {
     ["measured", turn?.measured ? `${turn.measured.estimator} (${turn.measured.source})${turn.measured.temperature === null ? "" : `, T = ${turn.measured.temperature}`}` : null],
     ["thinking", trajectory.think[at] ? "yes" : null],
   ];
+}
+
+/** The epoch of a span. Those of different tokentaps cannot be compared, so it names the tokentap if sessions are shared. */
+function epochOf(span) {
+  return span.process ? `${span.epoch} of ${span.process.slice(0, 4)}` : String(span.epoch);
 }
 
 /** The details of the chosen token. */
@@ -87,7 +92,7 @@ function agent(labels) {
 export function about(trajectory, survey) {
   const { head } = trajectory;
   const leaf = head.turns.at(-1);
-  const epochs = [...new Set(head.policy.map((span) => span.epoch))];
+  const epochs = [...new Set(head.policy.map(epochOf))];
   const trained = head.segments.reduce((sum, segment) => sum + (segment.loss_mask ? segment.end - segment.start : 0), 0);
   const count = (value) => value.toLocaleString("en");
   const sources = [...new Set(head.turns.map((turn) => turn.measured && `${turn.measured.estimator} (${turn.measured.source})`).filter(Boolean))];
