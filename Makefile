@@ -77,7 +77,7 @@ suites: ## conformance tests of llama.cpp for Messages and Responses; with SGLAN
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap SGLANG="$(SGLANG)" OPENRESPONSES="$(OPENRESPONSES)" bash tests/suites/run.sh
 
-fleet: ## three tokentaps on a real Valkey with faults: SEEDS=1-20, T=40 seconds, TOPOLOGY=single,replica,..., FAULTS=NAME,... (two hours, a package registry)
+fleet: ## three tokentaps on a real Valkey with faults: SEEDS=1-20, T=40 seconds, TOPOLOGY=single,replica,..., FAULTS=NAME,..., S3=1 for a bucket whose requests fail (two hours, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/fleet/run.sh
 

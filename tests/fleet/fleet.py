@@ -11,6 +11,7 @@ import time
 
 import aiohttp
 
+from archives import Bucket, Folder
 from checker import Checker
 from faults import Faults, faults_of
 from network import Network
@@ -31,7 +32,9 @@ async def history(options, kind, seed, table, planned=None):
     dice = random.Random(f"{kind} {seed}")
     work = pathlib.Path(options.work) / f"{kind}-{seed}"
     work.mkdir()
-    network = Network() if options.namespaces else None
+    # the bucket is not in the network of the nodes
+    network = Network() if options.namespaces and not options.s3 else None
+    archive = Bucket(seed) if options.s3 else Folder(work)
     topology, tokentaps, relays = Topology(kind, work, network), [], []
     workload = Workload(tokentaps, seed)
     running = None
@@ -40,7 +43,7 @@ async def history(options, kind, seed, table, planned=None):
         for number in range(3):
             flags, relay = await topology.flags()
             relays += [relay] if relay else []
-            flags += extra_flags(number, work) + ["--archive", f"file://{work}/archive", "--archive-interval", "1s"]
+            flags += extra_flags(number, work) + ["--archive", archive.uri, "--archive-interval", "1s"]
             tokentaps.append(Tokentap(f"tokentap-{number}", work, options.tokentap, flags, topology.node()))
             await tokentaps[-1].start()
         faults = Faults(topology, tokentaps, relays, workload, dice)
@@ -62,7 +65,8 @@ async def history(options, kind, seed, table, planned=None):
         workload.is_over = True
         await running
         await faults.note_ends()
-        checker = Checker(workload, faults, work / "archive")
+        archive.end_faults()
+        checker = Checker(workload, faults, archive)
         if stuck:
             checker.violation(stuck)
         await checker.check()
@@ -79,6 +83,7 @@ async def history(options, kind, seed, table, planned=None):
         for one in tokentaps:
             one.kill()
         await topology.end()
+        archive.end()
         if network:
             network.end()
 
@@ -159,6 +164,7 @@ def main():
     parser.add_argument("--topologies", default="single")
     parser.add_argument("--faults", help="these faults, in this order, instead of a seeded list")
     parser.add_argument("--ci", action="store_true")
+    parser.add_argument("--s3", action="store_true", help="archive in a bucket of which 30 % of the requests fail")
     parser.add_argument("--namespaces", action="store_true", help="the process is in a network namespace for this run only")
     options = parser.parse_args()
     table = Table()

