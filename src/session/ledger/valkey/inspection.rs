@@ -80,7 +80,8 @@ pub async fn inspect(options: &ValkeyOptions) -> Result<Vec<Inspection>, LedgerE
     let primaries = match &options.url.deployment {
         Deployment::Single => vec![Primary { address: options.url.addresses[0].clone(), ranges: None }],
         Deployment::Sentinel { primary } => {
-            vec![Primary { address: sentinel::primary(primary, options).await?, ranges: None }]
+            let mut candidates = sentinel::candidates(primary, options).await?;
+            vec![Primary { address: candidates.swap_remove(0).address, ranges: None }]
         }
         Deployment::Cluster => {
             let mut primaries: Vec<Primary> = Vec::new();
