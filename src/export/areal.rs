@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::column::Column;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::table;
-use super::versions;
+use super::versions::Numbering;
 use super::{Batch, Export, Needs, facts, settle};
 use crate::session::{Row, Segment};
 
@@ -38,7 +38,11 @@ pub(crate) fn export(batch: Batch) -> Export {
         tensor("loss_mask", Dtype::I64, |row, width, sink| Column::Mask.fill(row.segments(), width, sink)),
         tensor("logprobs", Dtype::F32, |row, width, sink| Column::Logprobs.fill(row.segments(), width, sink)),
         tensor("versions", Dtype::I64, |row, width, sink| {
-            row.segments().for_each(|segment| of_segment(&segment, sink));
+            // a turn has at most one trained segment
+            let segments: Vec<_> = row.segments().collect();
+            let trained = segments.iter().filter(|segment| segment.trained);
+            let numbering = Numbering::of(trained.flat_map(|segment| &segment.turn.about.policy));
+            segments.into_iter().for_each(|segment| of_segment(&segment, numbering, sink));
             sink(Run::Integer(UNKNOWN, width - row.len()));
         }),
         tensor("attention_mask", Dtype::Bool, |row, width, sink| {
@@ -67,14 +71,14 @@ fn of_rewards(rewards: Arc<[f32]>) -> Tensor {
 }
 
 /// If several policies are possible, writes the earliest: for staleness checks it is the safe choice.
-fn of_segment(segment: &Segment<'_>, sink: Sink<'_>) {
+fn of_segment(segment: &Segment<'_>, numbering: Numbering, sink: Sink<'_>) {
     let mut at = 0;
     let spans = if segment.trained { segment.turn.about.policy.as_slice() } else { &[] };
     for span in spans {
         let start = (span.start as usize).clamp(at, segment.ids.len());
         let end = (span.end as usize).clamp(start, segment.ids.len());
         sink(Run::Integer(UNKNOWN, start - at));
-        sink(Run::Integer(versions::earliest(span).unwrap_or(UNKNOWN), end - start));
+        sink(Run::Integer(numbering.earliest(span).unwrap_or(UNKNOWN), end - start));
         at = end;
     }
     sink(Run::Integer(UNKNOWN, segment.ids.len() - at));
@@ -121,8 +125,11 @@ mod tests {
         assert_eq!(file.integers("versions")[..9], [-1, -1, -1, -1, -1, -1, 11, -1, 12]);
         // an epoch of one of several processes
         turns[1].about.policy[0].process = Some("00000000000000aa".parse().unwrap());
-        let file = File::of(export(batch(rows_of(turns))));
-        assert_eq!(file.integers("versions")[..9], [-1, -1, -1, -1, -1, -1, -1, -1, 12]);
+        let versions =
+            |turns: &[crate::session::Turn; 3]| File::of(export(batch(rows_of(turns.clone())))).integers("versions");
+        assert_eq!(versions(&turns)[..9], [-1; 9], "other epochs are not compared with it");
+        turns[1].about.policy[1].version = Some("30".into());
+        assert_eq!(versions(&turns)[..9], [-1, -1, -1, -1, -1, -1, -1, -1, 30]);
     }
 
     #[test]

@@ -2,29 +2,56 @@
 
 use crate::session::{Path, Span, Step, Turn};
 
-/// The trainer's number of the first possible policy, or tokentap's epoch if it has none. In a shared session the engine's number takes
-/// the place of the epoch, which is not the same at other processes.
-pub(super) fn earliest(span: &Span) -> Option<i64> {
-    number(span, span.epoch)
+/// What numbers the policies of a row. Numbers of different kinds cannot be compared, so a row of a shared session has one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// The session is not shared: the trainer's number, or the epoch of a span that has none.
+    NamesOrEpochs,
+    /// The trainer's numbers.
+    Names,
+    /// The engine's numbers.
+    Labels,
 }
 
-/// The same for the last possible policy.
-fn latest(span: &Span) -> Option<i64> {
-    number(span, span.until)
+impl Numbering {
+    /// That of the spans of the trained tokens of a row: the kind that all spans have, else the trainer's numbers if there are any.
+    pub(super) fn of<'a>(trained: impl Iterator<Item = &'a Span> + Clone) -> Self {
+        if trained.clone().all(|span| span.process.is_none()) {
+            Self::NamesOrEpochs
+        } else if trained.clone().all(|span| labelled(span).is_some()) {
+            let is_named = trained.clone().all(|span| named(span).is_some());
+            if is_named { Self::Names } else { Self::Labels }
+        } else if trained.clone().any(|span| named(span).is_some()) {
+            Self::Names
+        } else {
+            Self::Labels
+        }
+    }
+
+    /// The number of the first possible policy of a span.
+    pub(super) fn earliest(self, span: &Span) -> Option<i64> {
+        self.number(span, span.epoch)
+    }
+
+    fn number(self, span: &Span, epoch: u64) -> Option<i64> {
+        match self {
+            Self::NamesOrEpochs => named(span).or_else(|| Some(i64::try_from(epoch).unwrap_or(i64::MAX))),
+            Self::Names => named(span),
+            Self::Labels => labelled(span),
+        }
+    }
 }
 
-fn number(span: &Span, epoch: u64) -> Option<i64> {
-    named(span).or_else(|| match span.process {
-        Some(_) => labelled(span),
-        None => Some(i64::try_from(epoch).unwrap_or(i64::MAX)),
-    })
+fn trained(path: &Path) -> impl Iterator<Item = &Span> + Clone {
+    path.steps.iter().filter(|step| step.trained).flat_map(|step| &step.turn.about.policy)
 }
 
 /// The first and the last version among the trained tokens of a row, if all are known.
 pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
+    let numbering = Numbering::of(trained(path));
     let mut range: Option<(i64, i64)> = None;
-    for span in path.steps.iter().filter(|step| step.trained).flat_map(|step| &step.turn.about.policy) {
-        let (first, last) = (earliest(span)?, latest(span)?);
+    for span in trained(path) {
+        let (first, last) = (numbering.earliest(span)?, numbering.number(span, span.until)?);
         let (least, most) = range.unwrap_or((first, last));
         range = Some((least.min(first), most.max(last)));
     }
@@ -60,7 +87,8 @@ pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, 
 /// `weight_version` as a number: the policy at the end of the turn.
 pub(super) fn of_turn(turn: &Turn) -> Option<i64> {
     let last = turn.about.policy.last()?;
-    named(last).or_else(|| labelled(last)).or_else(|| earliest(last))
+    let epoch = || last.process.is_none().then(|| i64::try_from(last.epoch).unwrap_or(i64::MAX));
+    named(last).or_else(|| labelled(last)).or_else(epoch)
 }
 
 /// The label of a span, else its epoch, unless it is one of several processes. An empty label counts as missing.
@@ -138,7 +166,11 @@ mod tests {
         };
         let (ten, none) = ((Some("10"), None), (None, None));
         let known = rows([ten, (Some("step"), Some("7")), (None, Some("8"))]);
-        assert_eq!(range(&known[0]), Some((7, 10)), "the engine's number takes the place of the epoch");
+        assert_eq!(range(&known[0]), None, "numbers of the trainer and of the engine are not compared");
+        let named = rows([ten, (Some("12"), Some("7")), (Some("11"), Some("8"))]);
+        assert_eq!(range(&named[0]), Some((10, 12)));
+        let labelled = rows([(Some("120"), Some("7")), (None, Some("7")), (None, Some("8"))]);
+        assert_eq!(range(&labelled[0]), Some((7, 8)), "one span has no name");
         assert_eq!(of_generations(&known[0]).collect::<Vec<_>>(), ["8"], "a generation without a label has no entry");
         let calls = [vec![], vec![("7".to_owned(), 6, 7), ("8".to_owned(), 7, 9)]];
         assert_eq!(of_calls(&known[0]).collect::<Vec<_>>(), calls);
