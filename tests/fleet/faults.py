@@ -10,7 +10,7 @@ COMMON = ["kill_tokentap", "pause_tokentap", "roll_tokentaps", "pause_primary", 
 RELAYED = ["cut_connections", "hold_connections"]
 NETWORK = ["isolate_primary", "split_network", "isolate_tokentap", "lag_and_fail_over", "lose_node"]
 # they remove entries that were confirmed
-LOSSY = {"flush", "restart_empty"}
+LOSSY = {"flush", "restart_empty", "promote_by_hand"}
 # they can remove entries that the primary had and replicas had not
 SWITCHING = {"fail_over", "lag_and_fail_over", "lose_node", "isolate_primary", "split_network", "restart_primary", "pause_primary", "client_pause"}
 
@@ -73,7 +73,14 @@ class Faults:
             await getattr(self, name)()
         finally:
             entry.end = entry.again = time.monotonic()
-        await until(f"all tokentaps use the ledger again after {name}", self.is_settled, 60)
+        try:
+            await until(f"all tokentaps use the ledger again after {name}", self.is_settled, 60)
+        except TimeoutError:
+            if not await self.topology.promote():
+                raise
+            self.disturbances.append(Disturbance("promote_by_hand", entry.begin, entry.before))
+            await until("all tokentaps use the ledger that was promoted by hand", self.is_settled, 60)
+            self.disturbances[-1].end = self.disturbances[-1].again = time.monotonic()
         entry.again = time.monotonic()
 
     async def totals(self):

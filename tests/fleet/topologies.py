@@ -140,6 +140,17 @@ class Topology:
                     continue
         return None
 
+    async def promote(self):
+        """Does what an operator has to do if Sentinel has left all servers as replicas. Returns whether that was so."""
+        roles = [(await server.ask("ROLE"))[0] for server in self.servers if server.is_running and not server.is_stopped]
+        if self.kind != "sentinel" or "master" in roles:
+            return False
+        host, port = await self.sentinels[0].ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "fleet")
+        named = next(server for server in self.servers if (server.host, server.port) == (host, int(port)))
+        print(f"  Sentinel has left all servers as replicas: {named.name} is promoted by hand")
+        await named.ask("REPLICAOF", "NO", "ONE")
+        return True
+
     async def replica(self):
         for server in self.servers:
             if server.is_running and not server.is_stopped and (await server.ask("ROLE"))[0] == "slave":
