@@ -107,6 +107,11 @@ struct Line {
 /// A list that did not end where an append expected it.
 struct Outdated;
 
+/// The error of an operation of a partition that needs the id of the fleet, which may be on another primary.
+fn fleet_unknown(error: LedgerError) -> LedgerError {
+    LedgerError::FleetUnknown(error.to_string().into())
+}
+
 impl Sharing {
     pub(crate) fn new(ledger: Arc<dyn Ledger>, limits: SharingLimits) -> Self {
         Self {
@@ -183,7 +188,7 @@ impl Sharing {
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
             // other errors can be those of one session
             if let (LedgerError::Unavailable(_), Some(partition)) = (error, partition) {
-                self.mark_down(partition, error);
+                self.mark_down(&[partition], error);
             }
         }
         result
@@ -203,11 +208,14 @@ impl Sharing {
         self.is_fleet_unknown.load(Ordering::Relaxed) || self.down.iter().any(|is_down| is_down.load(Ordering::Relaxed))
     }
 
-    fn mark_down(&self, partition: u16, error: &LedgerError) {
-        let was_any_down = self.is_any_down();
-        self.down[usize::from(partition)].store(true, Ordering::Relaxed);
+    fn mark_down(&self, partitions: &[u16], error: &LedgerError) {
+        let was_any_down = self.down.iter().any(|is_down| is_down.load(Ordering::Relaxed));
+        for partition in partitions {
+            self.down[usize::from(*partition)].store(true, Ordering::Relaxed);
+        }
         if !was_any_down {
-            tracing::error!(%error, partition, "the shared ledger fails: turns are not shared until it works again");
+            let all = partitions.len() == usize::from(PARTITIONS);
+            tracing::error!(%error, all, "partitions of the shared ledger fail: their turns are not shared until it works again");
         }
     }
 
@@ -222,7 +230,7 @@ impl Sharing {
     ) -> Result<Result<bool, Outdated>, LedgerError> {
         if self.fleet.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             // otherwise a loss of all data before the first round would not be noticed
-            self.check_fleet().await?;
+            self.check_fleet().await.map_err(fleet_unknown)?;
         }
         let session = Arc::clone(&line.name);
         let append = Append { session, after, entries: entries.to_vec(), finished, in_use };

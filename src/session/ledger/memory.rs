@@ -1,6 +1,7 @@
 //! A ledger in memory with the semantics of the real one, for tests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder, Position,
-    StreamId, Tail, partition_of,
+    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
+    PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 
@@ -24,8 +25,10 @@ pub(crate) struct MemoryLedger {
     begun: Instant,
     /// Incremented by tests that lose entries.
     pub disruptions: watch::Sender<u64>,
-    /// Partitions that cannot be reached.
-    pub down: Mutex<BTreeSet<u16>>,
+    /// Partitions that fail, and how. Each is on its own primary then.
+    pub failing: Mutex<BTreeMap<u16, LedgerError>>,
+    /// The id of the fleet cannot be read.
+    pub is_fleet_down: AtomicBool,
 }
 
 /// What the ledger holds. A copy is a replica.
@@ -49,7 +52,8 @@ impl MemoryLedger {
             state: Mutex::default(),
             begun: Instant::now(),
             disruptions: watch::Sender::new(0),
-            down: Mutex::default(),
+            failing: Mutex::default(),
+            is_fleet_down: AtomicBool::new(false),
         }
     }
 
@@ -57,17 +61,18 @@ impl MemoryLedger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_down(&self, partition: u16) -> bool {
-        self.down.lock().unwrap_or_else(PoisonError::into_inner).contains(&partition)
+    pub(crate) fn failing(&self) -> MutexGuard<'_, BTreeMap<u16, LedgerError>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failure<T: Send + 'static>(&self, partition: u16) -> Option<Fetching<T>> {
+        let error = self.failing().get(&partition)?.clone();
+        Some(Box::pin(std::future::ready(Err(error))))
     }
 
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + 1
     }
-}
-
-fn unavailable<T: Send + 'static>() -> Fetching<T> {
-    Box::pin(std::future::ready(Err(LedgerError::Unavailable("the partition is down".into()))))
 }
 
 fn ready<T: Send + 'static>(value: T) -> Fetching<T> {
@@ -89,12 +94,15 @@ impl State {
 
 impl Ledger for MemoryLedger {
     fn fleet(&self) -> Fetching<Arc<str>> {
+        if self.is_fleet_down.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Err(LedgerError::Unavailable("the fleet is down".into()))));
+        }
         ready(format!("{:016x}", self.state().fleet).into())
     }
 
     fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
-        if self.is_down(partition_of(session)) {
-            return unavailable();
+        if let Some(failure) = self.failure(partition_of(session)) {
+            return failure;
         }
         let state = self.state();
         let Some(list) = state.lists.get(session) else { return ready(None) };
@@ -105,8 +113,8 @@ impl Ledger for MemoryLedger {
     }
 
     fn append(&self, append: Append) -> Fetching<Appended> {
-        if self.is_down(partition_of(&append.session)) {
-            return unavailable();
+        if let Some(failure) = self.failure(partition_of(&append.session)) {
+            return failure;
         }
         let now = self.elapsed_ms();
         let mut state = self.state();
@@ -215,8 +223,8 @@ impl Ledger for MemoryLedger {
 
     fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
         let state = self.state();
-        if self.is_down(partition) {
-            return unavailable();
+        if let Some(failure) = self.failure(partition) {
+            return failure;
         }
         let Some(listed) = state.listed.get(&partition) else { return ready(Vec::new()) };
         let mut all: Vec<_> = listed.iter().map(|(session, used)| (*used, Arc::clone(session))).collect();
@@ -241,6 +249,16 @@ impl Ledger for MemoryLedger {
             state.claims.insert(partition, (owner, now.saturating_add(lease)));
         }
         ready(is_free)
+    }
+
+    fn probe(&self, partition: u16) -> Fetching<()> {
+        self.failure(partition).unwrap_or_else(|| ready(()))
+    }
+
+    fn partitions_by_primary(&self) -> Vec<Vec<u16>> {
+        let failing = self.failing();
+        let (own, shared) = (0..PARTITIONS).partition::<Vec<u16>, _>(|partition| failing.contains_key(partition));
+        own.into_iter().map(|partition| vec![partition]).chain([shared]).collect()
     }
 
     fn disruptions(&self) -> watch::Receiver<u64> {

@@ -39,6 +39,9 @@ pub enum LedgerError {
     /// Replicas did not confirm appends in time. The primary has them.
     #[error("the replicas of the ledger did not confirm in time")]
     Unconfirmed,
+    /// The id of the fleet cannot be read, so a loss of all data would not be noticed.
+    #[error("the id of the fleet cannot be read: {0}")]
+    FleetUnknown(Arc<str>),
     /// The ledger refused it, such as for a lack of memory.
     #[error("the ledger refused the command: {0}")]
     Refused(Arc<str>),
@@ -198,6 +201,12 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over. The answer saves work of
     /// other processes. It excludes none of them.
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool>;
+
+    /// Writes without a lasting effect to the primary of a partition, to find out whether it takes writes.
+    fn probe(&self, partition: u16) -> Fetching<()>;
+
+    /// The partitions of each primary, as far as it is known now. Each partition is in one of them.
+    fn partitions_by_primary(&self) -> Vec<Vec<u16>>;
 
     /// A number that rises when entries that this process wrote or read may have been lost: at each loss of a connection, and again when
     /// the connection is made again, so that entries can be checked and repaired then.

@@ -381,6 +381,27 @@ impl Ledger for Valkey {
         })
     }
 
+    fn probe(&self, partition: u16) -> Fetching<()> {
+        self.operation(async move |this| {
+            let call = Call::new(&script::MARK).key(key(partition, "w"));
+            this.run(SlotKey::Partition(partition), &call).await.map(drop)
+        })
+    }
+
+    fn partitions_by_primary(&self) -> Vec<Vec<u16>> {
+        let all = || (0..PARTITIONS).collect();
+        match &self.primaries {
+            Primaries::One(_) => vec![all()],
+            Primaries::Cluster(cluster) => match &*cluster.map().borrow() {
+                Map::Known(slots) => {
+                    let slot = |partition: u16| cluster::slot(partition.to_string().as_bytes());
+                    slots.by_node((0..PARTITIONS).map(|partition| (slot(partition), partition)))
+                }
+                Map::Failed(_) | Map::Unknown => vec![all()],
+            },
+        }
+    }
+
     fn disruptions(&self) -> watch::Receiver<u64> {
         self.shared.disruptions.subscribe()
     }
@@ -468,7 +489,7 @@ fn outcome(result: &Result<Appended, LedgerError>) -> &'static str {
         Ok(Appended::Behind) => "behind",
         Ok(Appended::Gone) => "gone",
         Err(LedgerError::Timeout(_) | LedgerError::Unconfirmed) => "timeout",
-        Err(LedgerError::Unavailable(_)) => "unavailable",
+        Err(LedgerError::Unavailable(_) | LedgerError::FleetUnknown(_)) => "unavailable",
         Err(LedgerError::Refused(_)) => "refused",
         Err(LedgerError::Unreadable(_)) => "unreadable",
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Line, Sharing};
-use crate::session::ledger::{LedgerError, ListOrder, PARTITIONS, partition_of};
+use crate::session::ledger::{LedgerError, PARTITIONS, partition_of};
 use crate::session::state::SessionError;
 use crate::session::store::Store;
 
@@ -30,12 +30,12 @@ impl Sharing {
         tokio::join!(self.watch(&store), self.keep_settled(&store), self.sweep(&store));
     }
 
-    /// Finds out whether partitions that failed work again, and marks sessions with running calls as used.
+    /// Finds out which partitions work, and marks sessions with running calls as used.
     async fn watch(&self, store: &Store) {
         let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(ROUND).await;
-            self.find_recovered().await;
+            self.probe_primaries().await;
             if renewed.elapsed() >= self.limits.idle / 3 {
                 renewed = Instant::now();
                 self.renew(store).await;
@@ -44,23 +44,29 @@ impl Sharing {
         }
     }
 
-    /// Asks the partitions that failed. The id of the fleet is on one primary of a cluster, so it says nothing of other partitions.
-    async fn find_recovered(&self) {
+    /// Finds out which partitions take writes: one of each primary is asked. The id of the fleet is on one primary of a cluster, so it says
+    /// nothing of the others.
+    async fn probe_primaries(&self) {
         let was_any_down = self.is_any_down();
         let fleet = self.within_timeout(None, self.check_fleet()).await;
         self.is_fleet_unknown.store(fleet.is_err(), Ordering::Relaxed);
-        let down = (0..PARTITIONS).filter(|partition| self.is_partition_down(*partition));
-        let ask = async |partition| {
-            let answer =
-                self.within_timeout(Some(partition), self.ledger.list(partition, ListOrder::Oldest, None, 1)).await;
-            if answer.is_ok() {
-                self.down[usize::from(partition)].store(false, Ordering::Relaxed);
+        let probe = async |partitions: Vec<u16>| {
+            let Some(first) = partitions.first() else { return };
+            let answer = self.within_timeout(None, self.ledger.probe(*first)).await;
+            match &answer {
+                Ok(()) => {
+                    for partition in partitions {
+                        self.down[usize::from(partition)].store(false, Ordering::Relaxed);
+                    }
+                }
+                // also one that refuses writes: what it has may be old
+                Err(error) => self.mark_down(&partitions, error),
             }
         };
-        futures_util::future::join_all(down.map(ask)).await;
+        futures_util::future::join_all(self.ledger.partitions_by_primary().into_iter().map(probe)).await;
         match (was_any_down, self.is_any_down(), fleet) {
             (true, false, _) => tracing::info!("the shared ledger works again"),
-            (false, true, Err(error)) => tracing::error!(%error, "the shared ledger fails"),
+            (false, true, Err(error)) => tracing::error!(%error, "the id of the fleet cannot be read"),
             _ => {}
         }
     }
@@ -217,7 +223,7 @@ mod tests {
             (count(&sharing.counts.confirmed), count(&sharing.counts.detached), count(&sharing.counts.joined))
         };
 
-        ledger.down.lock().unwrap().insert(partition_of(&failed));
+        ledger.failing().insert(partition_of(&failed), LedgerError::Unavailable("it is down".into()));
         for name in [&failed, &other, &failed, &other] {
             let mut call = Call::new(Arc::clone(&store), Arc::clone(name));
             // an error says that the turn is detached
@@ -231,9 +237,24 @@ mod tests {
         assert_eq!(counts(), (2, 2, 0));
         assert!(sharing.is_down(&failed), "other partitions do not show that this one works");
 
-        ledger.down.lock().unwrap().clear();
+        ledger.failing().clear();
         tokio::time::sleep(ROUND * 3).await;
         assert_eq!(counts(), (2, 2, 2));
+        assert!(!sharing.is_any_down());
+
+        // a primary that refuses writes may be one that was replaced, so its entries are not read either
+        ledger.failing().insert(partition_of(&failed), LedgerError::Refused("too few replicas".into()));
+        tokio::time::sleep(ROUND * 2).await;
+        assert!(sharing.refresh(&store, &failed).await.is_err() && sharing.refresh(&store, &other).await.is_ok());
+        ledger.failing().clear();
+
+        // the id of the fleet may be on another primary than the sessions
+        ledger.is_fleet_down.store(true, Ordering::Relaxed);
+        tokio::time::sleep(ROUND * 2).await;
+        assert!(sharing.is_any_down() && !sharing.is_down(&failed) && !sharing.is_down(&other));
+        assert!(sharing.refresh(&store, &other).await.is_ok());
+        ledger.is_fleet_down.store(false, Ordering::Relaxed);
+        tokio::time::sleep(ROUND * 2).await;
         assert!(!sharing.is_any_down());
         background.abort();
     }

@@ -63,7 +63,7 @@ impl Sharing {
 
     /// Whether the ledger may have lost entries since the list was compared.
     async fn may_have_lost(&self, known: &ListCache) -> Result<bool, LedgerError> {
-        self.check_fleet().await?;
+        self.check_fleet().await.map_err(super::fleet_unknown)?;
         Ok(known.checked != self.suspicion())
     }
 

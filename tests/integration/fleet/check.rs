@@ -63,7 +63,8 @@ async fn serve_logs_a_ledger_that_evicts_as_an_error_and_answers() {
     let Some(server) = Server::start_with("TOKENTAP_VALKEY_SERVER", &options) else { return };
     let alone = StandaloneEngine::start().await;
     let mut binary = Binary::with_flags(alone.addr, &["--ledger", &server.url()]).await;
-    let line = binary.logged("the shared ledger fails: turns are not shared until it works again").await;
+    let line =
+        binary.logged("partitions of the shared ledger fail: their turns are not shared until it works again").await;
     assert_eq!(line["level"], json!("ERROR"));
     assert!(line["error"].as_str().unwrap().contains("maxmemory-policy \"allkeys-lru\""), "{line}");
     generate_turn(binary.data, "s", &[1, 2, 3], "").await;

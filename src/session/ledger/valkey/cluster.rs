@@ -92,6 +92,23 @@ impl Slots {
             .ok_or_else(|| LedgerError::Unavailable(format!("no node of the cluster has the slot {slot}").into()))
     }
 
+    /// The values of slots by primary. Those of slots that no node has are together.
+    pub(super) fn by_node<T>(&self, slots: impl Iterator<Item = (u16, T)>) -> Vec<Vec<T>> {
+        let mut groups: Vec<(Option<Arc<Node>>, Vec<T>)> = Vec::new();
+        for (slot, value) in slots {
+            let node = self.node(slot).ok();
+            let is_same = |known: &Option<Arc<Node>>| match (known, &node) {
+                (Some(known), Some(node)) => Arc::ptr_eq(known, node),
+                (known, node) => known.is_none() && node.is_none(),
+            };
+            match groups.iter_mut().find(|(known, _)| is_same(known)) {
+                Some((_, values)) => values.push(value),
+                None => groups.push((node, vec![value])),
+            }
+        }
+        groups.into_iter().map(|(_, values)| values).collect()
+    }
+
     /// All primaries.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()

@@ -272,6 +272,14 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.claim(partition, owner, lease))
     }
 
+    fn probe(&self, partition: u16) -> Fetching<()> {
+        self.plain(move |memory| memory.probe(partition))
+    }
+
+    fn partitions_by_primary(&self) -> Vec<Vec<u16>> {
+        self.server.memory.partitions_by_primary()
+    }
+
     fn disruptions(&self) -> watch::Receiver<u64> {
         self.server.memory.disruptions()
     }
