@@ -178,6 +178,11 @@ impl Session {
         SessionKey { name: Arc::clone(&self.id), birth: self.birth }
     }
 
+    /// Whether the shared ledger lacks changes of it.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.state().is_detached
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -129,8 +129,11 @@ async fn sessions_of_all_are_listed_by_each() {
         }
         assert_eq!(found, names);
         assert_eq!(listed(addr, "order=newest&search=b.").await.0, ["b.1"]);
-        let (status, _) = control("GET", addr, "/v1/sessions?after=x", &json!({})).await;
-        assert_eq!(status, 400);
+        for after in ["x", "7"] {
+            let (status, _) = control("GET", addr, &format!("/v1/sessions?after={after}"), &json!({})).await;
+            assert_eq!(status, 400, "{after}");
+        }
+        assert_eq!(listed(addr, "after=0").await.0, names, "the first page");
     }
     let (_, page) = control("GET", fleet.control()[0], "/v1/sessions?order=newest", &json!({})).await;
     let rows = page["sessions"].as_array().unwrap();
@@ -331,6 +334,11 @@ async fn ledger_that_fails_costs_no_reply_and_its_turns_are_joined_later() {
     assert_eq!((read.status, &read.json()["error"]["code"]), (503, &json!("ledger_unavailable")));
     let (status, refused) = control("POST", fleet.control()[0], "/v1/sessions/s/reward", &json!({"reward": 1})).await;
     assert_eq!((status, &refused["error"]["code"]), (503, &json!("unconfirmed")));
+    // a program gets no part of the sessions that looks like all of them
+    let (status, refused) = control("GET", fleet.control()[0], "/v1/sessions", &json!({})).await;
+    assert_eq!((status, &refused["error"]["code"]), (503, &json!("ledger_unavailable")));
+    let (status, page) = control("GET", fleet.control()[0], "/v1/sessions?order=newest", &json!({})).await;
+    assert_eq!((status, &page["scope"], &page["sessions"][0]["session"]), (200, &json!("process"), &json!("s")));
 
     // it comes back without its data, which both have in memory
     fleet.server.restart();

@@ -1,6 +1,7 @@
 //! The list of the sessions of all processes, from the index of the ledger.
 
-use std::collections::VecDeque;
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ const LEAST_READ: usize = 16;
 const MOST_READ: usize = 512;
 /// Names that one search compares at most. The page then ends early.
 const MOST_SEARCHED: usize = 1 << 16;
+/// Names after which other tasks run.
+const LISTED_AT_ONCE: usize = 512;
 
 /// A place in the list: after the session with this name and this last use. Its text is the milliseconds, a full stop and the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,14 +35,14 @@ pub struct InvalidListCursor;
 pub struct ListedPage {
     /// The sessions, in order.
     pub sessions: Vec<LastUse>,
-    /// Sessions with changes of this process that are not in the ledger yet, which may be among the others. On the page with the most
+    /// Sessions that may have changes of this process that are not in the ledger yet. Some are among the others. On the page with the most
     /// recently used sessions.
     pub detached: Vec<Arc<str>>,
     /// Where the next page begins; `None` on the last one. A page may be short and have a next one.
     pub next: Option<ListCursor>,
 }
 
-/// What is asked of the list.
+/// A query of the list.
 #[derive(Debug, Clone)]
 pub struct ListQuery {
     /// The order.
@@ -85,9 +88,10 @@ impl ListCursor {
     }
 }
 
-/// The sessions of one partition.
-struct Source {
+/// Reads the sessions of one partition.
+struct PartitionReader {
     partition: u16,
+    order: ListOrder,
     /// Read and not yet listed.
     waiting: VecDeque<LastUse>,
     /// The last one that was read.
@@ -95,18 +99,35 @@ struct Source {
     has_more: bool,
 }
 
-impl Source {
+/// The place of a waiting session in the order, and its partition. The greatest one is the next of the list.
+#[derive(PartialEq, Eq)]
+struct Waiting(ListCursor, ListOrder, usize);
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let later = (self.0.used_ms, &*self.0.session).cmp(&(other.0.used_ms, &*other.0.session));
+        if self.1 == ListOrder::Newest { later } else { later.reverse() }
+    }
+}
+
+impl PartitionReader {
     /// Reads more, if nothing waits.
-    async fn fill(&mut self, sharing: &Sharing, order: ListOrder, count: usize) -> Result<(), LedgerError> {
+    async fn fill(&mut self, sharing: &Sharing, count: usize) -> Result<(), LedgerError> {
         let mut count = count;
         while self.waiting.is_empty() && self.has_more {
             let from = self.read.as_ref().map(|read| read.used_ms);
-            let page = sharing.ledger.list(self.partition, order, from, count).await?;
+            let page = sharing.ledger.list(self.partition, self.order, from, count).await?;
             self.has_more = page.len() == count;
             // those of the first millisecond were read before
             let read = self.read.take();
-            self.waiting
-                .extend(page.into_iter().filter(|last| read.as_ref().is_none_or(|read| read.is_before(last, order))));
+            let is_new = |last: &LastUse| read.as_ref().is_none_or(|read| read.is_before(last, self.order));
+            self.waiting.extend(page.into_iter().filter(is_new));
             self.read = self.waiting.back().map(ListCursor::from).or(read);
             // all have the time of the last one that was read
             count *= 2;
@@ -114,17 +135,14 @@ impl Source {
         Ok(())
     }
 
-    /// The place of its next session among those of other partitions.
-    fn is_next(&self, other: &Self, order: ListOrder) -> bool {
-        match (self.waiting.front(), other.waiting.front()) {
-            (Some(own), Some(other)) => ListCursor::from(own).is_before(other, order),
-            (own, _) => own.is_some(),
-        }
+    fn first(&self) -> Option<Waiting> {
+        let first = self.waiting.front()?;
+        Some(Waiting(ListCursor::from(first), self.order, usize::from(self.partition)))
     }
 }
 
 impl Sharing {
-    /// Lists the sessions of all processes by their last append. A session that is used while the pages are read moves: with
+    /// Lists the sessions of all processes by their last append or renewal. A session that is used while the pages are read moves: with
     /// [`ListOrder::Oldest`] it is listed again, with [`ListOrder::Newest`] it may be missing.
     ///
     /// # Errors
@@ -148,20 +166,22 @@ impl Sharing {
 
     async fn merge_lists(&self, ListQuery { order, after, limit, part }: ListQuery) -> Result<ListedPage, LedgerError> {
         let count = if part.is_empty() { (limit / 8).clamp(LEAST_READ, MOST_READ) } else { MOST_READ };
-        let source = |partition| Source { partition, waiting: VecDeque::new(), read: after.clone(), has_more: true };
-        let mut sources: Vec<Source> = (0..PARTITIONS).map(source).collect();
-        let fill_all = sources.iter_mut().map(|source| source.fill(self, order, count));
-        futures_util::future::try_join_all(fill_all).await?;
+        let reader = |partition| PartitionReader {
+            partition,
+            order,
+            waiting: VecDeque::new(),
+            read: after.clone(),
+            has_more: true,
+        };
+        let mut readers: Vec<PartitionReader> = (0..PARTITIONS).map(reader).collect();
+        futures_util::future::try_join_all(readers.iter_mut().map(|reader| reader.fill(self, count))).await?;
+        let mut first: BinaryHeap<Waiting> = readers.iter().filter_map(PartitionReader::first).collect();
         let (mut sessions, mut compared) = (Vec::new(), 0);
-        loop {
-            let first =
-                sources.iter_mut().reduce(|best, source| if source.is_next(best, order) { source } else { best });
-            let Some((source, last)) = first.and_then(|source| source.waiting.pop_front().map(|last| (source, last)))
-            else {
-                return Ok(ListedPage { sessions, detached: Vec::new(), next: None });
-            };
-            source.fill(self, order, count).await?;
-            let place = ListCursor::from(&last);
+        while let Some(Waiting(place, _, partition)) = first.pop() {
+            let reader = &mut readers[partition];
+            let Some(last) = reader.waiting.pop_front() else { continue };
+            reader.fill(self, count).await?;
+            first.extend(reader.first());
             if last.session.contains(&part) {
                 sessions.push(last);
             }
@@ -169,7 +189,11 @@ impl Sharing {
             if sessions.len() == limit || (compared == MOST_SEARCHED && !part.is_empty()) {
                 return Ok(ListedPage { sessions, detached: Vec::new(), next: Some(place) });
             }
+            if compared % LISTED_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
+            }
         }
+        Ok(ListedPage { sessions, detached: Vec::new(), next: None })
     }
 }
 

@@ -39,6 +39,7 @@ export class Sessions {
     this.paged = older.length > 0;
     this.next = older.length ? this.next : page.next;
     this.search = search;
+    for (const row of older) names.add(row.session);
     this.rows = [...beginning(running.requests, names, search.trim()), ...page.sessions, ...older];
     this.draw();
   }
@@ -64,7 +65,7 @@ export class Sessions {
     this.drawn = drawn;
     const focused = document.activeElement?.closest?.("#sessions button")?.dataset.session;
     list.replaceChildren(...this.rows.map((row) => element("li", {}, this.#row(row))));
-    if (!this.rows.length) list.append(element("li", { class: "sub" }, part("search").value ? "No session with this name." : "No sessions yet."));
+    if (!this.rows.length && this.next === null) list.append(element("li", { class: "sub" }, part("search").value ? "No session with this name." : "No sessions yet."));
     part("more").hidden = this.next === null;
     for (const button of list.querySelectorAll("button")) if (button.dataset.session === focused) button.focus();
   }

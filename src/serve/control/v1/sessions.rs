@@ -22,10 +22,10 @@ use crate::session::{ListCursor, ListQuery, ListedPage, Row, Session, SessionErr
 /// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
 
-/// What is asked of the list of sessions.
+/// A query of the list of sessions.
 #[derive(Debug)]
 pub(crate) struct PageQuery {
-    /// By creation, or by the last append if sessions are shared.
+    /// By creation, or by the last append or renewal if sessions are shared.
     pub order: ListOrder,
     /// The `next` of the previous page.
     pub after: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct SessionEntry {
     pub name: Arc<str>,
     /// `None` if another process has it and this process has not read it.
     pub session: Option<Arc<Session>>,
-    /// Its last append by the clock of the shared ledger.
+    /// Its last append or renewal by the clock of the shared ledger.
     pub used_ms: Option<u64>,
 }
 
@@ -85,11 +85,11 @@ impl PageCursor {
 }
 
 impl Page {
-    /// Reads a page. Sessions of other processes are listed if sessions are shared and the shared ledger works. If it fails, the list is that
-    /// of this process.
+    /// Reads a page. If sessions are shared, those of all processes are listed. If the shared ledger fails, the list with the newest first has
+    /// the sessions of this process; the other one, from which programs read all sessions, is an error.
     ///
     /// # Errors
-    /// 400 for a malformed query; 503 if the shared ledger fails after a page of its list.
+    /// 400 for a malformed query; 503 if the shared ledger fails.
     pub(crate) async fn read(state: &Arc<TrainerState>, query: PageQuery) -> Result<Self, Problem> {
         let PageQuery { order, after, limit, part } = query;
         if part.is_some() && order == ListOrder::Oldest {
@@ -97,19 +97,26 @@ impl Page {
         }
         let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), part.unwrap_or_default());
         let sharing = state.sessions.sharing();
-        let after = after.map(|after| PageCursor::parse(&after, sharing.is_some())).transpose()?;
+        // 0 is the first page
+        let after = after.filter(|after| after != "0").map(|after| PageCursor::parse(&after, sharing.is_some()));
+        let after = after.transpose()?;
         let number = match (sharing, after) {
+            (Some(_), Some(PageCursor::Process(_))) if order == ListOrder::Oldest => {
+                return Err(Problem::bad("after: is a cursor of one process, and sessions are shared".to_owned()));
+            }
             (_, Some(PageCursor::Process(number))) => Some(number),
             (Some(sharing), after) => {
                 let after =
                     after.and_then(|after| if let PageCursor::Fleet(after) = after { Some(after) } else { None });
-                let is_first = after.is_none();
+                let may_be_partial = after.is_none() && order == ListOrder::Newest;
                 match sharing.list(ListQuery { order, after, limit, part: part.clone() }).await {
                     Ok(page) => {
                         let store = Arc::clone(&state.sessions);
-                        return Ok(offload(move || Self::of_fleet(&store, page)).await);
+                        return Ok(offload(move || Self::of_fleet(&store, page, order, limit)).await);
                     }
-                    Err(error) if is_first => tracing::debug!(%error, "the list has the sessions of this process only"),
+                    Err(error) if may_be_partial => {
+                        tracing::debug!(%error, "the list has the sessions of this process only")
+                    }
                     Err(error) => return Err(super::ledger_problem(&error)),
                 }
                 None
@@ -131,14 +138,20 @@ impl Page {
         Ok(Self { sessions: page.into_iter().map(listed).collect(), next, is_of_fleet: false })
     }
 
-    fn of_fleet(store: &Store, page: ListedPage) -> Self {
+    fn of_fleet(store: &Store, page: ListedPage, order: ListOrder, limit: usize) -> Self {
         let known: HashSet<Arc<str>> = page.sessions.iter().map(|last| Arc::clone(&last.session)).collect();
         let listed = |name: Arc<str>, used_ms| SessionEntry { session: store.session(&name), name, used_ms };
         let detached = page.detached.into_iter().filter(|name| !known.contains(name));
-        // nothing is known of a session that was deleted in the meantime
-        let detached = detached.map(|name| listed(name, None)).filter(|listed| listed.session.is_some());
+        // after a disruption many sessions are compared with the ledger, and few have turns that it lacks
+        let is_detached = |listed: &SessionEntry| listed.session.as_ref().is_some_and(|session| session.is_detached());
+        let detached = detached.map(|name| listed(name, None)).filter(is_detached).take(limit);
         let mut sessions: Vec<SessionEntry> = detached.collect();
+        let detached = sessions.len();
         sessions.extend(page.sessions.into_iter().map(|last| listed(last.session, Some(last.used_ms))));
+        if order == ListOrder::Oldest {
+            // they were used last
+            sessions.rotate_left(detached);
+        }
         Self { sessions, next: page.next.map(PageCursor::Fleet), is_of_fleet: true }
     }
 }

@@ -65,7 +65,7 @@ pub struct SessionSummary {
     /// Memory in bytes.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
-    /// The time of the last append to a shared session by the clock of the ledger.
+    /// The time of the last append to a shared session, or of its renewal while a call runs, by the clock of the ledger.
     #[prost(uint64, optional, tag = "12")]
     pub used_ms: ::core::option::Option<u64>,
     /// Another process has this session, and this process has not read it: only `session` and `used_ms` are set.
@@ -673,8 +673,8 @@ pub mod trajectories_server {
     /// Generated trait containing gRPC methods that should be implemented for use with TrajectoriesServer.
     #[async_trait]
     pub trait Trajectories: std::marker::Send + std::marker::Sync + 'static {
-        /// Lists sessions, ordered by creation, like GET /v1/sessions. Shared sessions are ordered by their last append.
-        /// Errors: INVALID_ARGUMENT for a malformed cursor; UNAVAILABLE if the shared ledger fails after the first page.
+        /// Lists sessions, ordered by creation, like GET /v1/sessions. Shared sessions are ordered by `used_ms`.
+        /// Errors: INVALID_ARGUMENT for a malformed cursor; UNAVAILABLE if the shared ledger fails.
         async fn list(
             &self,
             request: tonic::Request<super::ListRequest>,

@@ -81,8 +81,8 @@ pub mod trajectories_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Lists sessions, ordered by creation, like GET /v1/sessions. Shared sessions are ordered by their last append.
-        /// Errors: INVALID_ARGUMENT for a malformed cursor; UNAVAILABLE if the shared ledger fails after the first page.
+        /// Lists sessions, ordered by creation, like GET /v1/sessions. Shared sessions are ordered by `used_ms`.
+        /// Errors: INVALID_ARGUMENT for a malformed cursor; UNAVAILABLE if the shared ledger fails.
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::ListRequest>,
