@@ -4,21 +4,25 @@ from .aio import AsyncClient
 from .archive import dataset
 from .client import Client
 from .errors import (
+    BinaryNotFound,
     ConnectionFailed,
     ContextLengthExceeded,
     HttpError,
     Interrupted,
+    StartFailed,
     Throttled,
     TokentapError,
     Undecodable,
 )
 from .generation import Generation
 from .samples import Batch, Samples
+from .server import Server, demo, serve
 from .stream import Delta
 
 __all__ = [
     "AsyncClient",
     "Batch",
+    "BinaryNotFound",
     "Client",
     "ConnectionFailed",
     "ContextLengthExceeded",
@@ -27,8 +31,12 @@ __all__ = [
     "HttpError",
     "Interrupted",
     "Samples",
+    "Server",
+    "StartFailed",
     "Throttled",
     "TokentapError",
     "Undecodable",
     "dataset",
+    "demo",
+    "serve",
 ]
