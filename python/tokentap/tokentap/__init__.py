@@ -1,4 +1,7 @@
-"""Client of tokentap: generation with the policy's entropy, trajectories, and adapters for trainers."""
+"""Client of tokentap: generation with the policy's entropy, trajectories, and adapters for trainers.
+
+`serve` and `demo` start the binary.
+"""
 
 from .aio import AsyncClient
 from .archive import dataset
