@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from scripted import Scripted
 
+import tokentap
 from tokentap import AsyncClient, Client
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,22 +41,8 @@ def binary() -> str:
 @contextmanager
 def running(*flags: str) -> Iterator[Demo]:
     """Runs a separate demo."""
-    command = [binary(), "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "warn", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        output = ""
-        for line in process.stdout:
-            output += line
-            if line.startswith("Metrics:"):
-                break
-        data, control = re.search(r"(http://[\d.:]+)/generate", output), re.search(r"(http://[\d.:]+)/v1", output)
-        assert data, output
-        assert control, output
-        yield Demo(data[1], control[1])
-    finally:
-        process.terminate()
-        process.wait()
+    with tokentap.demo(binary=binary(), log="warn", flags=flags) as server:
+        yield Demo(server.url, server.control_url)
 
 
 @pytest.fixture(scope="session")

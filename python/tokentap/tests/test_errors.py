@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 import tokentap
-from tokentap import ConnectionFailed, HttpError, Interrupted, Undecodable
+from tokentap import BinaryNotFound, ConnectionFailed, HttpError, Interrupted, StartFailed, Undecodable
 from tokentap.errors import ContextLengthExceeded, Throttled, TokentapError
 
 MADE = [
@@ -20,6 +20,8 @@ MADE = [
     Interrupted("a", status=200, body="b"),
     Undecodable("a", status=200, body="b", lasting=True),
     Undecodable("a", status=200, body="b"),
+    BinaryNotFound("a"),
+    StartFailed("a", exit_code=64, log="b"),
 ]
 
 

@@ -1,24 +1,31 @@
-"""Client of tokentap: generation with the policy's entropy, trajectories, and adapters for trainers."""
+"""Client of tokentap: generation with the policy's entropy, trajectories, and adapters for trainers.
+
+`serve` and `demo` start the binary.
+"""
 
 from .aio import AsyncClient
 from .archive import dataset
 from .client import Client
 from .errors import (
+    BinaryNotFound,
     ConnectionFailed,
     ContextLengthExceeded,
     HttpError,
     Interrupted,
+    StartFailed,
     Throttled,
     TokentapError,
     Undecodable,
 )
 from .generation import Generation
 from .samples import Batch, Samples
+from .server import Server, demo, serve
 from .stream import Delta
 
 __all__ = [
     "AsyncClient",
     "Batch",
+    "BinaryNotFound",
     "Client",
     "ConnectionFailed",
     "ContextLengthExceeded",
@@ -27,8 +34,12 @@ __all__ = [
     "HttpError",
     "Interrupted",
     "Samples",
+    "Server",
+    "StartFailed",
     "Throttled",
     "TokentapError",
     "Undecodable",
     "dataset",
+    "demo",
+    "serve",
 ]

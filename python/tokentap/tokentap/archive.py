@@ -27,12 +27,15 @@ class _Storage(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """The content of an object, or None if it does not exist."""
+        ...
 
     def names(self, folder: str) -> list[str]:
         """The names of what is in a folder, sorted; none if it does not exist."""
+        ...
 
     def location(self, name: str) -> str:
         """What readers of Parquet files call an object."""
+        ...
 
 
 class _Folder:

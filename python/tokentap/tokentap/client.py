@@ -184,7 +184,11 @@ class Client:
         return self.send(routes.session(name, version))
 
     def trajectories(self, session: str, version: int | None = None) -> Json:
-        """A session's `trajectories`: ids, mask, logprobs, entropies, policy; by default the last frozen version."""
+        """A session's `trajectories`, by default of the last frozen version.
+
+        `token_ids`, `loss_mask`, `logprobs` and `entropy` of a path have one entry for each token of prompt and
+        response; the last two are in nats, and None where the mask is 0.
+        """
         return self.send(routes.trajectories(session, version))
 
     def freeze(self, session: str) -> int:
@@ -230,7 +234,7 @@ class Client:
         return self.send(routes.set_policy(version))
 
     def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
-        """The entropies of a request from token `since` on, while it runs and for 300 s after its end."""
+        """The entropies in nats of a request from token `since` on, while it runs and for 300 s after its end."""
         return self.send(routes.entropy(rid, since, index))
 
     def _server(self, call: Call[Any]) -> tuple[Connections, str | None]:

@@ -82,6 +82,26 @@ class Undecodable(TokentapError):
         self.lasting = lasting
 
 
+class BinaryNotFound(TokentapError):
+    """No tokentap binary, or a file of this name that is another program."""
+
+    hint = "Pass its path as binary=, or set TOKENTAP_BIN."
+
+
+class StartFailed(TokentapError):
+    """A tokentap that ended before it was ready, or was not ready in time.
+
+    `exit_code` is None if it had to be stopped, and -N after signal N. `log` has the last lines of its log.
+    """
+
+    hint = "The log says why."
+
+    def __init__(self, message: str, *, exit_code: int | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.log = log
+
+
 def of_status(status: int, body: str) -> HttpError:
     """The error of a reply of 400 or more."""
     message = f"HTTP {status}: {body}"

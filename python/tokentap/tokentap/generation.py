@@ -17,7 +17,8 @@ class Generation:
     `output_ids` are the ids of the logprobs if the reply has logprobs, because the list of sglang-jax omits the stop
     token and special tokens. `entropy`, `lower` and `upper` are in nats and have one entry for each of `output_ids`.
     Each is None if it was not requested, or if its length is not that of the ids (then `reason` says so).
-    `entropy_info` says how they were obtained, or why they are missing. `logprobs` exist if `return_logprob` was set.
+    `entropy_info` says how they were obtained, or why they are missing. `logprobs`, in nats, are those of the sampled
+    ids; they exist if `return_logprob` was set.
     `finish_reason` is `stop`, `length` or `abort`.
     """
 

@@ -22,8 +22,11 @@ TENSORS = ("verl", "miles", "areal")
 class Batch(Generic[Array]):
     """The rows of a format of tensors.
 
-    `tensors` has the names that the trainer reads. `non_tensor_batch` has lists with one entry for each row; it is
-    empty for formats without it. `refused` lists the leaves that have no row, with the reason.
+    `tensors` has the names that the trainer reads. For `verl` they are [B, P] for prompts, [B, R] for responses and
+    [B, P+R] for both, with B rows and the padded lengths P and R in tokens; for `areal` [B, T] with T tokens of prompt
+    and response; for `miles` one tensor a row. Logprobs and entropies are in nats. `non_tensor_batch` has lists with
+    one entry for each row; it is empty for formats without it. `refused` lists the leaves that have no row, with the
+    reason.
     """
 
     tensors: dict[str, Array]

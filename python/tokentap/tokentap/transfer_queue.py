@@ -38,6 +38,7 @@ class Queue(Protocol):
 
     def tags(self, partition: str) -> dict[str, Tag]:
         """The tags of all keys of a partition; empty if the partition does not exist."""
+        ...
 
 
 class TransferQueue:
@@ -47,19 +48,19 @@ class TransferQueue:
         """`kv_batch_put`. It stores the tags after the fields, so a key with its tag has its fields."""
         import transfer_queue
 
-        transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=columns(rows), tags=tags)
+        transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=columns(rows), tags=tags)  # pyright: ignore
 
     def tag(self, partition: str, key: str, tag: Tag) -> None:
         """`kv_put` without fields."""
         import transfer_queue
 
-        transfer_queue.kv_put(key=key, partition_id=partition, tag=tag)
+        transfer_queue.kv_put(key=key, partition_id=partition, tag=tag)  # pyright: ignore
 
     def tags(self, partition: str) -> dict[str, Tag]:
         """`kv_list`."""
         import transfer_queue
 
-        listed: dict[str, dict[str, Tag]] = transfer_queue.kv_list(partition_id=partition) or {}
+        listed: dict[str, dict[str, Tag]] = transfer_queue.kv_list(partition_id=partition) or {}  # pyright: ignore
         return listed.get(partition, {})
 
 
