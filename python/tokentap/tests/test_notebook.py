@@ -233,7 +233,7 @@ def test_a_path_without_thinking_has_no_split(client: Client, session: str) -> N
 
 
 def test_only_the_standard_library_is_imported() -> None:
-    code = "import sys, tokentap.notebook; print({'numpy', 'matplotlib', 'IPython'} & set(sys.modules))"
+    code = "import sys, tokentap.notebook, tokentap.plot; print({'numpy', 'matplotlib', 'IPython'} & set(sys.modules))"
     root = Path(tokentap.__file__).parents[1]
     found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
