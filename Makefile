@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -107,6 +107,10 @@ compose: ## the compose profile fleet without containers: a session moves betwee
 page: ## the page in headless Chromium, with the demo engine and with hostile tokens (a minute or two, 90 MB, npm and its registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/page/run.sh
+
+notebook: ## docs/notebooks/entropy.ipynb: runs it with the demo engine and stores the outputs, with CHROMIUM=path also the pictures (half a minute, 120 MB, a package registry)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap CHROMIUM="$(CHROMIUM)" bash tests/notebook/run.sh write
 
 faults: ## every row of docs/faults.md, including clock jumps (half a minute, Debian's faketime)
 	cargo test --test integration -- --include-ignored faults::

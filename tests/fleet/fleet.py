@@ -15,7 +15,7 @@ from archives import Bucket, Folder
 from checker import Checker
 from faults import Faults, faults_of
 from network import Network
-from processes import ServerError, Tokentap
+from processes import Tokentap
 from topologies import TOPOLOGIES, Topology
 from workload import Workload
 
@@ -62,7 +62,6 @@ async def history(options, kind, seed, table, planned=None):
         except TimeoutError as error:
             stuck = str(error)
             faults.disturbances[-1].again = time.monotonic()
-            await describe(topology, tokentaps)
         workload.is_over = True
         await running
         await faults.note_ends()
@@ -87,20 +86,6 @@ async def history(options, kind, seed, table, planned=None):
         archive.end()
         if network:
             network.end()
-
-
-async def describe(topology, tokentaps):
-    """Prints the state of a fleet that does not recover."""
-    for server in [*topology.servers, *topology.sentinels]:
-        command = ["SENTINEL", "MASTER", "fleet"] if server in topology.sentinels else ["ROLE"]
-        try:
-            state = await server.ask(*command) if server.is_running else "not running"
-        except (OSError, TimeoutError, ServerError, asyncio.IncompleteReadError) as error:
-            state = repr(error)
-        print(f"  stuck: {server.name} at {server.host}:{server.port}: {state}")
-    for tokentap in tokentaps:
-        for line in tokentap.log.read_text(errors="replace").splitlines()[-5:]:
-            print(f"  stuck: {tokentap.name}: {line[:300]}")
 
 
 class Table:

@@ -107,6 +107,24 @@ def trajectories(name: str, version: int | None) -> Call[Json]:
     return Call("GET", target("v1", "sessions", name, "trajectories", version=version), Reply.json)
 
 
+def path(name: str, leaf: int, version: int | None) -> Call[Json]:
+    """`GET /v1/sessions/{id}/paths/{leaf}`: everything of a path but its tokens, and the ids of the think tokens."""
+    return Call("GET", target("v1", "sessions", name, "paths", str(leaf), version=version), Reply.json)
+
+
+def detokenize(tokens: Sequence[Sequence[int]]) -> Call[list[str]]:
+    """`POST /detokenize` of the control port; each item is decoded separately."""
+
+    def read(reply: Reply) -> list[str]:
+        texts = reply.json()["text"]
+        if not isinstance(texts, list) or len(texts) != len(tokens):
+            raise ValueError("not one text for each item")
+        return [str(text) for text in texts]
+
+    body = encoded({"tokens": [list(ids) for ids in tokens], "skip_special_tokens": False})
+    return Call("POST", target("detokenize"), read, body)
+
+
 def freeze(name: str) -> Call[int]:
     """`POST /v1/sessions/{id}/freeze`; returns the version."""
     return Call(

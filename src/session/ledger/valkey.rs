@@ -62,8 +62,6 @@ const PAGE: u64 = 256;
 const PAGE_BYTES: u64 = 4 << 20;
 /// Sessions in one call of a renewal.
 const RENEWALS: usize = 100;
-/// Bytes of entries that are encoded or decoded in less than a millisecond. Longer ones would delay other tasks.
-const SHORT: usize = 128 << 10;
 /// The longest pause between two sweeps of a partition.
 const LONGEST_SWEEP: Duration = Duration::from_secs(86_400);
 
@@ -241,14 +239,9 @@ impl Ledger for Valkey {
             let call = at(Call::new(&script::FETCH).key(list_key(&session)), after).number(PAGE).number(PAGE_BYTES);
             match this.run(SlotKey::Partition(partition), &call).await? {
                 Value::Nil => Ok(None),
-                answer => {
-                    let is_short = answer_bytes(&answer) <= SHORT;
-                    let decoded =
-                        if is_short { tail(answer) } else { in_blocking_thread(move || tail(answer)).await? };
-                    decoded
-                        .map(Some)
-                        .map_err(|reason| LedgerError::Unreadable(format!("session {session:?}: {reason}").into()))
-                }
+                answer => tail(answer)
+                    .map(Some)
+                    .map_err(|reason| LedgerError::Unreadable(format!("session {session:?}: {reason}").into())),
             }
         })
     }
@@ -261,15 +254,7 @@ impl Ledger for Valkey {
             let mut node = this.node(SlotKey::Partition(partition)).await?;
             // fails at once without a connection, and encodes nothing
             node.connected().await?;
-            let is_short = append.entries.iter().map(|entry| entry.body.len()).sum::<usize>() <= SHORT;
-            let call = if is_short {
-                let mut encoder = this.shared.encoder.lock().unwrap_or_else(PoisonError::into_inner);
-                this.append_call(partition, &append, &mut encoder)?
-            } else {
-                let this = this.clone();
-                let encode = move || this.append_call(partition, &append, &mut Encoder::try_new().map_err(no_memory)?);
-                in_blocking_thread(encode).await??
-            };
+            let call = this.append_call(partition, &append)?;
             loop {
                 let map = this.map();
                 match node.appender.append(call.clone()).await {
@@ -408,7 +393,7 @@ impl Ledger for Valkey {
 }
 
 impl Valkey {
-    fn append_call(&self, partition: u16, append: &Append, encoder: &mut Encoder) -> Result<Call, LedgerError> {
+    fn append_call(&self, partition: u16, append: &Append) -> Result<Call, LedgerError> {
         let mut call = Call::new(&script::APPEND).key(list_key(&append.session));
         call = call.key(key(partition, "f")).key(key(partition, "u"));
         let first = append.after.map_or(append.entries[0].uid, |after| after.birth);
@@ -418,6 +403,7 @@ impl Valkey {
         for leaf in &append.finished {
             call = call.arg(leaf.to_bytes());
         }
+        let mut encoder = self.shared.encoder.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in &append.entries {
             if entry.body.len() > element::MAX_BODY {
                 return Err(LedgerError::Refused("an entry is too large".into()));
@@ -426,23 +412,6 @@ impl Valkey {
         }
         Ok(call)
     }
-}
-
-/// Runs long work without delaying other tasks.
-async fn in_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LedgerError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| LedgerError::Refused(error.to_string().into()))
-}
-
-fn no_memory(error: std::io::Error) -> LedgerError {
-    LedgerError::Refused(error.to_string().into())
-}
-
-/// The bytes of the elements of a fetch.
-fn answer_bytes(answer: &Value) -> usize {
-    let Value::Array(parts) = answer else { return 0 };
-    let Some(Value::Array(elements)) = parts.last() else { return 0 };
-    let bytes = |element: &Value| if let Value::BulkString(bytes) = element { bytes.len() } else { 0 };
-    elements.iter().map(bytes).sum()
 }
 
 /// Whether another node of the cluster has the keys, so that the operation was not executed. Waits for the new map.

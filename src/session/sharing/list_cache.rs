@@ -14,8 +14,6 @@ use crate::session::{Turn, Uid};
 
 /// Entries that are decoded on the caller's thread.
 const FEW: usize = 16;
-/// Bytes of entries that are decoded on the caller's thread.
-const SHORT: usize = 128 << 10;
 
 /// What this process knows of a session's list.
 #[derive(Debug, Default)]
@@ -187,8 +185,7 @@ impl Sharing {
         if known.log.len() > known.confirmed() {
             return Ok(false);
         }
-        let bytes: usize = new.iter().map(|entry| entry.body.len()).sum();
-        let records = if new.len() > FEW || bytes > SHORT {
+        let records = if new.len() > FEW {
             let entries = new.clone();
             let decoding = tokio::task::spawn_blocking(move || decode(&entries));
             decoding.await.map_err(|error| LedgerError::Unreadable(error.to_string().into()))??

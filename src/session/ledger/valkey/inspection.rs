@@ -80,8 +80,7 @@ pub async fn inspect(options: &ValkeyOptions) -> Result<Vec<Inspection>, LedgerE
     let primaries = match &options.url.deployment {
         Deployment::Single => vec![Primary { address: options.url.addresses[0].clone(), ranges: None }],
         Deployment::Sentinel { primary } => {
-            let mut candidates = sentinel::candidates(primary, options).await?;
-            vec![Primary { address: candidates.swap_remove(0).address, ranges: None }]
+            vec![Primary { address: sentinel::primary(primary, options).await?, ranges: None }]
         }
         Deployment::Cluster => {
             let mut primaries: Vec<Primary> = Vec::new();

@@ -14,8 +14,7 @@ use super::appender::{self, Appender};
 use super::connection::{Connected, Trouble};
 use super::options::{Address, Deployment};
 use super::script::Call;
-use super::sentinel::{self, Candidate};
-use super::{Shared, meta};
+use super::{Shared, meta, sentinel};
 use crate::session::ledger::LedgerError;
 
 /// The time between two checks of an unused connection.
@@ -140,31 +139,16 @@ impl Keeper {
     async fn connect(&self) -> Result<(Arc<Connected>, mpsc::UnboundedReceiver<Trouble>), LedgerError> {
         let options = &self.shared.options;
         let in_cluster = matches!(options.url.deployment, Deployment::Cluster);
-        let (connected, trouble) = match (&self.place, &options.url.deployment) {
-            (NodeAddress::Node { address, .. }, _) => Connected::connect(address, options, in_cluster).await?,
-            (NodeAddress::Url, Deployment::Sentinel { primary }) => self.connect_to_any(primary).await?,
-            (NodeAddress::Url, _) => Connected::connect(&options.url.addresses[0], options, in_cluster).await?,
+        let address = match (&self.place, &options.url.deployment) {
+            (NodeAddress::Node { address, .. }, _) => address.clone(),
+            (NodeAddress::Url, Deployment::Sentinel { primary }) => sentinel::primary(primary, options).await?,
+            (NodeAddress::Url, _) => options.url.addresses[0].clone(),
         };
+        let (connected, trouble) = Connected::connect(&address, options, in_cluster).await?;
         if !in_cluster {
             meta(&connected.run(&super::meta_call()).await?)?;
         }
         Ok((Arc::new(connected), trouble))
-    }
-
-    /// Connects to the first candidate of the Sentinels that is a primary.
-    async fn connect_to_any(&self, name: &str) -> Result<(Connected, mpsc::UnboundedReceiver<Trouble>), LedgerError> {
-        let options = &self.shared.options;
-        let mut first = None;
-        for Candidate { address, .. } in sentinel::candidates(name, options).await? {
-            // one that does not answer leaves time for the next one
-            let limit = options.timeout * 3 / 4;
-            let connected = timeout(limit, Connected::connect(&address, options, false)).await;
-            match connected.unwrap_or(Err(LedgerError::Timeout(limit))) {
-                Ok(connected) => return Ok(connected),
-                Err(error) => drop(first.get_or_insert(error)),
-            }
-        }
-        Err(first.unwrap_or_else(|| LedgerError::Unavailable("the Sentinels have no primary".into())))
     }
 
     /// Returns when the connections are lost, with the reason.
@@ -212,18 +196,15 @@ impl Keeper {
         }
     }
 
-    /// Whether more Sentinels have another primary than this one.
+    /// Whether the Sentinels know another primary.
     async fn moved(&self, connected: &Connected) -> Option<Arc<str>> {
         let options = &self.shared.options;
         let (NodeAddress::Url, Deployment::Sentinel { primary }) = (&self.place, &options.url.deployment) else {
             return None;
         };
         // Sentinels that do not answer say nothing about the primary
-        let candidates = sentinel::candidates(primary, options).await.ok()?;
-        let own = candidates.iter().find(|candidate| candidate.address == connected.address);
-        let most = &candidates[0];
-        let is_other = most.count > own.map_or(0, |own| own.count);
-        is_other.then(|| format!("the Sentinels have another primary: {}", most.address).into())
+        let now = timeout(options.timeout, sentinel::primary(primary, options)).await.ok()?.ok()?;
+        (now != connected.address).then(|| format!("the Sentinels have another primary: {now}").into())
     }
 
     fn set(&self, state: State) {

@@ -10,37 +10,18 @@ use super::connection::{Connection, Credentials};
 use super::options::{Address, ValkeyOptions};
 use crate::session::ledger::LedgerError;
 
-/// An address that Sentinels gave, and how many of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub address: Address,
-    pub count: usize,
-}
-
-/// The addresses that the Sentinels have for the primary, at least one, that of most Sentinels first. A Sentinel that was cut off from the
-/// others has an old one.
-pub(super) async fn candidates(name: &str, options: &ValkeyOptions) -> Result<Vec<Candidate>, LedgerError> {
-    // one that does not answer leaves time to connect
-    let ask = |sentinel| timeout(options.timeout / 2, ask(sentinel, name, options));
-    let answers = futures_util::future::join_all(options.url.addresses.iter().map(ask)).await;
-    let (mut found, mut reasons) = (Vec::<Candidate>::new(), Vec::new());
-    for (sentinel, answer) in options.url.addresses.iter().zip(answers) {
-        match answer {
-            Ok(Ok(address)) => match found.iter_mut().find(|candidate| candidate.address == address) {
-                Some(candidate) => candidate.count += 1,
-                None => found.push(Candidate { address, count: 1 }),
-            },
+/// The address of the primary. The first Sentinel that knows it is believed: a primary that was replaced is found by its role.
+pub(super) async fn primary(name: &str, options: &ValkeyOptions) -> Result<Address, LedgerError> {
+    let mut reasons = Vec::new();
+    for sentinel in &options.url.addresses {
+        // one that does not answer leaves time for the others
+        match timeout(options.timeout / 2, ask(sentinel, name, options)).await {
+            Ok(Ok(address)) => return Ok(address),
             Ok(Err(error)) => reasons.push(error.to_string()),
             Err(_) => reasons.push(format!("{sentinel} did not answer in time")),
         }
     }
-    if found.is_empty() {
-        let reasons = reasons.join("; ");
-        return Err(LedgerError::Unavailable(format!("no Sentinel knows the primary {name:?}: {reasons}").into()));
-    }
-    // stable, so that equal ones are in the order of the URL
-    found.sort_by_key(|candidate| std::cmp::Reverse(candidate.count));
-    Ok(found)
+    Err(LedgerError::Unavailable(format!("no Sentinel knows the primary {name:?}: {}", reasons.join("; ")).into()))
 }
 
 async fn ask(sentinel: &Address, name: &str, options: &ValkeyOptions) -> Result<Address, LedgerError> {

@@ -7,7 +7,7 @@ use super::process::{Binary, Observer, ledger, options};
 use super::{append, entries, next};
 use crate::session::Uid;
 use crate::session::ledger::valkey::{Valkey, ValkeyOptions};
-use crate::session::ledger::{Append, Appended, Entry, Ledger, LedgerError, ListOrder, StreamId, partition_of};
+use crate::session::ledger::{Append, Appended, Ledger, LedgerError, ListOrder, StreamId, partition_of};
 
 const STORED: Appended = Appended::Stored { replicated: true };
 const UNREPLICATED: Appended = Appended::Stored { replicated: false };
@@ -256,23 +256,6 @@ async fn lists_expire_and_streams_are_trimmed() {
 
     let redis::Value::Int(ttl) = raw.send(&format!("PTTL tt:{{{partition}}}:s:s")).await else { panic!("a number") };
     assert!((3_590_000..=3_600_000).contains(&ttl), "{ttl}");
-}
-
-#[tokio::test]
-async fn large_entries_are_read_as_they_were_written() {
-    let Some(binary) = Binary::any() else { return };
-    let server = binary.start(&[]);
-    let (valkey, _) = ledger(options(&server.url()));
-    let noise = |seed: u32| -> Vec<u8> {
-        (0..200_000_u32)
-            .flat_map(|at| crc32c::crc32c(&[seed, at].map(u32::to_le_bytes).concat()).to_le_bytes())
-            .collect()
-    };
-    let entry = |seed| Entry { uid: Uid::unique(), body: noise(seed).into() };
-    let large = Append { entries: vec![entry(1), entry(2)], ..append("s") };
-    assert_eq!(valkey.append(large.clone()).await, Ok(STORED));
-    let tail = valkey.fetch(&"s".into(), None).await.unwrap().unwrap();
-    assert_eq!((tail.length, tail.entries), (2, large.entries));
 }
 
 #[tokio::test]

@@ -40,15 +40,6 @@ async fn the_primary_of_the_sentinels_is_used_and_followed() {
     assert_eq!(inspected[0].address, format!("127.0.0.1:{}", primary.port), "the primary that they name is inspected");
     assert_eq!((inspected.len(), inspected[0].facts.as_ref().map(|facts| facts.replicas)), (1, Ok(1)));
 
-    // a Sentinel that was cut off from the others has an old primary, which is gone
-    let gone = format!("sentinel monitor main 127.0.0.1 {} 1\n", super::process::free_port());
-    let outdated = binary.sentinel(&gone);
-    for others in [&hosts[..], &hosts[..1]] {
-        let url = format!("redis-sentinel://127.0.0.1:{},{}/main", outdated.port, others.join(","));
-        let (valkey, _) = ledger(options(&url));
-        assert!(valkey.fleet().await.is_ok(), "{url}");
-    }
-
     let mut disruptions = valkey.disruptions();
     let begun = Instant::now();
     primary.kill();
