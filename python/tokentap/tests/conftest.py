@@ -41,7 +41,8 @@ def binary() -> str:
 @contextmanager
 def running(*flags: str) -> Iterator[Demo]:
     """Runs a separate demo."""
-    command = [binary(), "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "warn", *flags]
+    ports = [part for flag in ("--listen", "--control-listen") if flag not in flags for part in (flag, "127.0.0.1:0")]
+    command = [binary(), "demo", *ports, "--log", "warn", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
