@@ -18,9 +18,6 @@ import pytest
 from conftest import Demo, running
 from scripted import Handler, Scripted, leave, reply, tear
 
-import tokentap.mlflow
-import tokentap.tensorboard
-import tokentap.wandb
 from tokentap import AsyncClient, Client, HttpError
 from tokentap.tracking import QUANTILES, Distribution, Follower, Increases, Record, Row, Rows, Writer, policy_of
 
@@ -135,14 +132,16 @@ def record_sessions(client: Client, session: str) -> list[str]:
 
 def test_numbers_of_a_step_equal_the_reference(client: Client, session: str) -> None:
     since, memory = latest(client), Memory()
-    with follow(client, memory, since=since, limit=3) as follower:
+    # a long interval: only log_step reads, after a session was deleted
+    with follow(client, memory, since=since, limit=3, interval=60) as follower:
+        follower.log_step(6)
         record_sessions(client, session)
         follower.log_step(7)
         client.generate(input_ids=[5, 6], session=f"{session}-last", sampling_params={"max_new_tokens": 4}, done=True)
         follower.log_step(8)
     lines = list(client.finished(since))
-    assert [record.step for record in memory.records] == [7, 8]
-    first, last = memory.records
+    assert [record.step for record in memory.records] == [6, 7, 8]
+    _, first, last = memory.records
     assert_equal_numbers(first.values, reference(lines[:-1]))
     assert_equal_numbers(last.values, reference(lines[-1:]))
     assert {"entropy/estimate/mean", "entropy/renormalized/p50", "reward/mean"} <= set(first.values)
@@ -597,10 +596,13 @@ def test_the_adapters_do_not_shadow_the_packages(tmp_path: Path) -> None:
 
 
 def test_importing_the_adapters_needs_no_package() -> None:
-    assert tokentap.wandb.follow
-    assert tokentap.mlflow.follow
-    assert tokentap.tensorboard.follow
-    assert not {"wandb", "mlflow", "tensorboard"} & set(sys.modules)
+    code = """
+import sys, tokentap.wandb, tokentap.mlflow, tokentap.tensorboard
+assert not {"wandb", "mlflow", "tensorboard", "tensorboardX", "numpy"} & set(sys.modules)
+"""
+    path = f"import sys; sys.path[:] = {sys.path!r}"
+    made = subprocess.run([sys.executable, "-c", f"{path}\n{code}"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
 
 
 def test_a_restart_without_a_log_is_followed(session: str) -> None:

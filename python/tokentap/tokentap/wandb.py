@@ -45,6 +45,8 @@ class Writer:
                 prefix, number = f"{self.prefix}/by_{kind}", min(numbers)
                 values[f"{prefix}/{kind}"] = number
                 values |= {f"{prefix}/{name}": value for name, value in waiting.pop((kind, number)).items()}
+        # raises for a finished run, whose step W&B would wait for 30 s
+        self.run.log({}, commit=False)
         self.run.log(values, step=max(record.step, self.run.step or 0))
         self.policies = waiting
 
