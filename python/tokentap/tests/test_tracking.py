@@ -25,15 +25,15 @@ Line = dict[str, Any]
 
 
 class Memory:
-    """Keeps the records; `fails` is the number of writes that fail first."""
+    """Keeps the records, at most `room`; `fails` is the number of writes that fail first."""
 
-    def __init__(self, background: bool = True, fails: int = 0) -> None:
-        self.background, self.fails = background, fails
+    def __init__(self, background: bool = True, fails: int = 0, room: int = 1_000_000) -> None:
+        self.background, self.fails, self.room = background, fails, room
         self.records: list[Record] = []
 
     def write(self, record: Record) -> None:
-        if self.fails:
-            self.fails -= 1
+        if self.fails or len(self.records) >= self.room:
+            self.fails = max(self.fails - 1, 0)
             raise OSError("the tracker is away")
         self.records.append(record)
 
@@ -121,6 +121,8 @@ def record_sessions(client: Client, session: str) -> list[str]:
         if at % 2 == 0:
             prompt = [299, 467, *first.output_ids, 258]
             client.generate(input_ids=prompt, session=name, sampling_params=sampling)
+            # its row has the first response as context, with entropies
+            client.generate(input_ids=[*prompt, 5], session=name, sampling_params=sampling)
         if at in (1, 4):
             client.reward(name, at / 4)
         if at == 6:
@@ -147,6 +149,13 @@ def test_numbers_of_a_step_equal_the_reference(client: Client, session: str) -> 
     assert {"entropy/estimate/mean", "entropy/renormalized/p50", "reward/mean"} <= set(first.values)
     assert first.values["tokens/measured"] < first.values["tokens/trained"]
     assert first.values["paths/gone"] >= 1
+    rows = [line for line in lines if "token_ids" in line]
+    context = sum(
+        nats is not None and not mask
+        for row in rows
+        for mask, nats in zip(row["loss_mask"], row["entropy"], strict=True)
+    )
+    assert context > 0, "some measured tokens are trained in another row"
     assert last.values["rows/total"] == first.values["rows/count"] + 1
     assert not first.values["follower/behind"]
     assert follower.cursor == lines[-1]["cursor"]
@@ -443,6 +452,21 @@ def test_records_that_stop_could_not_write_are_written_by_the_next_stop(
         assert totals(memory) == (1, 1)
         follower.log_step(1)
         assert len(memory.records) == 1, "a stopped follower logs nothing"
+
+
+def test_the_cursor_is_that_of_the_rows_that_were_written(scripted: Scripted, control: Callable[..., Control]) -> None:
+    served = control(line(1))
+    memory = Memory(background=False, room=1)
+    with scripted_client(scripted) as client:
+        follower = follow(client, memory, since=None)
+        memory.fails = 1
+        follower.log_step(0)
+        served.lines.append(line(2))
+        follower.log_step(1)
+        assert (follower.cursor, follower.pending) == ("store-1", 1)
+        memory.room = 2
+        follower.stop()
+        assert (follower.cursor, follower.pending) == ("store-2", 0)
 
 
 def test_strict_raises_the_failure(scripted: Scripted, control: Callable[..., Control]) -> None:
