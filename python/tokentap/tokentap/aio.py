@@ -215,6 +215,10 @@ class AsyncClient:
         """See `Client.entropy`."""
         return await self.send(routes.entropy(rid, since, index))
 
+    async def metrics(self) -> str:
+        """See `Client.metrics`."""
+        return await self.send(routes.metrics())
+
     def _server(self, call: Call[Any]) -> tuple[AsyncConnections, str | None]:
         if not call.control:
             return self._data, self._token

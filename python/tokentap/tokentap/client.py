@@ -237,6 +237,10 @@ class Client:
         """The entropies in nats of a request from token `since` on, while it runs and for 300 s after its end."""
         return self.send(routes.entropy(rid, since, index))
 
+    def metrics(self) -> str:
+        """The metrics of tokentap in Prometheus' text format."""
+        return self.send(routes.metrics())
+
     def _server(self, call: Call[Any]) -> tuple[Connections, str | None]:
         if not call.control:
             return self._data, self._token
@@ -244,18 +248,22 @@ class Client:
             raise ValueError("this client was made without a control_url")
         return self._control, self._control_token
 
-    def send(self, call: Call[T]) -> T:
-        """Makes a call of any route, and retries it as its kind allows. The methods above use it."""
+    def send(self, call: Call[T], retry: Retry | None = None) -> T:
+        """Makes a call of any route, and retries it as its kind allows. The methods above use it.
+
+        `retry` is used instead of the client's own retries.
+        """
         server, token = self._server(call)
+        retry = retry or self._retry
         attempt = 0
         while True:
             try:
                 return call.answer(server.exchange(call.method, call.target, call.head(token, attempt), call.body))
             except TokentapError as error:
-                if not self._retry.should_retry(attempt, error, call.again):
+                if not retry.should_retry(attempt, error, call.again):
                     raise
             attempt += 1
-            time.sleep(self._retry.pause)
+            time.sleep(retry.pause)
 
     def _deltas(self, call: Call[Any]) -> Generator[Delta, None, None]:
         server, token = self._server(call)

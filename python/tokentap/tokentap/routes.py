@@ -182,3 +182,8 @@ def set_policy(version: str | int) -> Call[int]:
 def entropy(rid: str, since: int, index: int) -> Call[Json]:
     """`GET /v1/requests/{rid}/entropy`."""
     return Call("GET", target("v1", "requests", rid, "entropy", since=since, index=index), Reply.json)
+
+
+def metrics() -> Call[str]:
+    """`GET /metrics`."""
+    return Call("GET", target("metrics"), lambda reply: reply.body.decode())

@@ -1,0 +1,62 @@
+"""Logs the numbers of finished paths to Weights & Biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .client import Client
+from .tracking import Follower, Policy, Record
+
+KINDS = ("version", "weight_version", "epoch")
+
+# One pattern for each, because a name that two patterns match has the axis of either.
+GROUPS = ("rows", "paths", "tokens", "entropy", "reward", "staleness", "counters", "follower")
+
+
+class Writer:
+    """Writes records to a run. It never makes the run's step larger than the trainer's.
+
+    W&B drops what is logged for an earlier step than that of the run, so such numbers are in the run's current step;
+    the charts use `tokentap/step`.
+    """
+
+    # in the trainer's thread, between its own steps
+    background = False
+
+    def __init__(self, run: Any, prefix: str) -> None:
+        self.run, self.prefix = run, prefix
+        # Policies that are not written yet: a step of a run has one number of each name.
+        self.policies: dict[Policy, dict[str, float]] = {}
+        run.define_metric(f"{prefix}/step")
+        for group in GROUPS:
+            run.define_metric(f"{prefix}/{group}/*", step_metric=f"{prefix}/step")
+        for kind in KINDS:
+            run.define_metric(f"{prefix}/by_{kind}/{kind}")
+            run.define_metric(f"{prefix}/by_{kind}/*", step_metric=f"{prefix}/by_{kind}/{kind}")
+
+    def write(self, record: Record) -> None:
+        """Logs a record, with the oldest policy that has new rows."""
+        waiting = self.policies | record.policies
+        values = {f"{self.prefix}/{name}": value for name, value in record.values.items()}
+        values[f"{self.prefix}/step"] = record.step
+        for kind in KINDS:
+            numbers = [number for of, number in waiting if of == kind]
+            if numbers:
+                prefix, number = f"{self.prefix}/by_{kind}", min(numbers)
+                values[f"{prefix}/{kind}"] = number
+                values |= {f"{prefix}/{name}": value for name, value in waiting.pop((kind, number)).items()}
+        # raises for a finished run, whose step W&B would wait for 30 s
+        self.run.log({}, commit=False)
+        self.run.log(values, step=max(record.step, self.run.step or 0))
+        self.policies = waiting
+
+
+def follow(client: Client, run: Any = None, *, prefix: str = "tokentap", **options: Any) -> Follower:
+    """Follows a tokentap and logs to `run`, the current run by default; `options` are those of `Follower`."""
+    if run is None:
+        import wandb
+
+        run = wandb.run
+        if run is None:
+            raise ValueError("there is no current run: call wandb.init() first, or pass a run")
+    return Follower(client, Writer(run, prefix), **options)
