@@ -191,7 +191,9 @@ class AsyncClient:
         while lines := await self.send(routes.finished(since, limit)):
             for line in lines:
                 yield line
-            since = lines[-1].get("cursor", since)
+            if "cursor" not in lines[-1]:
+                return  # nothing follows, and the next request would have the same reply
+            since = lines[-1]["cursor"]
 
     async def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """See `Client.samples`."""

@@ -213,7 +213,9 @@ class Client:
         """
         while lines := self.send(routes.finished(since, limit)):
             yield from lines
-            since = lines[-1].get("cursor", since)
+            if "cursor" not in lines[-1]:
+                return  # nothing follows, and the next request would have the same reply
+            since = lines[-1]["cursor"]
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
