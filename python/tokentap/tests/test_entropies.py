@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -17,6 +18,10 @@ START, END = 1020, 1021
 PROMPT = "<|im_start|>user\nHow far does the light go?<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
+# of sessions, each of which has one path
+NUMBERS = itertools.count()
+
+
 def path(*turns: tuple[list[int], list[int]], entropy: list[Any] | None = None, **members: Any) -> dict[str, Any]:
     """A path of turns, each the ids of its prompt and of its response."""
     ids: list[int] = []
@@ -29,7 +34,7 @@ def path(*turns: tuple[list[int], list[int]], entropy: list[Any] | None = None, 
                 segments.append({"turn": turn, "kind": kind, "start": len(ids), "end": end, "loss_mask": mask})
             ids += own
     found = {
-        "session": "s",
+        "session": f"s-{next(NUMBERS)}",
         "leaf": len(turns) - 1,
         "version": 1,
         "segments": segments,
@@ -65,7 +70,7 @@ def test_absent_numbers_are_not_counted(absent: object) -> None:
                 assert (one.mean, one.most) == (None, None)
             else:
                 assert (one.mean, one.most) == pytest.approx((np.nanmean(own), np.nanmax(own)), rel=1e-14)
-    histogram = Histogram.of([path(([1], list(range(2000))), entropy=[None, *values])] * 2)
+    histogram = Histogram.of([path(([1], list(range(2000))), entropy=[None, *values]) for _ in range(2)])
     assert histogram.counts == [2 * sum(step(x) == at for x in known) for at in range(24)]
     assert histogram.total == Mean(pytest.approx(np.nanmean(known)), 2 * total.measured, 4000)
 
@@ -175,3 +180,13 @@ def test_intervals_of_tokentap_contain_the_entropies(demo: Demo, session: str) -
     assert (found.nats, found.lower, found.upper) == (made.entropy, made.lower, made.upper)
     assert found.has_interval
     assert all(low <= x <= high for low, x, high in zip(found.lower, found.nats, found.upper, strict=True))
+
+
+def test_a_turn_that_several_paths_share_counts_once() -> None:
+    branches = [path(([1], [2, 3]), ([4], [5]), entropy=[0, 1, 2, 0, 3]) | {"session": "s"} for _ in range(2)]
+    branches[1]["segments"][-1]["turn"] = 2
+    branches[1]["turns"][-1]["id"] = 2
+    found = Histogram.of(branches)
+    assert (sum(found.counts), found.total.measured, found.total.value) == (4, 4, pytest.approx((1 + 2 + 3 + 3) / 4))
+    other = path(([1], [2, 3]), entropy=[0, 1, 2])
+    assert Histogram.of([*branches, other]).total.measured == 6

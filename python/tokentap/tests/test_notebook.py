@@ -237,3 +237,16 @@ def test_only_the_standard_library_is_imported() -> None:
     root = Path(tokentap.__file__).parents[1]
     found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
+
+
+def test_ids_that_are_no_numbers_are_escaped() -> None:
+    segments = [{"turn": 0, "kind": "response", "start": 0, "end": 1, "loss_mask": 1}]
+    broken = {
+        "session": "s",
+        "leaf": 0,
+        "segments": segments,
+        "token_ids": ["<img src=x>"],
+        "entropy": [1.0],
+        "turns": [],
+    }
+    assert "<img" not in notebook.tokens(broken).html

@@ -193,6 +193,38 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: p
     assert not is_running(pid)
 
 
+def test_an_interrupted_stop_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = tokentap.demo().start()
+    pid = server.pid
+    assert pid is not None
+
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tokentap.process.Process.wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            server.stop()
+    server.stop()
+    assert not is_running(pid)
+
+
+def test_a_client_that_fails_to_close_does_not_keep_it_running() -> None:
+    async def fail() -> None:
+        raise OSError("closed")
+
+    async def run() -> int:
+        async with tokentap.demo() as server:
+            pid = server.pid
+            assert pid is not None
+            server.async_client.close = fail  # type: ignore[method-assign]
+            with pytest.raises(OSError, match="closed"):
+                await server.__aexit__(None, None, None)
+            return pid
+
+    assert not is_running(asyncio.run(run()))
+
+
 def test_a_stream_that_is_still_read_is_cut_after_the_stop_timeout() -> None:
     server = tokentap.demo(stop_timeout=0.2).start()
     pid = pid_of(server)

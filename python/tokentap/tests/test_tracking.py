@@ -184,14 +184,16 @@ def test_rewards_by_version_and_staleness(client: Client, session: str) -> None:
             client.set_policy(version)
             for at, reward in enumerate([*rewards, None]):
                 name = f"{session}-{version}-{at}"
-                client.generate(input_ids=[5, 6], session=name, sampling_params={"max_new_tokens": 4 * version})
+                client.generate(
+                    input_ids=[5, 6], session=name, sampling_params={"max_new_tokens": 4 * version, "ignore_eos": True}
+                )
                 if reward is not None:
                     client.reward(name, reward)
                 client.freeze(name)
         follower.log_step(1, version="6")
         # a later row changes the number of its policy, which has all rows
         name = f"{session}-late"
-        client.generate(input_ids=[5, 6], session=name, sampling_params={"max_new_tokens": 4})
+        client.generate(input_ids=[5, 6], session=name, sampling_params={"max_new_tokens": 4, "ignore_eos": True})
         client.reward(name, 1.5)
         client.freeze(name)
         follower.log_step(2, version=5)

@@ -45,8 +45,11 @@ class Entropies:
     thinks: bool | None
 
     @classmethod
-    def of(cls, path: Path, think: ThinkIds | None = None) -> Entropies:
-        """The entropies of a path. Raises ValueError if it is not a path, or if its lists differ in length."""
+    def of(cls, path: Path, think: ThinkIds | None = None, seen: set[object] | None = None) -> Entropies:
+        """The entropies of a path, without turns that are in `seen`, to which its turns are added.
+
+        Raises ValueError if it is not a path, or if its lists differ in length.
+        """
         if "token_ids" not in path:
             raise ValueError("not a path: give one of the trajectories, such as reply['trajectories'][0]")
         count = len(path["token_ids"])
@@ -57,6 +60,11 @@ class Entropies:
         for segment in path["segments"]:
             if segment["kind"] != "response":
                 continue
+            turn_key = (path.get("session"), path.get("version"), segment["turn"])
+            if seen is not None and path.get("session") is not None:
+                if turn_key in seen:
+                    continue
+                seen.add(turn_key)
             start, end = segment["start"], segment["end"]
             positions.extend(range(start, end))
             turn = turns.get(segment["turn"], {})
@@ -148,6 +156,12 @@ class Split:
     think: Mean
     answer: Mean
 
+    @classmethod
+    def pooled(cls, batch: Iterable[Entropies]) -> Split:
+        """The means over the tokens of all paths that have a think span."""
+        splits = [found for entropies in batch if (found := entropies.split()) is not None]
+        return cls(Mean.pooled(one.think for one in splits), Mean.pooled(one.answer for one in splits))
+
 
 @dataclass(frozen=True)
 class Bin:
@@ -172,8 +186,8 @@ class Histogram:
 
     @classmethod
     def of(cls, paths: Path | Iterable[Path]) -> Histogram:
-        """Counts the measured tokens of a path or of several."""
-        return cls.over(Entropies.of(path) for path in several(paths))
+        """Counts the measured tokens of a path or of several, those of a turn that several paths share once."""
+        return cls.over(each_turn_once(several(paths)))
 
     @classmethod
     def over(cls, batch: Iterable[Entropies]) -> Histogram:
@@ -194,6 +208,12 @@ def measured(value: object) -> float:
         number = float(value)
         return number if 0 <= number < math.inf else math.nan
     return math.nan
+
+
+def each_turn_once(paths: Iterable[Path], think: ThinkIds | None = None) -> list[Entropies]:
+    """The entropies of the paths of a batch. A turn that several paths of a session share is in the first one only."""
+    seen: set[object] = set()
+    return [Entropies.of(path, think, seen) for path in paths]
 
 
 def several(paths: Path | Iterable[Path]) -> list[Path]:

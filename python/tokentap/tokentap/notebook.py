@@ -21,6 +21,7 @@ from .entropies import (
     Path,
     Split,
     ThinkIds,
+    each_turn_once,
     has_no_thinking,
     several,
     think_ids,
@@ -79,7 +80,7 @@ def show(
     ids = think_ids([path], client, think)
     entropies = Entropies.of(path, ids)
     view = _tokens(path, entropies, Texts(texts, client), start, limit)
-    plots = [_curve(entropies), _histogram(Histogram.over([entropies])), _split([(path, entropies)])]
+    plots = [_curve(entropies), _histogram(Histogram.over([entropies])), _split([(path, entropies)], [entropies])]
     return View(view.title, view._body, f'<div class="plots">{"".join(plots)}</div>')
 
 
@@ -104,7 +105,7 @@ def curve(path: Path, client: Client | None = None, *, think: _THINK = None) -> 
 
 
 def histogram(paths: Path | Iterable[Path]) -> View:
-    """The histogram of the entropies of all sampled tokens of a batch of rollouts."""
+    """The histogram of the entropies of all sampled tokens of a batch of rollouts. A shared turn counts once."""
     found = Histogram.of(paths)
     return View(_summary(found.total), f'<div class="plots">{_histogram(found)}</div>')
 
@@ -114,7 +115,7 @@ def split(paths: Path | Iterable[Path], client: Client | None = None, *, think: 
     batch = several(paths)
     ids = think_ids(batch, client, think)
     rows = [(path, Entropies.of(path, ids)) for path in batch]
-    return View("thinking and answer", f'<div class="plots">{_split(rows)}</div>')
+    return View("thinking and answer", f'<div class="plots">{_split(rows, each_turn_once(batch, ids))}</div>')
 
 
 def _summary(mean: Mean) -> str:
@@ -250,7 +251,8 @@ def _token(texts: Texts, ids: list[int], at: int) -> tuple[str, str]:
     """The class and the HTML of a token."""
     text = texts.of(ids[at])
     if text is None:
-        return "id", f"⟨{ids[at]}⟩"
+        # a path that was read from a file can have anything here
+        return "id", f"⟨{escape(str(ids[at]))}⟩"
     if text == "":
         return "id", "∅"
     if LOST in text:
@@ -374,15 +376,15 @@ def _histogram(found: Histogram) -> str:
     return _figure("tokens by entropy", f"{batch}{_summary(found.total)}", caption, _axes(), *bars, *ticks)
 
 
-def _split(rows: list[tuple[Path, Entropies]]) -> str:
-    """The means of thinking and answer; a sentence without them."""
+def _split(rows: list[tuple[Path, Entropies]], pooled: list[Entropies]) -> str:
+    """The means of thinking and answer; a sentence without them. `pooled` has each turn once."""
     title = "thinking and answer, mean nats"
     splits = [found for _, entropies in rows if (found := entropies.split()) is not None]
     if not splits:
         is_unknown = any(own.parts is None and not has_no_thinking(path) for path, own in rows)
         text = "the ids of the think tokens are not known (client=, or think=)" if is_unknown else "no think span"
         return f'<figure><div class="head">{title}</div><p class="absent">{text}</p></figure>'
-    both = Split(Mean.pooled(one.think for one in splits), Mean.pooled(one.answer for one in splits))
+    both = Split.pooled(pooled)
     values = [mean.value for one in [both, *splits] for mean in (one.think, one.answer) if mean.value is not None]
     most = max([0.001, *values])
     left, height = 100, 64

@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .client import Client
-from .entropies import THINK, Entropies, Histogram, Mean, Path, Split, ThinkIds, several, think_ids
+from .entropies import (
+    THINK,
+    Entropies,
+    Histogram,
+    Mean,
+    Path,
+    Split,
+    ThinkIds,
+    each_turn_once,
+    several,
+    think_ids,
+)
 from .scale import MOST, STEPS, colour, ramp, step
 
 if TYPE_CHECKING:
@@ -76,7 +87,10 @@ def curve(
 
 
 def histogram(paths: Path | Iterable[Path], ax: Axes | None = None) -> Axes:
-    """The entropies of all sampled tokens of a batch of rollouts, in the steps and colours of tokentap's page."""
+    """The entropies of all sampled tokens of a batch of rollouts, in the steps and colours of tokentap's page.
+
+    A turn of several paths counts once.
+    """
     axes: Axes = _axes(ax, 1.9)
     found = Histogram.of(paths)
     levels = [level for level in range(STEPS) if found.counts[level]]
@@ -108,7 +122,7 @@ def split(
     splits = [found for path in batch if (found := Entropies.of(path, ids).split()) is not None]
     if not splits:
         raise ValueError("no path has a think span" if ids is not None else "give the think tokens: client=, or think=")
-    both = Split(Mean.pooled(one.think for one in splits), Mean.pooled(one.answer for one in splits))
+    both = Split.pooled(each_turn_once(batch, ids))
     axes: Axes = _axes(ax, 2.1)
     for x, mean in enumerate((both.think, both.answer)):
         if mean.value is not None:

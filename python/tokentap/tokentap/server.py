@@ -151,10 +151,11 @@ class Server:
         the process. Nothing happens if it is not running.
         """
         with self._lock:
-            atexit.unregister(self.stop)
             if self._client is not None:
                 self._client.close()
             self._end(self._stop_timeout)
+            # after an interrupt it can be called again, also at exit
+            atexit.unregister(self.stop)
 
     def __enter__(self) -> Server:
         return self.start()
@@ -179,9 +180,11 @@ class Server:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._async_client is not None:
-            await self._async_client.close()
-        await asyncio.to_thread(self.stop)
+        try:
+            if self._async_client is not None:
+                await self._async_client.close()
+        finally:
+            await asyncio.to_thread(self.stop)
 
     def _started(self, port: str) -> str:
         if port not in self._urls:
@@ -190,7 +193,7 @@ class Server:
 
     def _end(self, stop_timeout: float) -> None:
         process, log = self._process, self._log
-        self._process = self._log = self._client = self._async_client = None
+        self._client = self._async_client = None
         self._urls = {}
         if process is not None and not process.is_inherited:
             for number, seconds in ((signal.SIGTERM, stop_timeout), (signal.SIGTERM, CLOSE_TIMEOUT)):
@@ -201,6 +204,8 @@ class Server:
                 LOG.warning("tokentap (pid %d) did not end after SIGTERM; it is killed", process.pid)
                 process.signal(signal.SIGKILL)
                 process.wait(None)
+        # only now, so that after an interrupt a second call continues
+        self._process = self._log = None
         if log is not None:
             log.close()
 

@@ -248,6 +248,8 @@ class Record:
     policies: dict[Policy, dict[str, float]]
     # The position after the last row of this record and of those before.
     cursor: str | None
+    # The rows after the last step of the trainer: the step is not one of the trainer's.
+    is_rest: bool = False
 
 
 class Writer(Protocol):
@@ -445,6 +447,7 @@ class Follower:
                 self._wake()
             else:
                 self._write()
+            self._succeeded("logging a step")
         except Exception as error:
             self._failed("logging a step", error)
         self._raise()
@@ -561,7 +564,7 @@ class Follower:
                     self._rows.add_other(row)
             self._since = cursor
 
-    def _close(self, step: int, version: int | None) -> None:
+    def _close(self, step: int, version: int | None, is_rest: bool = False) -> None:
         """Makes a record of the rows since the last one."""
         with self._changed:
             values, policies = self._rows.take(version)
@@ -569,14 +572,15 @@ class Follower:
             # rows that finished before this step may be in the next one
             values["follower/behind"] = float(not self._is_current)
             self._step = max(step, self._step)
-            self._records.append(Record(step, time.time(), values, policies, self._since))
+            self._records.append(Record(step, time.time(), values, policies, self._since, is_rest))
 
     def _close_rest(self) -> None:
         """Makes a record of the rows that no step has."""
         with self._changed:
             window = self._rows.window
             if window.sums.rows or window.paths:
-                self._close(self._rows.total if self._every is not None else self._step + 1, None)
+                is_rest = self._every is None
+                self._close(self._step + 1 if is_rest else self._rows.total, None, is_rest)
 
     def _write(self) -> bool:
         """Writes the records in their order; one that fails stays with those after it."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from .client import Client
 from .tracking import Follower, Policy, Record
+
+LOG = logging.getLogger(__name__)
 
 KINDS = ("version", "weight_version", "epoch")
 
@@ -13,8 +16,12 @@ KINDS = ("version", "weight_version", "epoch")
 GROUPS = ("rows", "paths", "tokens", "entropy", "reward", "staleness", "counters", "follower")
 
 
+# Policies that wait at most.
+MOST_WAITING = 1000
+
+
 class Writer:
-    """Writes records to a run. It never makes the run's step larger than the trainer's.
+    """Writes records to a run. It never makes the run's step larger than the trainer's; `every=` is for no trainer.
 
     W&B drops what is logged for an earlier step than that of the run, so such numbers are in the run's current step;
     the charts use `tokentap/step`.
@@ -47,7 +54,13 @@ class Writer:
                 values |= {f"{prefix}/{name}": value for name, value in waiting.pop((kind, number)).items()}
         # raises for a finished run, whose step W&B would wait for 30 s
         self.run.log({}, commit=False)
-        self.run.log(values, step=max(record.step, self.run.step or 0))
+        now = self.run.step or 0
+        self.run.log(values, step=now if record.is_rest else max(record.step, now))
+        dropped = sorted(waiting, key=lambda policy: policy[1])[: max(0, len(waiting) - MOST_WAITING)]
+        for policy in dropped:
+            del waiting[policy]
+        if dropped:
+            LOG.warning("tokentap: %d policies are not logged: a record has one of them", len(dropped))
         self.policies = waiting
 
 
