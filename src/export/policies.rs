@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_pass_finds_what_all_pairs_show(
+        fn result_is_that_of_comparing_all_pairs(
             spans in prop::collection::vec((0..3_usize, 0..2_u64, 0..3_usize, 0..4_usize), 0..8),
         ) {
             // an epoch has one pair of labels

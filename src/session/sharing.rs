@@ -203,13 +203,17 @@ impl Sharing {
         self.down[usize::from(partition)].load(Ordering::Relaxed)
     }
 
+    fn is_any_partition_down(&self) -> bool {
+        self.down.iter().any(|is_down| is_down.load(Ordering::Relaxed))
+    }
+
     /// Whether any partition failed lately, or the id of the fleet could not be read.
     pub(crate) fn is_any_down(&self) -> bool {
-        self.is_fleet_unknown.load(Ordering::Relaxed) || self.down.iter().any(|is_down| is_down.load(Ordering::Relaxed))
+        self.is_fleet_unknown.load(Ordering::Relaxed) || self.is_any_partition_down()
     }
 
     fn mark_down(&self, partitions: &[u16], error: &LedgerError) {
-        let was_any_down = self.down.iter().any(|is_down| is_down.load(Ordering::Relaxed));
+        let was_any_down = self.is_any_partition_down();
         for partition in partitions {
             self.down[usize::from(*partition)].store(true, Ordering::Relaxed);
         }

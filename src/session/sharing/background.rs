@@ -205,9 +205,10 @@ impl Sharing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::ledger::ListOrder;
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::tests::{BOUNDLESS, draft, store};
-    use crate::session::{Call, SharingLimits};
+    use crate::session::{Call, ListQuery, SharingLimits};
 
     #[tokio::test(start_paused = true)]
     async fn partition_that_fails_affects_no_other_one() {
@@ -253,6 +254,8 @@ mod tests {
         tokio::time::sleep(ROUND * 2).await;
         assert!(sharing.is_any_down() && !sharing.is_down(&failed) && !sharing.is_down(&other));
         assert!(sharing.refresh(&store, &other).await.is_ok());
+        let query = ListQuery { order: ListOrder::Newest, after: None, limit: 9, part: String::new() };
+        assert_eq!(sharing.list(query).await.map(|page| page.sessions.len()), Ok(2));
         ledger.is_fleet_down.store(false, Ordering::Relaxed);
         tokio::time::sleep(ROUND * 2).await;
         assert!(!sharing.is_any_down());

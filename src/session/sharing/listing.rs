@@ -148,7 +148,7 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails.
     pub(crate) async fn list(&self, query: ListQuery) -> Result<ListedPage, LedgerError> {
-        if self.is_any_down() {
+        if self.is_any_partition_down() {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
         let (part, is_first) = (query.part.clone(), query.after.is_none());
