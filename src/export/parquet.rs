@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::arrow::{ArrowWriter, ProjectionMask};
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::metadata::KeyValue;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, LogicalType, ZstdLevel};
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::ByteArrayType;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaDataReader};
 use parquet::file::properties::WriterProperties;
+use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::columnar::{Bounds, Table};
 use super::{Annotate, Batch, Export, PIECE, pieces};
@@ -16,6 +18,9 @@ use crate::session::Path;
 
 /// Larger than a message of `arrow`: each batch is a row group, in which every column takes a header and an entry in the footer.
 const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
+
+/// The maximum rows that a read of a column returns.
+const AT_ONCE: usize = 1024;
 
 /// The columns of `columnar::Table`, with a row group per batch. The metadata is in the footer.
 #[must_use]
@@ -33,20 +38,31 @@ pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
 
 /// The `row_key` of each row of a file.
 ///
+/// Reads this column alone. A reader of record batches would add its code for every type to the binary, 2 MB.
+///
 /// # Errors
 /// A line for the user when the content is not such a file.
 pub(crate) fn row_keys(content: Bytes) -> Result<Vec<String>, String> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(content).map_err(|error| error.to_string())?;
-    let column = ProjectionMask::columns(reader.parquet_schema(), ["row_key"]);
-    let batches = reader.with_projection(column).build().map_err(|error| error.to_string())?;
+    let content = Arc::new(content);
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&*content).map_err(|error| error.to_string())?;
     let mut keys = Vec::new();
-    for batch in batches {
-        let batch = batch.map_err(|error| error.to_string())?;
-        let column = batch.column_by_name("row_key").and_then(|column| column.as_string_opt::<i32>());
+    for group in metadata.row_groups() {
+        let column = group.columns().iter().find(|column| column.column_path().parts() == ["row_key"]);
+        let column = column.filter(|column| column.column_descr().logical_type_ref() == Some(&LogicalType::String));
         let column = column.ok_or("it has no text column row_key")?;
-        keys.extend(column.iter().flatten().map(str::to_owned));
+        let rows = usize::try_from(group.num_rows()).map_err(|_| "a row group has a negative number of rows")?;
+        keys.extend(texts(&content, column, rows).map_err(|error| error.to_string())?);
     }
     Ok(keys)
+}
+
+/// The texts of a column of a row group, without those that are null.
+fn texts(content: &Arc<Bytes>, column: &ColumnChunkMetaData, rows: usize) -> Result<Vec<String>, ParquetError> {
+    let pages = SerializedPageReader::new(Arc::clone(content), column, rows, None)?;
+    let mut reader = ColumnReaderImpl::<ByteArrayType>::new(column.column_descr_ptr(), Box::new(pages));
+    let (mut values, mut levels) = (Vec::new(), Vec::new());
+    while reader.read_records(AT_ONCE, Some(&mut levels), None, &mut values)?.0 > 0 {}
+    values.iter().map(|value| value.as_utf8().map(str::to_owned)).collect()
 }
 
 /// The bytes of a file, in parts: a row group each, then the footer.
@@ -76,6 +92,9 @@ fn groups(mut table: Table) -> impl Iterator<Item = Vec<u8>> + Send {
 /// The extras of each turn of a file.
 #[cfg(test)]
 pub(crate) fn turn_extras(content: Bytes) -> Vec<String> {
+    use arrow_array::cast::AsArray;
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
     let reader = ParquetRecordBatchReaderBuilder::try_new(content).expect("a file").build().expect("its rows");
     let mut found = Vec::new();
     for batch in reader {
@@ -89,6 +108,7 @@ pub(crate) fn turn_extras(content: Bytes) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use serde_json::Value;
 
     use super::*;
