@@ -1,4 +1,4 @@
-"""Runs the examples of docs/api/python.md."""
+"""Runs the examples of docs/install.md and docs/api/python.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, binary
 
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/api/python.md").read_text(), re.M | re.S)
+EXAMPLES = [
+    example
+    for page in ("docs/install.md", "docs/api/python.md")
+    for example in re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+]
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

@@ -3,6 +3,10 @@
 `serve` and `demo` start the binary.
 """
 
+# first: another product's files may be mixed with those of this package
+from . import conflict  # noqa: F401
+
+# isort: split
 from .aio import AsyncClient
 from .archive import dataset
 from .client import Client

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from . import routes
 from .client import Client
@@ -218,7 +218,9 @@ def each_turn_once(paths: Iterable[Path], think: ThinkIds | None = None) -> list
 
 def several(paths: Path | Iterable[Path]) -> list[Path]:
     """A list of one path or of several."""
-    return [paths] if isinstance(paths, Mapping) else list(paths)
+    if isinstance(paths, Mapping):
+        return [cast("Path", paths)]
+    return list(paths)
 
 
 def has_no_thinking(path: Path) -> bool:

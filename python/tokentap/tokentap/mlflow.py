@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from .client import Client
@@ -37,7 +38,8 @@ def follow(client: Client, run: Any = None, *, prefix: str = "tokentap", **optio
 
     `options` are those of `Follower`. The tracking URI is that of this call.
     """
-    import mlflow
+    # a type checker would take this module for the package
+    mlflow: Any = importlib.import_module("mlflow")
 
     if run is None:
         run = mlflow.active_run()

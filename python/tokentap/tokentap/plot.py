@@ -1,4 +1,4 @@
-"""Figures of entropies for papers, one column wide. They need matplotlib: `pip install 'tokentap[notebook]'`.
+"""Figures of entropies for papers, one column wide. They need matplotlib: `pip install 'tokentap-sidecar[notebook]'`.
 
 Each function draws into `ax`, or into a new figure, and returns the Axes. Tokens that are not measured are left out.
 The label of an axis then says how many are measured.
@@ -146,7 +146,7 @@ def _axes(ax: Axes | None, height: float) -> Any:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'tokentap[notebook]'") from error
+        raise ImportError("figures need matplotlib: pip install 'tokentap-sidecar[notebook]'") from error
     # the first figure loads the backend, which sets parameters that the context would reset
     figure = pyplot.figure(figsize=(COLUMN, height), dpi=DPI, layout="constrained")
     with pyplot.rc_context(_STYLE):

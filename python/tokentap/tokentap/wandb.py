@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import Any
 
@@ -67,7 +68,8 @@ class Writer:
 def follow(client: Client, run: Any = None, *, prefix: str = "tokentap", **options: Any) -> Follower:
     """Follows a tokentap and logs to `run`, the current run by default; `options` are those of `Follower`."""
     if run is None:
-        import wandb
+        # a type checker would take this module for the package
+        wandb: Any = importlib.import_module("wandb")
 
         run = wandb.run
         if run is None:
