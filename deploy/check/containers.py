@@ -17,6 +17,9 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
+# Where `make release` writes the binary that the stage `release` of the image takes.
+RELEASE = "target/dist"
+
 
 def instructions(path: pathlib.Path) -> list[list[str]]:
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.M).replace("\\\n", " ")
@@ -24,9 +27,9 @@ def instructions(path: pathlib.Path) -> list[list[str]]:
 
 
 def copied(lines: list[list[str]]) -> list[str]:
-    """Sources of COPY that come from the context."""
+    """Sources of COPY that come from the context, without the binary of `make release`."""
     of_context = [words[1:-1] for words in lines if words[0] == "COPY" and not words[1].startswith("--from")]
-    return [source for sources in of_context for source in sources]
+    return [source for sources in of_context for source in sources if source != RELEASE]
 
 
 def package(folder: str | pathlib.Path) -> dict:
@@ -48,7 +51,7 @@ def check_dockerfile() -> None:
     assert all((ROOT / source).exists() for source in sources), "COPY names a missing file"
     ignore = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     given = [line for line in ignore if line and not line.startswith("#")]
-    assert given == ["*", *(f"!{source}" for source in sources)], "the context is not what the Dockerfile copies"
+    assert given == ["*", *(f"!{source}" for source in sources), f"!{RELEASE}"], "the context is not what the Dockerfile copies"
 
     # cargo lists all files of the binary, including those that are included as bytes
     written = [path for build in ("release", "debug") if (path := ROOT / "target" / build / "tokentap.d").exists()]
@@ -73,8 +76,11 @@ def check_dockerfile() -> None:
     compiler = re.fullmatch(r"rust:([\d.]+)-bookworm", image)[1]
     newer = [int(part) for part in compiler.split(".")] >= [int(part) for part in here["rust_version"].split(".")[:2]]
     assert newer, f"Cargo.toml wants Rust {here['rust_version']}, the image has {compiler}"
-    version = next(words[1] for words in lines if words[0] == "ARG" and words[1].startswith("VERSION="))
-    assert version == f"VERSION={here['version']}", f"{version}, but Cargo.toml has {here['version']}"
+    versions = {words[1] for words in lines if words[0] == "ARG" and words[1].startswith("VERSION=")}
+    assert versions == {f"VERSION={here['version']}"}, f"{versions}, but Cargo.toml has {here['version']}"
+    assert ["COPY", RELEASE, "/dist"] in lines, "the stage of a release takes its binary"
+    unpacked = next(" ".join(words) for words in lines if words[0] == "RUN" and "tar" in words)
+    assert "/dist/tokentap-${VERSION}-linux-$(uname -m).tar.gz" in unpacked, unpacked
     assert ["USER", "65532:65532"] in lines, "not root"
     print(f"containers: Dockerfile gives cargo {len(sources)} sources, among them the binary's {len(inside)} files")
 

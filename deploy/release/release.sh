@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds everything of a release in target/dist, and tries it: release.sh [TARGET...]
+#   TARGET   as for wheel.sh (x86_64-unknown-linux-gnu, and aarch64-unknown-linux-gnu if rustup has its standard library)
+# wheel.sh builds the wheels, the source archive, the stripped binaries, their debug information and their SBOMs. This adds the engine's
+# plugin and the checksums.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source tests/common.sh
+targets=("$@")
+if ((!${#targets[@]})); then
+  targets=(x86_64-unknown-linux-gnu)
+  if [[ -d $(rustc --print sysroot)/lib/rustlib/aarch64-unknown-linux-gnu ]]; then targets+=(aarch64-unknown-linux-gnu); fi
+fi
+
+python3 deploy/release/version.py
+bash deploy/release/wheel.sh "${targets[@]}"
+
+out=target/dist work=target/release-work
+# built from a copy, so that no build folder stays in the working tree
+cp -r python/tokentap-sglang "$work/plugin"
+python3 -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$out" "$work/plugin"
+
+# a public validator of CycloneDX, and that of the metadata on PyPI
+python_environment "$PWD/target/release-checks" deploy/release/checks.txt
+for sbom in "$out"/*.cyclonedx.json; do
+  target/release-checks/bin/python - "$sbom" <<'CHECK'
+import json
+import sys
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+text = open(sys.argv[1]).read()
+document = json.loads(text)
+errors = JsonStrictValidator(SchemaVersion.from_version(document["specVersion"])).validate_str(text)
+assert errors is None, errors
+names = {component["name"] for component in document["components"]}
+assert {"hyper", "tokio", "rustls", "onig_sys"} <= names, names
+print(f"{sys.argv[1]}: valid CycloneDX {document['specVersion']}, {len(names)} components")
+CHECK
+done
+target/release-checks/bin/twine check --strict "$out"/*.whl "$out"/tokentap_sidecar-*.tar.gz
+
+wheel=$(echo "$out"/tokentap_sidecar-*_"$(uname -m)".whl)
+bash deploy/release/try.sh "$wheel"
+(cd "$out" && rm -f SHA256SUMS && sha256sum -- * >SHA256SUMS && sha256sum --quiet --check SHA256SUMS)
+cat "$out/SHA256SUMS"

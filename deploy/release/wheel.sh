@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds the wheels, the source archive and the stripped binaries in target/dist: wheel.sh [TARGET...]
+#   TARGET   a target triple whose standard library rustup has installed (x86_64-unknown-linux-gnu)
+# zig links against glibc 2.28, so that the wheel runs on every distribution since 2018. The tools are installed in target/release-tools,
+# which needs a package registry.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source tests/common.sh
+targets=("$@")
+if ((!${#targets[@]})); then targets=(x86_64-unknown-linux-gnu); fi
+
+tools=$PWD/target/release-tools out=target/dist work=target/release-work
+python_environment "$tools" deploy/release/requirements.txt
+export PATH=$tools/bin:$PATH
+zig=$(python -c 'import ziglang; print(ziglang.__path__[0])')
+# the time stamps in the archives, so that the same commit gives the same bytes
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+# panics name source files: without the folders of this machine
+export RUSTFLAGS="--remap-path-prefix=$PWD=tokentap --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$(rustc --print sysroot)=rust"
+# the same for the C code of crates
+export CFLAGS="-ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
+
+rm -rf "$work" "$out"
+mkdir -p "$work" "$out"
+for target in "${targets[@]}"; do
+  maturin build --release --zig --target "$target" --compatibility manylinux_2_28 --strip false \
+    --compression-method stored --out "$work/$target"
+  python deploy/release/licences.py "$target" "$zig" >"$work/licences-$target.txt"
+  python deploy/release/finish.py "$work/$target"/*.whl "$work/licences-$target.txt" "$out"
+done
+maturin sdist --out "$out"
+
+for wheel in "$out"/*.whl; do
+  # names the oldest glibc and the symbols that the binary needs
+  report=$(auditwheel show "$wheel" 2>&1 | tr '\n' ' ')
+  tag=${wheel##*-} tag=${tag%.whl} tag=${tag%%.*}
+  if [[ $report != *"\"$tag\""* ]]; then echo "$wheel: auditwheel does not agree with the tag: $report" >&2; exit 1; fi
+  echo "auditwheel agrees: $tag"
+done
+ls -l "$out"
