@@ -59,7 +59,8 @@ def main() -> None:
         debug = Path(folder) / "tokentap.debug"
         objcopy("--only-keep-debug", binary, debug)
         objcopy("--strip-all", f"--add-gnu-debuglink={debug}", binary)
-        binary.chmod(0o755)
+        for script in binary.parent.iterdir():
+            script.chmod(0o755)
 
         info = root / f"{name}-{version}.dist-info"
         shutil.copy(licences, info / "licenses" / "THIRD-PARTY.txt")
