@@ -3,10 +3,11 @@
 import { closed } from "./browser.mjs";
 import { access, keyboard, token } from "./using.mjs";
 import { big } from "./big.mjs";
+import { frames } from "./frames.mjs";
 import { exported, hostile, names } from "./hostile.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, live, export: exported, hostile, names, big, keyboard, access, token };
+const CHECKS = { opens, texts, live, export: exported, hostile, names, big, frames, keyboard, access, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);
