@@ -1,6 +1,6 @@
 // Two policies and a group of the demo engine: the same prompts under two sets of weights, and rewarded samples of one prompt.
 
-import { generate, ids } from "./tokentap.mjs";
+import { ask, generate, ids } from "./tokentap.mjs";
 
 const PROMPT = "<|im_start|>user\nWho keeps the lamp?<|im_end|>\n<|im_start|>assistant\n<think>\n";
 
@@ -21,16 +21,23 @@ export function reward(tap, session, leaf, value) {
 }
 
 /**
- * Samples one prompt under two policies, as `step-1` and `step-2`: greedily for `tokens` tokens. The second one is given the first tokens of the first one's response as
- * its prompt's end where `forced` is not 0.
+ * Samples one prompt before and after an update of the weights, as the sessions `step-0` and `step-1`. Returns both paths. With these
+ * seeds the first 60 sampled tokens are equal.
  */
-export async function policies(tap, { tokens = 200 } = {}) {
-  const input_ids = await ids(tap, PROMPT);
-  const asked = { input_ids, entropy_options: { bounds: true, stats: true }, sampling_params: { max_new_tokens: tokens, temperature: 0.6, sampling_seed: 5, ignore_eos: true } };
-  const first = await generate(tap, "step-1", asked);
-  await update(tap, "step-2");
-  const second = await generate(tap, "step-2", asked);
-  return { prompt: input_ids.length, first: first.output_ids, second: second.output_ids };
+export async function policies(tap) {
+  const input_ids = await ids(tap, "The lamp");
+  const say = (session, sampling_seed) => generate(tap, session, { input_ids, entropy_options: { bounds: true, stats: true }, sampling_params: { max_new_tokens: 150, temperature: 0.9, sampling_seed, ignore_eos: true } });
+  await say("step-0", 8);
+  await update(tap, "step-1");
+  await say("step-1", 4);
+  const [left, right] = await Promise.all(["step-0", "step-1"].map((session) => path(tap, session, 0)));
+  return { left, right };
+}
+
+/** A path with all its tokens. */
+export async function path(tap, session, leaf) {
+  const at = `/v1/sessions/${session}/paths/${leaf}`;
+  return { ...(await ask(tap, at)), ...(await ask(tap, `${at}?from=0&limit=100000`)) };
 }
 
 /** Samples one prompt `count` times in a session and rewards the samples, except the last one. */

@@ -50,13 +50,16 @@ export class Alignment {
     return this.compared.filter((at) => size(at) >= threshold && size(at) > 0 && !(size(at - 1) > size(at)) && !(size(at + 1) >= size(at)));
   }
 
-  /** The segments of one of the paths, divided where the context ends. Each has `context`: "same" or "other". */
+  /**
+   * The segments of one of the paths, divided where the context ends. Each has `context`: "same" or "other"; the first part of a
+   * divided one has `isCut`.
+   */
   segments({ segments }) {
     return segments.flatMap((segment) => {
       const { start, end } = segment;
       if (this.divergence === null || end <= this.context) return [{ ...segment, context: "same" }];
       if (start >= this.context) return [{ ...segment, context: "other" }];
-      return [{ ...segment, end: this.context, context: "same" }, { ...segment, start: this.context, context: "other" }];
+      return [{ ...segment, end: this.context, context: "same", isCut: true }, { ...segment, start: this.context, context: "other" }];
     });
   }
 }

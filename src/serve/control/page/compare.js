@@ -126,7 +126,7 @@ export class CompareView {
     const { divergence, shared, compared, lacking } = alignment;
     const means = alignment.means();
     const first = paths.left.ids.length && divergence !== null ? `first different token: ${count(divergence + 1)}` : shared === paths.left.total && shared === paths.right.total ? "all tokens are equal" : "one path is the beginning of the other";
-    const facts = [compared.length ? `B − A: ${signed(means.difference)} nats on average` : "no entropy to compare", `${count(compared.length)} tokens compared`, first];
+    const facts = [compared.length ? `B − A: ${signed(means.difference)} nats on average` : "no entropy to compare", `${count(compared.length)} compared`, first];
     part("compare-about").replaceChildren(...facts.map((fact, at) => element(at ? "span" : "strong", { class: "num" }, fact)));
     part("divergence").disabled = divergence === null;
     this.#plot = differences(alignment, (at) => this.choose(at));

@@ -24,5 +24,5 @@ export function legend() {
   const at = (step) => Math.sign(step) * (step / STEPS) ** 2 * MOST;
   const ramp = Array.from({ length: 2 * STEPS + 1 }, (_, index) => index - STEPS);
   return element("div", { class: "legend", role: "img", "aria-label": `Colours: entropy of B minus entropy of A, from −${MOST} to +${MOST} nats; bars above a token: less, below: more` },
-    element("span", {}, `A −${MOST}`), element("span", { class: "ramp" }, ramp.map((step) => element("span", { class: `t s ${classesOf(at(step))}`, title: `${signed(at(step), 2)} nats` }))), element("span", {}, `B +${MOST} nats`));
+    element("span", {}, `B − A  −${MOST}`), element("span", { class: "ramp" }, ramp.map((step) => element("span", { class: `t s ${classesOf(at(step))}`, title: `${signed(at(step), 2)} nats` }))), element("span", {}, `+${MOST} nats`));
 }

@@ -44,7 +44,7 @@ export class Filter {
     Object.assign(this, { session, list, version });
     const count = (test) => list.filter(test).length;
     choices(part("class"), [["", "all classes"], ...CLASSES.map((name) => [name, `${name} (${count((turn) => classOf(turn) === name)})`])]);
-    choices(part("flag"), [["", "any or no flag"], ...FLAGS.map(([name, test]) => [name, `${name} (${count(test)})`]), ...ROW_FLAGS.map((name) => [name, name])]);
+    choices(part("flag"), [["", "all flags"], ...FLAGS.map(([name, test]) => [name, `${name} (${count(test)})`]), ...ROW_FLAGS.map((name) => [name, name])]);
   }
 
   /** The numbers of the turns that are shown; null for all. Reads rows first if the flag needs them, and then calls `onChange`. */

@@ -238,7 +238,7 @@ export class SamplesView {
         part("group-compare").disabled = this.rows.filter((one) => one.isChosen).length !== 2;
       } })),
       element("td", {}, element("button", { type: "button", class: "row", id: `sample-${row.number}`, "data-leaf": row.leaf, onclick: () => this.onOpen(row) }, element("span", { class: "name" }, name))),
-      element("td", { class: "right num", title: row.given ? label(row.given, REWARD) : null }, Number.isNaN(row.reward) ? given : shown(row.reward)),
+      element("td", { class: "right num", title: row.given ? label(row.given, REWARD) : null }, Number.isNaN(row.reward) ? given : shown(row.reward).replace("-", "−")),
       cell(signed(row.advantage)), cell(count(row.tokens)),
       element("td", { class: "right num" }, level < 0 ? "–" : [element("span", { class: `t s e${level} swatch` }), shown(row.mean)]),
       element("td", { class: "line" }, row.values ? sparkline(row.values, row.values.length / longest) : null),

@@ -180,14 +180,15 @@ export class Sheet {
   }
 
   /** The heading of a segment. */
-  title(trajectory, { turn, start, end, loss_mask: trained, context }, kind) {
+  title(trajectory, { turn, start, end, loss_mask: trained, context, isCut }, kind) {
     const about = trajectory.turns.get(turn);
     const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
     const cause = kind !== "response" && about?.cause && about.cause !== "first" ? ` · ${about.cause}` : "";
     const fault = kind === "response" && about?.fault ? ` · ${about.fault}` : "";
-    const finish = kind === "response" && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
+    const finish = kind === "response" && !isCut && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
     const mask = kind === "response" && about && !about.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
-    return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}${context === "other" ? " · other tokens before: no difference" : ""}`;
+    const other = context === "other" ? "other tokens before, no difference · " : "";
+    return `${other}${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
   }
 
   /** The label of a token for screen readers. */
