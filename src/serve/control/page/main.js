@@ -64,7 +64,7 @@ async function go(address, isNew = false) {
 /** Returns from a comparison or a group to the path. */
 function back() {
   const address = view.address();
-  if (address && address.session === open.session) {
+  if (address && address.session === open.session && view.trajectory) {
     show("path");
     push(address);
     part("tokens").focus();

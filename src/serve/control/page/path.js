@@ -23,6 +23,8 @@ export class PathView {
   #plot = null;
   trajectory = null;
   survey = null;
+  /** The session and the leaf of the open path; the leaf is null if none is open, or while it runs. */
+  session = null;
   leaf = null;
   /** Whether the open path is read to its end. */
   isWhole = false;
@@ -48,8 +50,8 @@ export class PathView {
 
   /** The address of the open path and of its chosen token; null if none is open, or while it runs. */
   address() {
-    const { trajectory, leaf } = this;
-    return trajectory && leaf !== null ? { view: "path", session: trajectory.head.session, leaf, at: this.sheet.chosen } : null;
+    const { trajectory, session, leaf } = this;
+    return leaf === null ? null : { view: "path", session, leaf, at: trajectory ? this.sheet.chosen : -1 };
   }
 
   /** Switches whether tokens that are not trained lose their colours. */
@@ -99,7 +101,7 @@ export class PathView {
     this.close();
     this.classes = classes;
     const { signal } = this.#opening;
-    this.leaf = leaf;
+    Object.assign(this, { session, leaf });
     this.onLeaf(leaf);
     const { texts } = this;
     try {
