@@ -35,6 +35,8 @@ export class Sheet {
     Object.assign(this, { root, onPick, prefix, paint });
     this.shapes = new Shapes(texts);
     this.marks = null;
+    /** The scroll position of the last rendering, in pixels. */
+    this.top = 0;
     this.sheet = element("div", { class: "sheet", role: "none" });
     this.shownLines = new Map();
     this.chosen = -1;
@@ -115,13 +117,17 @@ export class Sheet {
     if (this.waiting || !this.trajectory) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = 0;
-      this.render();
+      // lines beyond the visible ones are scrolled away again while each frame shows others, so they wait
+      const isFast = Math.abs(this.root.scrollTop - this.top) > this.root.clientHeight / 2;
+      this.render(isFast ? 0 : SPARE);
+      if (isFast) this.#soon();
     });
   }
 
   /** Creates the elements of the visible lines, and of more lines around them with about `room` tokens. */
   render(room = SPARE) {
     if (!this.layout || this.layout.of !== this.trajectory) return;
+    this.top = this.root.scrollTop;
     const first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
     const last = Math.min(this.layout.count - 1, Math.ceil((this.root.scrollTop + this.root.clientHeight) / LINE));
     let [from, to, spare] = [first, last, room];
