@@ -164,10 +164,10 @@ export async function without() {
     const first = await generate(tap, "first", { input_ids, sampling_params });
     await generate(tap, "holes", { input_ids, sampling_params, holes: [3, 9] });
     await generate(tap, "given", { input_ids: [...input_ids, ...first.output_ids.slice(0, 10)], sampling_params, hostile: first.output_ids.slice(10) });
-    await generate(tap, "lower", { input_ids, sampling_params, entropy_options: { estimator: "lower" } });
+    for (const name of ["lower", "bound"]) await generate(tap, name, { input_ids, sampling_params, entropy_options: { estimator: "lower" } });
     await generate(tap, "prompt", { input_ids: [5, 6, 9, 8], sampling_params });
-    const look = async (other) => {
-      const { page, context, faults } = await opened(tap.control, { at: `/#compare/first/0/${other}/0`, viewport: { width: 1400, height: 860 } });
+    const look = async (other, base = "first") => {
+      const { page, context, faults } = await opened(tap.control, { at: `/#compare/${base}/0/${other}/0`, viewport: { width: 1400, height: 860 } });
       await compared(page);
       const seen = await side(page, "right");
       const shown = [...seen].filter(([, classes]) => classes.includes("d")).map(([at]) => at).sort((a, b) => a - b);
@@ -190,10 +190,11 @@ export async function without() {
     const lower = await look("lower");
     assert.deepEqual(lower.shown, []);
     assert.ok(lower.about.includes("no entropy to compare") && lower.facts.includes("measured in different ways"), lower.facts);
+    assert.deepEqual((await look("lower", "bound")).shown, [], "two lower bounds have no difference");
     const prompt = await look("prompt");
     assert.deepEqual(prompt.shown, []);
     assert.ok(prompt.about.includes("first different token: 3"), prompt.about);
-    return `no difference for ${missing.length} missing entropies, given tokens, a lower bound and another prompt`;
+    return `no difference for ${missing.length} missing entropies, given tokens, lower bounds and another prompt`;
   } finally {
     await tap.stop();
     await scripted.stop();

@@ -58,7 +58,7 @@ export async function find() {
     const marked = (await page.evaluate(() => [...document.querySelectorAll("#tokens .t.hit")].map((node) => Number(node.dataset.at))));
     assert.deepEqual(marked, [700, 701, 702, 703], "all tokens of a match are marked");
     await page.focus("#find");
-    await search(page, "(.*)[", 0);
+    await search(page, "(.*)[-/", 0);
     await page.fill("#find", "");
     await page.waitForFunction(() => document.getElementById("find-count").textContent === "" && !document.querySelector("#tokens .hit"));
     // Enter and Shift+Enter in the field, and around the end

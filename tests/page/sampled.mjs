@@ -39,7 +39,8 @@ export async function samples() {
     const outside = await generate(tap, session, { text: "Another prompt", sampling_params: { max_new_tokens: 5 } });
     assert.ok(outside.output_ids.length);
     await group(tap, "elsewhere", 2);
-    await generate(tap, "unrelated", { text: "The sea", sampling_params: { max_new_tokens: 5 } });
+    const { token_ids: prompt } = await ask(tap, `/v1/sessions/${session}/paths/0?from=0&limit=16`);
+    for (const [name, input_ids] of [["as-long", [...prompt.slice(0, 15), prompt[15] + 1]], ["shorter", [5, 6]]]) await generate(tap, name, { input_ids, sampling_params: { max_new_tokens: 5 } });
     const paths = await Promise.all(Array.from({ length: count }, (_, leaf) => path(tap, session, leaf)));
     const rewarded = paths.filter((one) => one.reward !== null);
     assert.equal(rewarded.length, count - 1);
@@ -91,6 +92,13 @@ export async function samples() {
       await page.goBack();
       await grouped(page);
       assert.ok(await page.isVisible("#samples"));
+      if (theme === "dark") {
+        // a reward that is set later is read by r
+        await reward(tap, session, count - 1, 2);
+        await page.focus("#samples");
+        await page.keyboard.press("r");
+        await page.waitForFunction((text) => [...document.querySelectorAll("#samples tbody tr")].some((row) => row.cells[2].textContent === text), shown(2));
+      }
       assert.deepEqual(faults, []);
       await context.close();
     }

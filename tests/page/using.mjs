@@ -6,6 +6,7 @@ import { createRequire } from "node:module";
 
 import { opened, read } from "./browser.mjs";
 import { demo, lamp } from "./lamp.mjs";
+import { policies } from "./policies.mjs";
 import { grouped } from "./sampled.mjs";
 import { ask, generate } from "./tokentap.mjs";
 
@@ -129,11 +130,28 @@ export async function keyboard() {
   }
 }
 
+/** The contrast of text on each step of the legend of differences, by the formula of WCAG 2.2. */
+function contrast() {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const luminance = (colour) => {
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ink = luminance(getComputedStyle(document.body).color);
+  return [...document.querySelectorAll("#compare-legend .t")].map((node) => {
+    const ground = luminance(getComputedStyle(node).backgroundColor);
+    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+  });
+}
+
 /** axe reports no violation in either theme. */
 export async function access() {
   const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
   const tap = await demo();
   try {
+    await policies(tap);
     const counts = [];
     for (const theme of ["light", "dark"]) {
       const { page, context, faults, session, leaf } = await shown(tap, { theme });
@@ -151,7 +169,7 @@ export async function access() {
       await page.click("#trained");
       const marked = await look();
       const views = [];
-      for (const [hash, status] of [[`#compare/${session}/${leaf}/${session}/2/200`, /^Comparison: /], [`#group/${session}/1`, /samples of one prompt/]]) {
+      for (const [hash, status] of [["#compare/step-0/0/step-1/0/2", /^Comparison: /], [`#group/${session}/1`, /samples of one prompt/]]) {
         await page.evaluate((to) => { location.hash = to; }, hash);
         await page.waitForFunction((text) => new RegExp(text).test(document.getElementById("status").textContent), status.source);
         views.push(await look());
@@ -160,6 +178,9 @@ export async function access() {
         const reported = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
         assert.deepEqual(reported, [], `${theme}\n${reported.join("\n")}`);
       }
+      const contrasts = await page.evaluate(contrast);
+      assert.equal(contrasts.length, 17, "the legend has all steps of a difference");
+      assert.ok(contrasts.every((one) => one >= 4.5), `${theme}: text is readable on each step of a difference: ${contrasts.map((one) => one.toFixed(1))}`);
       counts.push(found.passes.length);
       assert.ok(views.every((one) => one.passes.length > 20));
       assert.deepEqual(faults, []);

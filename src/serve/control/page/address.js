@@ -48,6 +48,11 @@ export function replace(address, soon = false) {
   else put();
 }
 
+/** Drops a change that waits, because another view is opened. */
+export function drop() {
+  clearTimeout(waiting);
+}
+
 /** Puts an address into the address bar as a new entry of the history, unless it is there already. */
 export function push(address) {
   clearTimeout(waiting);

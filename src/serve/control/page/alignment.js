@@ -5,6 +5,8 @@
 
 /** The alignment of two paths, as far as both are loaded. */
 export class Alignment {
+  #peaks = null;
+
   constructor(left, right) {
     Object.assign(this, { left, right });
     const count = Math.min(left.loaded, right.loaded);
@@ -44,6 +46,10 @@ export class Alignment {
 
   /** The positions of large differences: local maxima of the absolute difference in the top twentieth. */
   peaks() {
+    return this.#peaks ??= this.#largest();
+  }
+
+  #largest() {
     const size = (at) => Math.abs(this.difference[at]);
     const sizes = Float32Array.from(this.compared, size).sort();
     const threshold = sizes[Math.floor(sizes.length * 0.95)];

@@ -179,7 +179,7 @@ export class CompareView {
     this.picking = false;
     part("compare-details").replaceChildren(...this.#card(at));
     markDifference(this.#plot, this.alignment, at);
-    replace(this.address(), true);
+    if (!part("compare-view").hidden) replace(this.address(), true);
   }
 
   #card(at) {

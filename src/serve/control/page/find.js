@@ -9,7 +9,7 @@ const MOST = 100_000;
 export function find(trajectory, texts, query) {
   const { text, starts } = joined(trajectory, texts);
   const found = [];
-  const pattern = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "giu");
+  const pattern = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "giu");
   for (let match; found.length < MOST && (match = pattern.exec(text));) {
     found.push([tokenAt(starts, match.index), tokenAt(starts, match.index + match[0].length - 1)]);
   }

@@ -1,6 +1,6 @@
 // The entry point: the open session, its turns, the open view, and the updates of all.
 
-import { parse, push, replace } from "./address.js";
+import { drop, parse, push, replace } from "./address.js";
 import { get } from "./api.js";
 import { CompareView } from "./compare.js";
 import { part } from "./element.js";
@@ -54,11 +54,10 @@ async function go(address, isNew = false) {
     if (address.session === open.session && address.leaf !== null && open.list[address.leaf]) return openPath(address.leaf, { at: address.at });
     return openSession(address.session, address.leaf, address.at);
   }
-  const session = address.view === "compare" ? address.left.session : address.session;
-  if (session !== open.session) await chooseSession(session).catch((error) => view.problem(error));
+  const named = address.view === "compare" ? [address.left.session, address.right.session] : [address.session];
+  if (!named.includes(open.session)) await chooseSession(named[0]).catch((error) => view.problem(error));
   show(address.view);
   await views[address.view].open(address);
-  views[address.view].focus?.();
 }
 
 /** Returns from a comparison or a group to the path. */
@@ -206,6 +205,7 @@ view.showMessage("Choose a session on the left. Generations sent to the data por
 
 // the user edits the URL, follows a link or goes back; `history.replaceState` and `pushState` do not fire this event
 addEventListener("hashchange", () => {
+  drop();
   const address = parse(location.hash);
   if (address) go(address).catch((error) => view.problem(error));
 });

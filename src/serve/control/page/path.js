@@ -198,7 +198,8 @@ export class PathView {
     part("details").replaceChildren(...card(this.texts, this.trajectory, at));
     mark(this.#plot, this.survey, at);
     const address = this.address();
-    if (address) replace(address, true);
+    // a path that is still being read may be covered by another view
+    if (address && !part("path-view").hidden) replace(address, true);
   }
 
   #pointed(at, event) {

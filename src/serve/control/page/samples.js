@@ -40,6 +40,7 @@ export class SamplesView {
     this.actions = {
       compare: () => this.#compare(),
       others: () => this.#others(),
+      refresh: () => this.open(this.of),
       link: () => copy(this.address(), announce),
       back: onBack,
     };
@@ -47,6 +48,7 @@ export class SamplesView {
     part("compute").addEventListener("click", () => this.#advantages(true));
     part("others").addEventListener("click", () => this.#others());
     part("group-compare").addEventListener("click", () => this.#compare());
+    part("refresh").addEventListener("click", () => this.actions.refresh());
     part("group-link").addEventListener("click", () => this.actions.link());
     part("group-back").addEventListener("click", onBack);
   }
@@ -155,8 +157,7 @@ export class SamplesView {
         group.samples.forEach(({ advantage }, at) => { rows[at].advantage = advantage; });
         this.stats = group;
       } catch (error) {
-        if (error.name === "AbortError") throw error;
-        if (asked !== this.asked) return;
+        if (error.name === "AbortError" || asked !== this.asked) return;
         this.problem = `The server computed no advantages: ${error.message}`;
       }
     }
