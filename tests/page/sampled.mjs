@@ -68,7 +68,7 @@ export async function samples() {
       await page.selectOption("#estimator", "grpo");
       const about = await page.textContent("#group-about");
       assert.ok(about.includes(`mean reward ${answers.grpo.mean.toFixed(3)}, standard deviation ${answers.grpo.std.toFixed(3)}`), about);
-      assert.ok((await page.textContent("#group-note")).includes(`1 of ${count} samples have no reward.`));
+      assert.ok((await page.textContent("#group-note")).includes(`1 of ${count} samples has no reward.`));
       assert.equal(await page.locator("#samples svg.small").count(), count, "each sample has its entropies");
       await page.waitForFunction((text) => document.querySelector("#samples tbody tr").cells[3].textContent === text, signed(answers.grpo.samples[0].advantage));
       if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `page-group-${theme}.png`) });

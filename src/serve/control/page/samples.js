@@ -190,7 +190,7 @@ export class SamplesView {
     const unexported = rewarded.filter((row) => !row.isExported).length;
     const notes = [
       this.problem, this.left ? `${count(this.left)} more samples are not shown.` : "",
-      rewarded.length && without ? `${count(without)} of ${count(rows.length)} samples have no reward. The advantages are those of the others.` : "",
+      rewarded.length && without ? `${count(without)} of ${count(rows.length)} samples ${without === 1 ? "has" : "have"} no reward. The advantages are those of the others.` : "",
       unexported && rows.every((row) => row.total) ? `${count(unexported)} samples with a reward end no row of an export, so they have no advantage.` : "",
       stats && stats.samples.length > 1 && stats.std === 0 ? "All rewards are equal: every advantage is 0, and the group trains nothing." : "",
       this.large ? `The server's reply has about ${Math.ceil(this.large / 1e6)} MB: advantages are computed on request.` : "",
