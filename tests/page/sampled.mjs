@@ -126,7 +126,7 @@ export async function grouping() {
     await reward(tap, "mixed", 2, { note: "no number" });
     const { list } = await ask(tap, "/v1/sessions/mixed");
     assert.deepEqual(list.map((turn) => turn.parent), [null, null, null, null, null, 0, 0]);
-    const { page, faults } = await opened(tap.control);
+    const { page, faults } = await opened(tap.control, { expected: (text) => text.includes("400") });
     const leaves = async (turn) => {
       await page.evaluate((at) => {
         document.getElementById("status").textContent = "";
@@ -145,6 +145,10 @@ export async function grouping() {
     const own = await path(tap, "mixed", 5);
     const known = own.entropy.filter((value) => value !== null);
     assert.equal(rows[0]["mean entropy"], (known.reduce((sum, value) => sum + value, 0) / known.length).toFixed(3), "the mean is that of the sampled tokens of all turns");
+    // this engine has no think tokens, so the server refuses EGPO
+    await page.selectOption("#estimator", "egpo");
+    await page.waitForFunction(() => document.getElementById("group-note").textContent.includes("The server computed no advantages: "));
+    assert.ok((await table(page)).every((row) => row.advantage === "–"), "a refused request leaves no advantage");
     assert.deepEqual(faults, []);
     return "prompts of equal length are told apart by their ids; a sample that goes on in two ways is two rows; equal rewards and a reward without a number are named";
   } finally {
