@@ -1,4 +1,5 @@
-// A fake engine that answers /generate with the requested tokens: hostile texts, and trajectories of any length.
+// A fake engine that answers /generate with the requested tokens: hostile texts, and trajectories of any length. `holes` are the positions
+// of tokens without top logprobs.
 
 import { createServer } from "node:http";
 
@@ -56,7 +57,7 @@ function reply(asked, name) {
     const logprob = (place) => Number((-decay * place - Math.log(total)).toFixed(6));
     ids.push(id);
     chosen.push([logprob(rank), id, null]);
-    rows.push(Array.from({ length: k }, (_, place) => [logprob(place), place === rank ? id : first + place, null]));
+    rows.push(asked.holes?.includes(at) ? null : Array.from({ length: k }, (_, place) => [logprob(place), place === rank ? id : first + place, null]));
   }
   const meta = {
     id: asked.rid ?? "r", finish_reason: { type: asked.finish ?? "length", length: count }, prompt_tokens: prompt.length, completion_tokens: count,

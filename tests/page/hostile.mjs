@@ -9,21 +9,23 @@ import { pathToFileURL } from "node:url";
 import { launched, opened, read, tokens } from "./browser.mjs";
 import { HOSTILE, TEXTS, VOCABULARY, engine } from "./engine.mjs";
 import { demo, lamp } from "./lamp.mjs";
+import { reward } from "./policies.mjs";
 import { ask, generate, start } from "./tokentap.mjs";
 
 /** The only elements that the page may contain. */
-const OURS = new Set(["A", "ASIDE", "BODY", "BUTTON", "CODE", "DD", "DIALOG", "DIV", "DL", "DT", "FORM", "H1", "H2", "HEAD", "HEADER", "HTML", "INPUT", "KBD",
-  "LABEL", "LI", "LINK", "MAIN", "META", "NAV", "NOSCRIPT", "P", "PATH", "PRE", "RECT", "SCRIPT", "SECTION", "SPAN", "STRONG", "STYLE", "SVG", "TEXT", "TITLE", "UL"]);
+const OURS = new Set(["A", "ASIDE", "BODY", "BUTTON", "CAPTION", "CODE", "DD", "DIALOG", "DIV", "DL", "DT", "FORM", "H1", "H2", "H3", "HEAD", "HEADER", "HTML", "INPUT", "KBD",
+  "LABEL", "LI", "LINK", "MAIN", "META", "NAV", "NOSCRIPT", "OPTION", "P", "PATH", "PRE", "RECT", "SCRIPT", "SECTION", "SELECT", "SPAN", "STRONG", "STYLE", "SVG", "TABLE", "TBODY", "TD", "TEXT", "TH", "THEAD", "TITLE", "TR", "UL"]);
 
-async function harmless(page, scripts) {
-  const found = await page.evaluate(() => ({
+/** Fails if a text became an element or a script. `within` selects the part of the page that must show the texts. */
+async function harmless(page, scripts, within = "body") {
+  const found = await page.evaluate((part) => ({
     names: [...new Set([...document.querySelectorAll("*")].map((node) => node.tagName.toUpperCase()))],
     scripts: document.querySelectorAll("script").length,
     handlers: [...document.querySelectorAll("*")].flatMap((node) => node.getAttributeNames().filter((name) => name.startsWith("on"))),
     hit: window.hit ?? null,
-    text: document.body.textContent,
+    text: document.querySelector(part).textContent,
     headings: document.querySelectorAll("h1").length,
-  }));
+  }), within);
   assert.deepEqual(found.names.filter((name) => !OURS.has(name)), [], "no token becomes an element");
   assert.deepEqual([found.scripts, found.handlers, found.hit, found.headings], [scripts, [], null, 1]);
   // eslint-disable-next-line no-control-regex
@@ -93,6 +95,7 @@ export async function hostile() {
   try {
     const ids = TEXTS.map((_, at) => HOSTILE + at);
     await generate(tap, "hostile", { input_ids: ids, hostile: ids, sampling_params: { max_new_tokens: ids.length } });
+    await generate(tap, "hostile", { input_ids: ids, hostile: [...ids].reverse(), sampling_params: { max_new_tokens: ids.length } });
     const { page, faults } = await opened(tap.control, { at: "/#/hostile/0" });
     await read(page, 2 * ids.length);
     for (let at = 0; at < 2 * ids.length; at++) {
@@ -113,9 +116,29 @@ export async function hostile() {
     assert.ok(names, "the text direction of each token is isolated");
     const file = await alone(await saved(page, folder));
     await harmless(file.page, 0);
+    // side by side, each token with its card
+    await page.evaluate(() => { location.hash = "#compare/hostile/0/hostile/1"; });
+    await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Comparison: "));
+    await page.focus("#left");
+    for (let at = 0; at < 2 * ids.length; at++) {
+      await page.keyboard.press(at === 0 ? "Home" : "ArrowRight");
+      const card = await page.textContent("#compare-details");
+      assert.ok(card.length < 10_000, `the card of token ${at} is truncated: ${card.length}`);
+    }
+    await page.keyboard.press("Home");
+    for (const side of ["#left", "#right"]) await harmless(page, 1, side);
+    // the samples, with a hostile reward
+    await reward(tap, "hostile", 0, { score: 1, note: NAME });
+    await page.evaluate(() => { location.hash = "#group/hostile/0"; });
+    await page.waitForFunction(() => document.querySelector("#samples tbody tr td:nth-child(3)")?.textContent === "1.000");
+    const title = await page.getAttribute("#samples tbody td[title]", "title");
+    assert.ok(title.includes("[rlo]") && !title.includes("\u202e"), title);
+    await harmless(page, 1);
+    const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wider <= 0, `no text makes the page wider than the window: ${wider}`);
     assert.deepEqual([file.faults, faults], [[], []]);
     await file.context.close();
-    return `${TEXTS.length} hostile tokens as prompt and as sample, on the page and in its export: no script run, no element created, no dialog, no request; 1,000,000 characters truncated with their number`;
+    return `${TEXTS.length} hostile tokens as prompt and as sample, on the page, side by side, in a table and in an export: no script run, no element created, no dialog, no request; 1,000,000 characters truncated with their number`;
   } finally {
     await tap.stop();
     await scripted.stop();
@@ -154,6 +177,17 @@ export async function names() {
       await page.keyboard.press("End");
       await shown();
     }
+    for (const hash of ["#compare/__proto__/0/constructor/0", "#group/__proto__/0/listed"]) {
+      await page.evaluate((to) => {
+        document.getElementById("status").textContent = "";
+        location.hash = to;
+      }, hash);
+      await page.waitForFunction(() => /^Comparison: |samples of one prompt\.$/.test(document.getElementById("status").textContent));
+      await shown();
+    }
+    const named = await page.evaluate(() => document.querySelector("#samples").textContent);
+    assert.ok(SESSIONS.every((name) => named.includes(`${name} · path to turn 0`)) && named.includes("tiny[rlo]gnp.exe[zwsp]"), named);
+    await page.click("#group-back");
     await page.evaluate(() => new Promise((resolve) => {
       addEventListener("hashchange", () => setTimeout(resolve), { once: true });
       location.hash = "#/%";

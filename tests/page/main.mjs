@@ -3,10 +3,14 @@
 import { closed } from "./browser.mjs";
 import { access, keyboard, token } from "./using.mjs";
 import { big } from "./big.mjs";
+import { frames } from "./frames.mjs";
+import { compare, temperatures, without } from "./comparing.mjs";
+import { filter, find, link, odd } from "./finding.mjs";
 import { exported, hostile, names } from "./hostile.mjs";
+import { grouping, samples } from "./sampled.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, live, export: exported, hostile, names, big, keyboard, access, token };
+const CHECKS = { opens, texts, live, export: exported, hostile, names, big, frames, compare, without, temperatures, samples, grouping, find, odd, link, filter, keyboard, access, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);
@@ -18,10 +22,10 @@ let failed = 0;
 for (const [name, check] of Object.entries(CHECKS)) {
   if (chosen.length && !chosen.includes(name)) continue;
   try {
-    console.log(`ok      ${name.padEnd(9)} ${await check()}`);
+    console.log(`ok      ${name.padEnd(12)} ${await check()}`);
   } catch (error) {
     failed++;
-    console.log(`FAILED  ${name.padEnd(9)} ${error.stack}`);
+    console.log(`FAILED  ${name.padEnd(12)} ${error.stack}`);
   }
 }
 await closed();

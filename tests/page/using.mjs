@@ -6,6 +6,8 @@ import { createRequire } from "node:module";
 
 import { opened, read } from "./browser.mjs";
 import { demo, lamp } from "./lamp.mjs";
+import { policies } from "./policies.mjs";
+import { grouped } from "./sampled.mjs";
 import { ask, generate } from "./tokentap.mjs";
 
 async function shown(tap, more = {}) {
@@ -55,7 +57,7 @@ export async function keyboard() {
       stops.push(stop);
     }
     const names = stops.map((stop) => stop.name);
-    for (const name of ["skip", "export", "theme", "help", "search", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
+    for (const name of ["skip", "export", "theme", "help", "search", "class", "flag", "find", "trained", "group", "compare", "link-button", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
     assert.ok(stops.every((stop) => stop.ring), `the focus is visible: ${JSON.stringify(stops.filter((stop) => !stop.ring))}`);
     await page.focus("#tokens");
     assert.equal(await press("Home"), 0);
@@ -68,6 +70,41 @@ export async function keyboard() {
     assert.equal(await page.evaluate(() => document.querySelectorAll("[aria-selected=true]").length), 1);
     const label = await page.evaluate(() => document.getElementById(document.getElementById("tokens").getAttribute("aria-activedescendant")).getAttribute("aria-label"));
     assert.match(label, /token \d+, entropy .+ nats, logprob/, "the label of a token has its numbers");
+    // the samples of the prompt of turn 1, two of them chosen and compared
+    await page.evaluate(() => { location.hash = "#/lamp-story/2/150"; });
+    await page.waitForFunction(() => document.getElementById("tokens").getAttribute("aria-activedescendant") === "t150");
+    await press("End");
+    await press("g");
+    await grouped(page);
+    const boxes = [];
+    for (let count = 0; count < 60 && boxes.length < 2; count++) {
+      await page.keyboard.press("Tab");
+      if (!await page.evaluate(() => document.activeElement.type === "checkbox")) continue;
+      await page.keyboard.press("Space");
+      boxes.push(await page.evaluate(() => document.activeElement.id));
+    }
+    assert.deepEqual(boxes, ["choose-1", "choose-2"]);
+    await press("c");
+    await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Comparison: "));
+    const difference = async () => (await page.getAttribute("#left", "aria-activedescendant"))?.slice(4);
+    await press("v");
+    const diverged = await difference();
+    assert.ok(Number(diverged) > 0 && await page.getAttribute("#right", "aria-activedescendant") === `right${diverged}`);
+    await page.focus("#right");
+    await press("ArrowLeft");
+    assert.equal(Number(await difference()), Number(diverged) - 1, "the other side follows");
+    await press("Escape");
+    assert.ok(await page.isVisible("#tokens") && await page.evaluate(() => document.activeElement.id === "tokens"), "Escape returns to the path");
+    // keep a path, open another one, compare
+    await press("c");
+    assert.equal(await page.getAttribute("#compare", "aria-pressed"), "true");
+    await page.focus("#forest [data-turn='4']");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => location.hash.startsWith("#/lamp-story/4"));
+    await press("c");
+    await page.waitForFunction(() => location.hash === "#compare/lamp-story/2/lamp-story/4");
+    await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Comparison: "));
+    await press("Escape");
     // theme, help, search, another session
     await press("t");
     assert.equal(await page.getAttribute("html", "data-theme"), "light");
@@ -75,6 +112,8 @@ export async function keyboard() {
     assert.equal(await page.getAttribute("html", "data-theme"), "dark");
     await press("?");
     assert.ok(await page.isVisible("#keys"));
+    const listed = await page.evaluate(() => [...document.querySelectorAll("#keys kbd")].map((key) => key.textContent));
+    for (const key of ["j", "k", "[", "]", "f", "n", "N", "m", "l", "c", "g", "e", "v", "d", "x", "o", "/", "t", "?", "←", "→", "↑", "↓", "Home", "End", "Esc"]) assert.ok(listed.includes(key), `${key} is listed: ${listed}`);
     await press("Escape");
     assert.ok(!await page.isVisible("#keys"));
     await press("/");
@@ -85,10 +124,26 @@ export async function keyboard() {
     await page.waitForFunction(() => location.hash === "#/another/0");
     await page.waitForFunction(() => document.getElementById("where").textContent === "another");
     assert.deepEqual(faults, []);
-    return `${spikes.length} spikes forward and back, ${names.length} stops of the tab key, arrows, Home, End, turns, theme, help, search, another session`;
+    return `${spikes.length} spikes forward and back, ${names.length} stops of the tab key, arrows, Home, End, turns, samples, comparison, theme, help, search, another session`;
   } finally {
     await tap.stop();
   }
+}
+
+/** The contrast of text on each step of the legend of differences, by the formula of WCAG 2.2. */
+function contrast() {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const luminance = (colour) => {
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ink = luminance(getComputedStyle(document.body).color);
+  return [...document.querySelectorAll("#compare-legend .t")].map((node) => {
+    const ground = luminance(getComputedStyle(node).backgroundColor);
+    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+  });
 }
 
 /** axe reports no violation in either theme. */
@@ -96,9 +151,10 @@ export async function access() {
   const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
   const tap = await demo();
   try {
+    await policies(tap);
     const counts = [];
     for (const theme of ["light", "dark"]) {
-      const { page, context, faults } = await shown(tap, { theme });
+      const { page, context, faults, session, leaf } = await shown(tap, { theme });
       await page.keyboard.press("j");
       await page.keyboard.press("j");
       // injected through the debugger, because the page's security policy forbids other scripts
@@ -107,11 +163,26 @@ export async function access() {
       const found = await look();
       await page.keyboard.press("?");
       const dialog = await look();
-      for (const { violations } of [found, dialog]) {
+      await page.keyboard.press("Escape");
+      await page.fill("#find", "lamp");
+      await page.waitForFunction(() => document.querySelector("#tokens .hit"));
+      await page.click("#trained");
+      const marked = await look();
+      const views = [];
+      for (const [hash, status] of [["#compare/step-0/0/step-1/0/2", /^Comparison: /], [`#group/${session}/1`, /samples of one prompt/]]) {
+        await page.evaluate((to) => { location.hash = to; }, hash);
+        await page.waitForFunction((text) => new RegExp(text).test(document.getElementById("status").textContent), status.source);
+        views.push(await look());
+      }
+      for (const { violations } of [found, dialog, marked, ...views]) {
         const reported = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
         assert.deepEqual(reported, [], `${theme}\n${reported.join("\n")}`);
       }
+      const contrasts = await page.evaluate(contrast);
+      assert.equal(contrasts.length, 17, "the legend has all steps of a difference");
+      assert.ok(contrasts.every((one) => one >= 4.5), `${theme}: text is readable on each step of a difference: ${contrasts.map((one) => one.toFixed(1))}`);
       counts.push(found.passes.length);
+      assert.ok(views.every((one) => one.passes.length > 20));
       assert.deepEqual(faults, []);
       await context.close();
     }

@@ -10,8 +10,8 @@ const SHOWN = 2000;
 /** The maximum number of characters of a name from an engine or a trainer. */
 const NAME = 200;
 
-/** The text of a token, with invisible characters made visible. */
-function text(texts, trajectory, at) {
+/** The text of a token as nodes, with invisible characters made visible. */
+export function text(texts, trajectory, at) {
   const id = trajectory.ids[at];
   const known = id === UNKNOWN ? undefined : texts.of(id);
   const split = texts.split(trajectory.ids, at, trajectory.loaded);
@@ -61,7 +61,7 @@ export function facts(trajectory, at) {
 }
 
 /** The epoch of a span. Those of different tokentaps cannot be compared, so it names the tokentap if sessions are shared. */
-function epochOf(span) {
+export function epochOf(span) {
   return span.process ? `${span.epoch} of ${span.process.slice(0, 4)}` : String(span.epoch);
 }
 

@@ -16,9 +16,12 @@ export class Forest {
     this.onFollow = onFollow;
   }
 
-  /** Draws the turns `list` of a session and its running sequences, and marks the path to the open `leaf`. */
-  draw(list, running, leaf) {
-    const drawn = JSON.stringify([list, running, leaf]);
+  /**
+   * Draws the turns `list` of a session and its running sequences, and marks the path to the open `leaf`. `chosen` are the numbers of the
+   * turns that are drawn; null for all.
+   */
+  draw(list, running, leaf, chosen) {
+    const drawn = JSON.stringify([list, running, leaf, chosen && [...chosen]]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const children = new Map();
@@ -31,15 +34,17 @@ export class Forest {
     const waiting = (children.get(null) ?? []).map((turn) => ({ turn, depth: 0, isBranch: false })).reverse();
     while (waiting.length && rows.length < MOST) {
       const { turn, depth, isBranch } = waiting.pop();
-      rows.push(this.#row(turn, list[turn.parent], depth, isBranch, open));
+      if (!chosen || chosen.has(turn.turn)) rows.push(this.#row(turn, list[turn.parent], depth, isBranch, open));
       const [first, ...branches] = children.get(turn.turn) ?? [];
       if (first) waiting.push({ turn: first, depth, isBranch: false });
       branches.reverse().forEach((branch) => waiting.push({ turn: branch, depth: depth + 1, isBranch: true }));
     }
     const live = running.map((sequence) => element("li", {}, element("button", { type: "button", class: "row", onclick: () => this.onFollow(sequence) },
       element("span", { class: "name live" }, "running"), element("span", { class: "sub num" }, `${sequence.tokens.toLocaleString("en")} tokens so far`))));
-    const left = list.length - rows.length;
-    const rest = left > 0 ? element("p", { class: "sub" }, `${left.toLocaleString("en")} more turns are not drawn.`) : null;
+    const all = chosen ? chosen.size : list.length;
+    const left = all - rows.length;
+    const text = left > 0 ? `${left.toLocaleString("en")} more turns are not drawn.` : chosen ? `${all.toLocaleString("en")} of ${list.length.toLocaleString("en")} turns` : "";
+    const rest = text ? element("p", { class: "sub", id: "turns-left" }, text) : null;
     const focused = document.activeElement?.closest?.("#forest button")?.dataset.turn;
     part("forest").replaceChildren(...[live.length ? element("ul", {}, live) : null, element("ul", {}, rows), rest].filter(Boolean));
     if (focused !== undefined) part("forest").querySelector(`[data-turn="${Number(focused)}"]`)?.focus();

@@ -1,36 +1,62 @@
-// Keyboard shortcuts.
+// The keyboard shortcuts, and the dialog that lists them.
 
-import { part } from "./element.js";
+import { element, part } from "./element.js";
 
-/** Installs the shortcuts. They are off in text fields and while a dialog is open. */
-export function keys(view, nextTheme) {
-  const { sheet } = view;
-  const everywhere = {
-    j: () => view.spike(1),
-    k: () => view.spike(-1),
-    "[": () => view.turnBy(-1),
-    "]": () => view.turnBy(1),
-    e: () => view.save(),
-    t: nextTheme,
-    "?": () => part("keys").showModal(),
-    "/": () => part("search").focus(),
-  };
-  const among = {
-    ArrowRight: () => sheet.choose(sheet.chosen + 1),
-    ArrowLeft: () => sheet.choose(Math.max(0, sheet.chosen - 1)),
-    ArrowDown: () => sheet.line(1),
-    ArrowUp: () => sheet.line(-1),
-    Home: () => sheet.choose(0),
-    End: () => sheet.choose((sheet.trajectory?.loaded ?? 0) - 1),
+/** `keys` as the event names them, what is shown for them, what they do, and the name of the action. */
+const EVERYWHERE = [
+  [["/"], "search sessions by name", "search"], [["t"], "light, dark or the system's theme", "theme"], [["?"], "this list", "help"],
+];
+const TOKENS = [
+  [["ArrowLeft", "ArrowRight"], "previous and next token", "step"], [["ArrowUp", "ArrowDown"], "line above and below", "line"],
+  [["Home", "End"], "first and last token", "end"],
+];
+const PATH = [
+  [["j", "k"], "next and previous entropy spike", "peak"], [["[", "]"], "previous and next turn", "turn"],
+  [["f"], "search for a text in the path", "find"], [["n", "N"], "next and previous match", "match"],
+  [["m"], "emphasise the trained tokens", "trained"], [["l"], "copy the link to the chosen token", "link"],
+  [["c"], "keep the path for a comparison, then compare it with the open one", "compare"],
+  [["g"], "the samples of the prompt of the chosen turn", "group"], [["e"], "export this view as one HTML file", "save"],
+];
+const COMPARE = [
+  [["j", "k"], "next and previous large difference", "peak"], [["v"], "the first token that differs", "divergence"],
+  [["d"], "colours: the difference, or each path's own entropy", "colours"], [["x"], "swap both paths", "swap"],
+  [["l"], "copy the link to the comparison", "link"], [["Escape"], "back to the path", "back"],
+];
+const GROUP = [
+  [["c"], "compare the two chosen samples", "compare"], [["o"], "look for the prompt in the listed sessions", "others"], [["r"], "read the samples again", "refresh"],
+  [["l"], "copy the link to the group", "link"], [["Escape"], "back to the path", "back"],
+];
+const VIEWS = { path: PATH, compare: COMPARE, group: GROUP };
+const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP]];
+const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" };
+
+/** Lists all keys in the dialog. */
+export function drawKeys() {
+  part("all-keys").replaceChildren(...TITLES.map(([title, rows]) => element("section", {}, element("h3", {}, title),
+    element("dl", {}, rows.map(([keys, what]) => [element("dt", {}, keys.map((key) => [element("kbd", {}, SIGNS[key] ?? key), " "])), element("dd", {}, what)])))));
+}
+
+/**
+ * Installs the shortcuts. They are off in fields and while a dialog is open. `current` returns the name of the open view and its actions;
+ * an action gets the place of the key among the keys of its row.
+ */
+export function keys(everywhere, current) {
+  const run = (rows, actions, event) => {
+    const row = rows.find(([keys]) => keys.includes(event.key));
+    const act = row && actions[row[2]];
+    if (!act) return false;
+    event.preventDefault();
+    act(row[0].indexOf(event.key));
+    return true;
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-    const writes = event.target.matches("input, textarea");
-    if (writes && event.key === "Escape") event.target.blur();
-    if (writes) return;
-    const act = everywhere[event.key] ?? (event.target === part("tokens") ? among[event.key] : undefined);
-    if (!act) return;
-    event.preventDefault();
-    act();
+    const isField = event.target.matches("input:not([type=checkbox]), textarea, select");
+    if (isField && event.key === "Escape") event.target.blur();
+    if (isField) return;
+    const { name, actions } = current();
+    const isTokens = event.target.matches(".tokens");
+    if (isTokens && run(TOKENS, actions, event)) return;
+    if (!run(VIEWS[name], actions, event)) run(EVERYWHERE, everywhere, event);
   });
 }

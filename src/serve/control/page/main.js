@@ -1,43 +1,162 @@
-// The entry point: the open session, its turns, and the updates of the views.
+// The entry point: the open session, its turns, the open view, and the updates of all.
 
+import { drop, parse, push, replace } from "./address.js";
 import { get } from "./api.js";
+import { CompareView } from "./compare.js";
 import { part } from "./element.js";
+import { Filter } from "./filter.js";
 import { Forest } from "./forest.js";
 import { label } from "./glyph.js";
-import { keys } from "./keys.js";
+import { siblings } from "./group.js";
+import { drawKeys, keys } from "./keys.js";
 import { legend } from "./legend.js";
+import { copy } from "./link.js";
 import { watch } from "./live.js";
 import { PathView } from "./path.js";
+import { SamplesView } from "./samples.js";
 import { Sessions } from "./sessions.js";
+import { Texts } from "./texts.js";
 import { next as nextTheme, show as showTheme } from "./theme.js";
 
 const open = { session: null, list: [], running: [], version: 1 };
-const view = new PathView({ onLeaf: (leaf) => forest.draw(open.list, open.running, leaf), onEnd: ended });
-const sessions = new Sessions((session) => openSession(session));
-const forest = new Forest((leaf, turn) => openPath(leaf, turn), (sequence) => view.follow(open.session, sequence));
+/** The name of the open view, and the path that is kept for a comparison. */
+let [shown, kept] = ["path", null];
 
-/** Opens a session at the path that ends in `leaf`, or at the path of its last turn. */
-async function openSession(session, leaf = null) {
+const texts = new Texts();
+const announce = (text) => { part("status").textContent = text; };
+const view = new PathView({ texts, onLeaf: () => draw(), onEnd: ended });
+const compare = new CompareView({ texts, announce, onBack: back });
+const samples = new SamplesView({
+  announce, listed: () => sessions.rows.filter((row) => !row.unlisted).map((row) => row.session),
+  onOpen: ({ session, leaf }) => go({ view: "path", session, leaf, at: null }, true),
+  onCompare: (left, right) => go({ view: "compare", left, right, at: null }, true), onBack: back,
+});
+const sessions = new Sessions((session) => openSession(session));
+const forest = new Forest((leaf, turn) => openPath(leaf, { turn }), (sequence) => follow(sequence));
+const filter = new Filter(() => filtered());
+const views = { path: view, compare, group: samples };
+
+Object.assign(view.actions, { link: () => view.address() && copy(view.address(), announce), compare: keepOrCompare, group: openGroup });
+
+/** Shows one of the views. */
+function show(name) {
+  shown = name;
+  for (const one of Object.keys(views)) part(`${one}-view`).hidden = one !== name;
+  for (const one of ["path", "compare"]) part(`${one}-numbers`).hidden = one !== name;
+  part("columns").dataset.view = name;
+  part("export").disabled = name !== "path" || !view.isWhole;
+}
+
+/** Opens the view of an address; `isNew` makes a new entry of the history. */
+async function go(address, isNew = false) {
+  if (isNew) push(address);
+  if (address.view === "path") {
+    if (address.session === open.session && address.leaf !== null && open.list[address.leaf]) return openPath(address.leaf, { at: address.at });
+    return openSession(address.session, address.leaf, address.at);
+  }
+  const named = address.view === "compare" ? [address.left.session, address.right.session] : [address.session];
+  if (!named.includes(open.session)) await chooseSession(named[0]).catch((error) => view.problem(error));
+  show(address.view);
+  await views[address.view].open(address);
+}
+
+/** Returns from a comparison or a group to the path. */
+function back() {
+  const address = view.address();
+  if (address && address.session === open.session && view.trajectory) {
+    show("path");
+    push(address);
+    part("tokens").focus();
+  } else if (open.session !== null) openSession(open.session);
+}
+
+/** Reads a session and its turns, without opening a path. */
+async function chooseSession(session) {
   view.close();
   Object.assign(open, { session, list: [], running: [] });
   sessions.choose(session);
   part("where").textContent = label(session, 128);
+  await look();
+}
+
+/** Opens a session at the path that ends in `leaf`, or at the path of its last turn. */
+async function openSession(session, leaf = null, at = null) {
+  show("path");
   try {
-    await look();
+    await chooseSession(session);
     if (open.session !== session) return;
     const last = open.list.length ? forest.leafOf(open.list.at(-1).turn) : null;
     const chosen = leaf !== null && open.list[leaf] ? leaf : last;
-    if (chosen !== null) await openPath(chosen);
-    else if (open.running.length) view.follow(session, open.running[0]);
+    if (chosen !== null) await openPath(chosen, { at: chosen === leaf ? at : null });
+    else if (open.running.length) follow(open.running[0]);
     else view.showMessage("This session has no turns yet.");
   } catch (error) {
     view.problem(error);
   }
 }
 
-async function openPath(leaf, turn = null) {
-  history.replaceState(null, "", `#/${encodeURIComponent(open.session)}/${leaf}`);
-  await view.open(open.session, leaf, open.version, turn);
+async function openPath(leaf, { turn = null, at = null } = {}) {
+  show("path");
+  replace({ view: "path", session: open.session, leaf, at: at ?? -1 });
+  await view.open(open.session, leaf, { version: open.version, classes: filter.classes, turn, at });
+}
+
+function follow(sequence) {
+  show("path");
+  view.follow(open.session, sequence);
+}
+
+/** Keeps the open path, or compares the kept one with it. */
+function keepOrCompare() {
+  const path = view.address();
+  if (!path) return;
+  const isKept = kept && kept.session === path.session && kept.leaf === path.leaf;
+  if (kept && !isKept) {
+    const left = kept;
+    keep(null);
+    return go({ view: "compare", left, right: { session: path.session, leaf: path.leaf }, at: null }, true);
+  }
+  keep(isKept ? null : { session: path.session, leaf: path.leaf });
+  announce(kept ? "The path is kept. Open another one and press c to compare." : "No path is kept.");
+}
+
+function keep(path) {
+  kept = path;
+  drawKept();
+}
+
+/** The button says what it does with the open path. */
+function drawKept() {
+  const isOpen = kept && kept.session === open.session && kept.leaf === view.leaf;
+  const name = kept && `${label(kept.session, 40)}, path to turn ${kept.leaf}`;
+  part("compare").textContent = !kept ? "Keep to compare" : isOpen ? "Kept: open another path" : "Compare with the kept path";
+  part("compare").title = kept ? `Kept: ${name} (c)` : "Keep this path, then open another one and compare (c)";
+  part("compare").setAttribute("aria-pressed", String(Boolean(kept)));
+}
+
+/** Opens the samples of the prompt of the chosen turn, else of the last turn of the path that was sampled more than once. */
+function openGroup() {
+  if (!view.trajectory || view.leaf === null) return;
+  const path = view.trajectory.head.turns.map((turn) => turn.id);
+  const { chosen } = view.sheet;
+  const own = chosen < 0 ? null : view.trajectory.segmentOf(chosen).turn;
+  const turn = own ?? path.findLast((one) => siblings(open.list, one) > 1) ?? path[0];
+  go({ view: "group", session: open.session, turn, listed: false }, true);
+}
+
+/** Draws the list of turns. */
+function draw() {
+  filter.draw(open.session, open.list, open.version);
+  forest.draw(open.list, open.running, view.leaf, filter.shown());
+  const left = filter.left ? `${filter.left.toLocaleString("en")} more paths were not read for this flag.` : "";
+  part("filter-note").textContent = left;
+  drawKept();
+}
+
+/** Applies the filters. The masks of the path are those of an export of the chosen class. */
+function filtered() {
+  draw();
+  if (shown === "path" && view.leaf !== null && view.classes !== filter.classes) openPath(view.leaf, { at: view.sheet.chosen < 0 ? null : view.sheet.chosen });
 }
 
 /** Fetches the running sequences of the open session, and its turns if there may be new ones. */
@@ -53,7 +172,7 @@ async function look(isSame = false) {
   const isKnown = row && open.list.length > 0 && row.turns === open.list.length && row.frozen_versions + 1 === open.version;
   if (isKnown && isSame) {
     open.running = requests;
-    return forest.draw(open.list, open.running, view.leaf);
+    return draw();
   }
   let found = beginning ? null : await get(`/v1/sessions/${id}`);
   // the default is the last frozen version; the open version has all turns
@@ -61,40 +180,38 @@ async function look(isSame = false) {
   if (found && found.version !== version) found = await get(`/v1/sessions/${id}?version=${version}`);
   if (session !== open.session) return;
   Object.assign(open, { running: requests, version, list: found?.list ?? [] });
-  forest.draw(open.list, open.running, view.leaf);
+  draw();
 }
 
 /** Opens the turn of a followed sequence that has ended. */
 async function ended(session, rid) {
   await look().catch((error) => view.problem(error));
   const turn = open.list.findLast((one) => one.rid === rid);
-  if (turn && session === open.session) await openPath(turn.turn, turn.turn);
+  if (turn && session === open.session && shown === "path") await openPath(turn.turn, { turn: turn.turn });
 }
 
 legend(part("legend"));
+drawKeys();
 showTheme();
 part("theme").addEventListener("click", nextTheme);
 part("export").addEventListener("click", () => view.save());
 part("help").addEventListener("click", () => part("keys").showModal());
-keys(view, nextTheme);
+part("link-button").addEventListener("click", () => view.actions.link());
+part("compare").addEventListener("click", keepOrCompare);
+part("group").addEventListener("click", openGroup);
+keys({ theme: nextTheme, help: () => part("keys").showModal(), search: () => part("search").focus() }, () => ({ name: shown, actions: views[shown].actions }));
 
 view.showMessage("Choose a session on the left. Generations sent to the data port appear there.");
-/** The session and the turn in the URL's fragment, or null. */
-function named() {
-  const parts = /^#\/([^/]+)(?:\/(\d+))?$/.exec(location.hash);
-  try {
-    return parts && [decodeURIComponent(parts[1]), parts[2] === undefined ? null : Number(parts[2])];
-  } catch {
-    return null; // not UTF-8 in percent encoding, such as `#/%` or `#/%ff`
-  }
-}
 
-// the user edits the URL or follows a link; `history.replaceState` does not fire this event
+// the user edits the URL, follows a link or goes back; `history.replaceState` and `pushState` do not fire this event
 addEventListener("hashchange", () => {
-  if (named()) openSession(...named()).catch((error) => view.problem(error));
+  drop();
+  const address = parse(location.hash);
+  if (address) go(address).catch((error) => view.problem(error));
 });
 sessions.load().then(() => {
-  if (named()) return openSession(...named());
+  const address = parse(location.hash);
+  if (address) return go(address);
   if (sessions.rows.length) return openSession(sessions.rows[0].session);
 }).catch((error) => view.problem(error));
 
@@ -106,7 +223,8 @@ watch(async () => {
   }
   const before = open.list.length;
   await look(true);
+  if (shown !== "path") return;
   // if no path is open, open the newest one
-  if (!view.trajectory && open.running.length) view.follow(open.session, open.running[0]);
+  if (!view.trajectory && open.running.length) follow(open.running[0]);
   else if (!view.trajectory && open.list.length > before) await openPath(forest.leafOf(open.list.at(-1).turn));
 });

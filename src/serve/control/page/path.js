@@ -1,14 +1,15 @@
 // The view of the open path: its tokens, its numbers, and the chosen token.
 
+import { replace } from "./address.js";
 import { about, card, tip } from "./details.js";
 import { element, part } from "./element.js";
 import { file, save } from "./exported.js";
+import { FindBar } from "./findbar.js";
 import { label } from "./glyph.js";
 import { Follower } from "./live.js";
 import { along, histogram, mark } from "./plot.js";
 import { shown } from "./scale.js";
 import { Sheet } from "./sheet.js";
-import { Texts } from "./texts.js";
 import { Trajectory, UNKNOWN } from "./trajectory.js";
 
 /** The number of tokens whose texts are fetched before anything is shown. */
@@ -22,12 +23,41 @@ export class PathView {
   #plot = null;
   trajectory = null;
   survey = null;
+  /** The session and the leaf of the open path; the leaf is null if none is open, or while it runs. */
+  session = null;
   leaf = null;
+  /** Whether the open path is read to its end. */
+  isWhole = false;
 
-  constructor({ onLeaf, onEnd }) {
-    Object.assign(this, { onLeaf, onEnd });
-    this.texts = new Texts();
-    this.sheet = new Sheet(part("tokens"), this.texts, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
+  constructor({ texts, onLeaf, onEnd }) {
+    Object.assign(this, { texts, onLeaf, onEnd });
+    this.sheet = new Sheet(part("tokens"), texts, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
+    this.findBar = new FindBar(this.sheet, texts, (text) => this.announce(text));
+    const { sheet } = this;
+    this.actions = {
+      peak: (place) => this.spike(place === 0 ? 1 : -1),
+      turn: (place) => this.turnBy(place === 0 ? -1 : 1),
+      find: () => this.findBar.field.select(),
+      match: (place) => this.findBar.next(place === 0 ? 1 : -1),
+      trained: () => this.#emphasise(),
+      save: () => this.save(),
+      step: (place) => sheet.choose(place === 0 ? Math.max(0, sheet.chosen - 1) : sheet.chosen + 1),
+      line: (place) => this.trajectory && sheet.line(place === 0 ? -1 : 1),
+      end: (place) => sheet.choose(place === 0 ? 0 : (sheet.trajectory?.loaded ?? 0) - 1),
+    };
+    part("trained").addEventListener("click", () => this.#emphasise());
+  }
+
+  /** The address of the open path and of its chosen token; null if none is open, or while it runs. */
+  address() {
+    const { trajectory, session, leaf } = this;
+    return leaf === null ? null : { view: "path", session, leaf, at: trajectory ? this.sheet.chosen : -1 };
+  }
+
+  /** Switches whether tokens that are not trained lose their colours. */
+  #emphasise() {
+    const isOn = part("tokens").classList.toggle("only-trained");
+    part("trained").setAttribute("aria-pressed", String(isOn));
   }
 
   /** Announces a text to screen readers. */
@@ -39,6 +69,7 @@ export class PathView {
   showMessage(line) {
     this.close();
     this.sheet.show(null, line);
+    this.findBar.refresh();
     for (const id of ["about", "details", "along", "histogram", "facts"]) part(id).replaceChildren();
   }
 
@@ -55,19 +86,26 @@ export class PathView {
     this.#follower = null;
     this.trajectory = null;
     this.leaf = null;
+    this.isWhole = false;
     part("export").disabled = true;
   }
 
-  /** Opens the path that ends in `leaf`, and scrolls to the turn `turn` unless it is null. */
-  async open(session, leaf, version, turn) {
-    if (turn !== null && this.leaf === leaf && this.trajectory?.head.session === session) return this.#toTurn(turn);
+  /**
+   * Opens the path that ends in `leaf`. `classes` are those that an export trains. Scrolls to the turn `turn` and chooses the token `at`,
+   * unless they are null.
+   */
+  async open(session, leaf, { version, classes, turn = null, at = null }) {
+    const isOpen = this.leaf === leaf && this.trajectory?.head.session === session && this.classes === classes;
+    if (isOpen && at !== null && at < this.trajectory.loaded) return this.sheet.choose(at);
+    if (isOpen && turn !== null) return this.#toTurn(turn);
     this.close();
+    this.classes = classes;
     const { signal } = this.#opening;
-    this.leaf = leaf;
+    Object.assign(this, { session, leaf });
     this.onLeaf(leaf);
     const { texts } = this;
     try {
-      const trajectory = await Trajectory.open(session, leaf, version, signal);
+      const trajectory = await Trajectory.open(session, leaf, { version, classes }, signal);
       const { ids } = trajectory;
       while (await trajectory.more(signal)) {
         // first the texts of the visible tokens, then those of all loaded tokens
@@ -80,10 +118,13 @@ export class PathView {
         await texts.loadRuns(ids, 0, trajectory.loaded, signal);
         this.#grown();
         if (isFirst && turn !== null) this.#toTurn(turn);
+        if (at !== null && this.sheet.chosen < 0) this.sheet.choose(at);
       }
       if (this.trajectory !== trajectory) this.#begin(trajectory);
+      this.isWhole = true;
       part("export").disabled = false;
       this.announce(`${count(trajectory.total)} tokens, ${count(this.survey.spikes.length)} entropy spikes.`);
+      if (at !== null && at >= trajectory.total) this.announce(`This path has no token ${count(at + 1)}.`);
       if (turn !== null && this.sheet.chosen < 0) this.#toTurn(turn);
     } catch (error) {
       this.problem(error);
@@ -129,6 +170,7 @@ export class PathView {
     part("histogram").replaceChildren(histogram(trajectory, this.survey));
     part("facts").replaceChildren(about(trajectory, this.survey));
     mark(this.#plot, this.survey, this.sheet.chosen);
+    this.findBar.refresh();
     this.#above();
   }
 
@@ -155,6 +197,9 @@ export class PathView {
     if (!this.trajectory) return; // the next path is being loaded
     part("details").replaceChildren(...card(this.texts, this.trajectory, at));
     mark(this.#plot, this.survey, at);
+    const address = this.address();
+    // a path that is still being read may be covered by another view
+    if (address && !part("path-view").hidden) replace(address, true);
   }
 
   #pointed(at, event) {

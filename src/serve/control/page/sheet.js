@@ -15,7 +15,7 @@ const LINES = 100;
 /** The kind of a segment: "response", "prompt" or "between". */
 export function kindOf(trajectory, segment) {
   if (segment.kind === "response") return "response";
-  return trajectory.segments[0] === segment ? "prompt" : "between";
+  return segment.turn === trajectory.segments[0].turn ? "prompt" : "between";
 }
 
 /** The CSS classes of a token. */
@@ -26,12 +26,17 @@ export function classes(trajectory, at, shape) {
     trajectory.think[at] && "think", shape.kind !== "text" && shape.kind].filter(Boolean).join(" ");
 }
 
-/** The view. Calls `onPick` with the chosen token, and `onPoint` with the token under the pointer, or -1. */
+/**
+ * The view. Calls `onPick` with the chosen token, and `onPoint` with the token under the pointer, or -1. `prefix` begins the ids of the
+ * tokens' elements; `paint` returns the CSS classes of a token.
+ */
 export class Sheet {
-  constructor(root, texts, { onPick, onPoint }) {
-    this.root = root;
+  constructor(root, texts, { onPick, onPoint, prefix = "t", paint = classes }) {
+    Object.assign(this, { root, onPick, prefix, paint });
     this.shapes = new Shapes(texts);
-    this.onPick = onPick;
+    this.marks = null;
+    /** The scroll position of the last rendering, in pixels. */
+    this.top = 0;
     this.sheet = element("div", { class: "sheet", role: "none" });
     this.shownLines = new Map();
     this.chosen = -1;
@@ -47,6 +52,7 @@ export class Sheet {
   show(trajectory, instead = "") {
     this.trajectory = trajectory;
     this.chosen = -1;
+    this.marks = null;
     this.root.removeAttribute("aria-activedescendant");
     this.#clear();
     this.root.replaceChildren(trajectory ? this.sheet : element("p", { class: "empty", role: "none" }, instead));
@@ -75,29 +81,53 @@ export class Sheet {
   /** Lays out all loaded tokens again and keeps the scroll position. */
   refresh() {
     const { layout, trajectory } = this;
-    const top = Math.floor(this.root.scrollTop / LINE);
-    const anchor = layout?.of === trajectory && top > 0 && top < layout.count ? [layout.token[top], layout.head[top], this.root.scrollTop % LINE] : null;
+    const place = layout?.of === trajectory && this.root.scrollTop >= LINE ? this.place() : null;
     this.layout = Object.assign(new Layout(trajectory, this.shapes, this.columns), { of: trajectory });
     this.sheet.style.height = `${this.layout.count * LINE}px`;
-    if (anchor) {
-      const line = this.layout.lineOf(anchor[0]) - Number(anchor[1]);
-      this.root.scrollTop = line * LINE + anchor[2];
-    }
+    if (place) this.scrollTo(place);
+    this.repaint();
+  }
+
+  /** The scroll position: the token at the top, whether its heading is there, and the pixels of the line that are scrolled away. */
+  place() {
+    const { layout, root } = this;
+    const top = Math.max(0, Math.min(layout.count - 1, Math.floor(root.scrollTop / LINE)));
+    return { at: layout.token[top] ?? 0, isHead: layout.head[top] ?? false, pixels: root.scrollTop - top * LINE };
+  }
+
+  /** Scrolls to a position of this trajectory, or of one with the same tokens. */
+  scrollTo({ at, isHead, pixels }) {
+    this.root.scrollTop = (this.layout.lineOf(at) - Number(isHead)) * LINE + pixels;
+  }
+
+  /** Creates the elements of the visible lines again. */
+  repaint() {
     this.#clear();
     this.render();
+  }
+
+  /** Marks the tokens whose item of `marks` is not 0; none if it is null. */
+  mark(marks) {
+    if (!marks && !this.marks) return;
+    this.marks = marks;
+    this.repaint();
   }
 
   #soon() {
     if (this.waiting || !this.trajectory) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = 0;
-      this.render();
+      // lines beyond the visible ones are scrolled away again while each frame shows others, so they wait
+      const isFast = Math.abs(this.root.scrollTop - this.top) > this.root.clientHeight / 2;
+      this.render(isFast ? 0 : SPARE);
+      if (isFast) this.#soon();
     });
   }
 
   /** Creates the elements of the visible lines, and of more lines around them with about `room` tokens. */
   render(room = SPARE) {
     if (!this.layout || this.layout.of !== this.trajectory) return;
+    this.top = this.root.scrollTop;
     const first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
     const last = Math.min(this.layout.count - 1, Math.ceil((this.root.scrollTop + this.root.clientHeight) / LINE));
     let [from, to, spare] = [first, last, room];
@@ -148,7 +178,7 @@ export class Sheet {
     const chosen = at === this.chosen;
     const blank = pieces.every(({ text }) => !text.trim());
     const node = element("span", {
-      class: classes(this.trajectory, at, shape), role: isFirst ? "option" : "none", id: isFirst ? `t${at}` : null, "data-at": at,
+      class: this.marks?.[at] ? `${this.paint(this.trajectory, at, shape)} hit` : this.paint(this.trajectory, at, shape), role: isFirst ? "option" : "none", id: isFirst ? this.prefix + at : null, "data-at": at,
       "aria-selected": isFirst ? String(chosen) : null, "aria-label": isFirst && chosen ? this.label(at) : isFirst && blank ? "space" : null,
     });
     for (const { text, kind } of pieces) node.append(kind === "plain" ? text : element("span", { class: kind === "odd" ? "g odd" : "g" }, text));
@@ -156,14 +186,15 @@ export class Sheet {
   }
 
   /** The heading of a segment. */
-  title(trajectory, { turn, start, end, loss_mask: trained }, kind) {
+  title(trajectory, { turn, start, end, loss_mask: trained, context, isCut }, kind) {
     const about = trajectory.turns.get(turn);
     const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
     const cause = kind !== "response" && about?.cause && about.cause !== "first" ? ` · ${about.cause}` : "";
     const fault = kind === "response" && about?.fault ? ` · ${about.fault}` : "";
-    const finish = kind === "response" && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
+    const finish = kind === "response" && !isCut && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
     const mask = kind === "response" && about && !about.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
-    return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
+    const other = context === "other" ? "other tokens before, no difference · " : "";
+    return `${other}${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
   }
 
   /** The label of a token for screen readers. */
@@ -176,9 +207,7 @@ export class Sheet {
   /** Chooses a token and scrolls it into view. */
   choose(at, centre = true) {
     if (!this.trajectory || at < 0 || at >= this.trajectory.loaded) return;
-    const before = this.sheet.querySelector("[aria-selected=true]");
-    before?.setAttribute("aria-selected", "false");
-    if (before?.textContent.trim()) before.removeAttribute("aria-label");
+    this.#unselect();
     this.chosen = at;
     const top = this.layout.lineOf(at) * LINE;
     const [from, height] = [this.root.scrollTop, this.root.clientHeight];
@@ -186,11 +215,24 @@ export class Sheet {
     // the lines around it are rendered in the next frame
     this.render(0);
     this.#soon();
-    const node = document.getElementById(`t${at}`);
+    const node = document.getElementById(this.prefix + at);
     node?.setAttribute("aria-selected", "true");
     node?.setAttribute("aria-label", this.label(at));
-    this.root.setAttribute("aria-activedescendant", `t${at}`);
+    this.root.setAttribute("aria-activedescendant", this.prefix + at);
     this.onPick(at);
+  }
+
+  /** Chooses no token. */
+  unchoose() {
+    this.#unselect();
+    this.chosen = -1;
+    this.root.removeAttribute("aria-activedescendant");
+  }
+
+  #unselect() {
+    const before = this.sheet.querySelector("[aria-selected=true]");
+    before?.setAttribute("aria-selected", "false");
+    if (before?.textContent.trim()) before.removeAttribute("aria-label");
   }
 
   /** Moves the choice by lines; `by` is 1 or -1. */

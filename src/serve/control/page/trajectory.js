@@ -21,9 +21,9 @@ export class Trajectory {
     this.segment = 0;
   }
 
-  /** Opens a path: fetches everything except its tokens. */
-  static async open(session, leaf, version, signal) {
-    const at = `/v1/sessions/${encodeURIComponent(session)}/paths/${leaf}?version=${version}`;
+  /** Opens a path: fetches everything except its tokens. `classes` are those that an export trains; empty for the default. */
+  static async open(session, leaf, { version, classes = "" }, signal) {
+    const at = `/v1/sessions/${encodeURIComponent(session)}/paths/${leaf}?version=${version}${classes && `&classes=${classes}`}`;
     const found = new Trajectory(await get(at, signal));
     found.at = at;
     return found;

@@ -1,0 +1,60 @@
+// The fragment of the URL: it names a path and a token, a comparison, or a group. A token is named by its index in `token_ids`.
+//
+//   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN
+//   #compare/SESSION/LEAF/SESSION/LEAF   #compare/SESSION/LEAF/SESSION/LEAF/TOKEN
+//   #group/SESSION/TURN   #group/SESSION/TURN/listed
+
+const PATH = /^#\/([^/]+)(?:\/(\d+)(?:\/(\d+))?)?$/;
+const COMPARE = /^#compare\/([^/]+)\/(\d+)\/([^/]+)\/(\d+)(?:\/(\d+))?$/;
+const GROUP = /^#group\/([^/]+)\/(\d+)(\/listed)?$/;
+
+const number = (text) => (text === undefined ? null : Number(text));
+
+/** The address in a fragment; null if it names nothing. */
+export function parse(hash) {
+  try {
+    let parts = PATH.exec(hash);
+    if (parts) return { view: "path", session: decodeURIComponent(parts[1]), leaf: number(parts[2]), at: number(parts[3]) };
+    parts = COMPARE.exec(hash);
+    if (parts) {
+      const [left, right] = [1, 3].map((at) => ({ session: decodeURIComponent(parts[at]), leaf: Number(parts[at + 1]) }));
+      return { view: "compare", left, right, at: number(parts[5]) };
+    }
+    parts = GROUP.exec(hash);
+    return parts && { view: "group", session: decodeURIComponent(parts[1]), turn: Number(parts[2]), listed: parts[3] !== undefined };
+  } catch {
+    return null; // not UTF-8 in percent encoding, such as `#/%` or `#/%ff`
+  }
+}
+
+/** The fragment of an address. */
+export function format(address) {
+  const path = ({ session, leaf }) => `${encodeURIComponent(session)}/${leaf}`;
+  const token = (address.at ?? -1) >= 0 ? `/${address.at}` : "";
+  if (address.view === "compare") return `#compare/${path(address.left)}/${path(address.right)}${token}`;
+  if (address.view === "group") return `#group/${encodeURIComponent(address.session)}/${address.turn}${address.listed ? "/listed" : ""}`;
+  return `#/${path(address)}${token}`;
+}
+
+/** Milliseconds after which a chosen token is in the address bar. Browsers limit how often a page may change its address. */
+const SETTLED = 250;
+let waiting;
+
+/** Puts an address into the address bar without a new entry of the history; `soon` waits for further changes. */
+export function replace(address, soon = false) {
+  clearTimeout(waiting);
+  const put = () => history.replaceState(null, "", format(address));
+  if (soon) waiting = setTimeout(put, SETTLED);
+  else put();
+}
+
+/** Drops a change that waits, because another view is opened. */
+export function drop() {
+  clearTimeout(waiting);
+}
+
+/** Puts an address into the address bar as a new entry of the history, unless it is there already. */
+export function push(address) {
+  clearTimeout(waiting);
+  if (location.hash !== format(address)) history.pushState(null, "", format(address));
+}
