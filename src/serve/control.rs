@@ -53,7 +53,7 @@ pub fn classify<B>(request: &Request<B>) -> RequestInfo {
     let path = request.uri().path();
     let open = |endpoint| RequestInfo::open(Port::Control, Protocol::Http, endpoint);
     let probe = if path == "/metrics/" { "/metrics" } else { path };
-    if let Some((endpoint, access)) = PROBES.into_iter().find(|(path, _)| is_read(request.method()) && *path == probe) {
+    if let Some((endpoint, access)) = PROBES.into_iter().find(|(path, _)| *path == probe) {
         return RequestInfo { access, is_probe: true, ..open(endpoint) };
     }
     if path == openapi::PATH {
@@ -91,6 +91,9 @@ pub async fn answer(state: &Control, request: Request<Incoming>) -> Response<Bod
 async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body> {
     let Control { proxy, trainers, .. } = state;
     let route = RequestInfo::of(&request).route;
+    if PROBES.iter().any(|(path, _)| *path == route.endpoint) && !is_read(request.method()) {
+        return v1::not_allowed(&[Method::GET]);
+    }
     match route.endpoint {
         "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => return state.readiness.reply(),
