@@ -247,6 +247,11 @@ impl Apis {
         self
     }
 
+    /// The paths.
+    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|(path, _)| *path)
+    }
+
     /// Returns the API of a path, with the path that was added. Paths without `{id}` have priority.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<(&'static str, &Arc<dyn Api>)> {

@@ -203,6 +203,11 @@ impl App {
         self
     }
 
+    /// The paths of the APIs on the data port, without SGLang's native API.
+    pub fn api_paths(&self) -> impl Iterator<Item = &'static str> {
+        self.apis.paths()
+    }
+
     /// The address of the data port.
     ///
     /// # Errors

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]
 
+#[path = "reference/http_api.rs"]
+mod http_api;
+
 use std::fmt::{Debug, Write};
 use std::path::{Path, PathBuf};
 
@@ -223,6 +226,13 @@ fn grpc_page_is_up_to_date() {
     }
     assert!(text.matches("| `").count() >= 6, "{text}");
     compare_or_update("grpc.md", &text);
+}
+
+#[test]
+fn http_api_page_is_up_to_date() {
+    let introduction = "The HTTP routes of both ports, from the document that the control port serves at `/openapi.json`. Every GET is also \
+        served as HEAD. Entropies and logprobs are in nats, times in ms, positions in tokens.";
+    compare_or_update("http-api.md", &http_api::Page::write(page("HTTP API", introduction)));
 }
 
 #[test]

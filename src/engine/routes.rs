@@ -129,7 +129,7 @@ const CONTROL: [&str; 29] = [
 ];
 
 /// Prefixes of further such calls, which are many or change with each version: profiles, traces, records.
-const CONTROL_PREFIXES: [&str; 4] = ["/start_", "/stop_", "/hicache/", "/dumper/"];
+pub(crate) const CONTROL_PREFIXES: [&str; 4] = ["/start_", "/stop_", "/hicache/", "/dumper/"];
 
 /// Routes that return the engine's launch arguments, including its keys.
 const INFO: [&str; 2] = ["/server_info", "/get_server_info"];
@@ -185,6 +185,11 @@ fn known(path: &str) -> Option<Route> {
     }
     let prefix = CONTROL_PREFIXES.iter().find(|prefix| path.starts_with(**prefix))?;
     Some(Route { endpoint: prefix, kind: Kind::Control })
+}
+
+/// The paths of all control routes without those of a prefix.
+pub(crate) fn control_paths() -> impl Iterator<Item = &'static str> {
+    POLICY.into_iter().chain(CONTROL)
 }
 
 /// The label of a method in metrics.

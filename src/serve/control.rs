@@ -1,5 +1,6 @@
 //! The control port: probes, metrics, the page, live entropy, the `/v1` routes, and SGLang's own control routes for trainers.
 
+pub mod openapi;
 pub mod page;
 pub(crate) mod trainer_state;
 pub(crate) mod v1;
@@ -29,6 +30,13 @@ use crate::session::ledger::{Health, RecordLog};
 /// The live entropies of a request.
 const ENTROPY: &str = "/v1/requests/{rid}/entropy";
 
+/// The names that the query of [`ENTROPY`] may have.
+const ENTROPY_QUERY: [&str; 2] = ["since", "index"];
+
+/// The routes of probes and metrics.
+const PROBES: [(&str, Access); 3] =
+    [("/livez", Access::Open), ("/readyz", Access::Open), ("/metrics", Access::Metrics)];
+
 /// The state of the control port's routes.
 #[derive(Debug, Clone)]
 pub struct Control {
@@ -44,14 +52,12 @@ pub struct Control {
 pub fn classify<B>(request: &Request<B>) -> RequestInfo {
     let path = request.uri().path();
     let open = |endpoint| RequestInfo::open(Port::Control, Protocol::Http, endpoint);
-    let is_read = is_read(request.method());
-    match path {
-        "/livez" if is_read => return RequestInfo { is_probe: true, ..open("/livez") },
-        "/readyz" if is_read => return RequestInfo { is_probe: true, ..open("/readyz") },
-        "/metrics" | "/metrics/" if is_read => {
-            return RequestInfo { access: Access::Metrics, is_probe: true, ..open("/metrics") };
-        }
-        _ => {}
+    let probe = if path == "/metrics/" { "/metrics" } else { path };
+    if let Some((endpoint, access)) = PROBES.into_iter().find(|(path, _)| *path == probe) {
+        return RequestInfo { access, is_probe: true, ..open(endpoint) };
+    }
+    if path == openapi::PATH {
+        return RequestInfo { access: Access::Page, is_probe: true, ..open(openapi::PATH) };
     }
     // the page needs no token: it asks the user for the token that its data needs
     if page::asset(path).is_some() {
@@ -85,11 +91,17 @@ pub async fn answer(state: &Control, request: Request<Incoming>) -> Response<Bod
 async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body> {
     let Control { proxy, trainers, .. } = state;
     let route = RequestInfo::of(&request).route;
+    if PROBES.iter().any(|(path, _)| *path == route.endpoint) && !is_read(request.method()) {
+        return v1::not_allowed(&[Method::GET]);
+    }
     match route.endpoint {
         "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => return state.readiness.reply(),
         "/metrics" => return metrics(state),
         _ => {}
+    }
+    if route.endpoint == openapi::PATH {
+        return openapi::serve(&request);
     }
     if let Some(reply) = page::serve(&request) {
         return reply;
@@ -192,7 +204,7 @@ fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Resp
                 return problem(
                     StatusCode::BAD_REQUEST,
                     "bad_request",
-                    &format!("unknown query member {name:?}; the members are since and index"),
+                    &format!("unknown query member {name:?}; the members are {}", ENTROPY_QUERY.join(" and ")),
                 );
             }
         }

@@ -6,8 +6,8 @@ use super::ReplyBody;
 use crate::error::Error;
 use crate::serve::denied::Denied;
 use crate::serve::grpc;
-use crate::serve::reply::{error_reply, in_format_of};
-use crate::serve::request_info::{Protocol, RequestInfo};
+use crate::serve::reply::{coded_error_reply, error_reply, in_format_of};
+use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
 /// Why a layer rejects a request.
 #[derive(Debug)]
@@ -32,6 +32,9 @@ impl Rejection {
                 };
                 let reply = match rejection {
                     Self::Denied(denied) => denied.reply(info.port),
+                    Self::Invalid(error) if info.port == Port::Control => coded_error_reply(&error, "bad_request"),
+                    // no request to the control port needs a permit
+                    Self::Refused(error) if info.port == Port::Control => coded_error_reply(&error, "restoring"),
                     Self::Invalid(error) | Self::Refused(error) => error_reply(&error),
                 };
                 match &info.api {

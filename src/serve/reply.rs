@@ -13,6 +13,13 @@ pub(crate) fn error_reply(error: &Error) -> Response<Body> {
     Response::from_parts(error.head(), Body::full(error.body()))
 }
 
+/// Builds the reply for an error in the format of the control port.
+#[must_use]
+pub(crate) fn coded_error_reply(error: &Error, code: &str) -> Response<Body> {
+    let body = json!({"error": {"code": code, "message": error.to_string()}});
+    Response::from_parts(error.head(), Body::full(body.to_string()))
+}
+
 /// Builds a JSON reply.
 #[must_use]
 pub(crate) fn json_reply(status: StatusCode, body: Vec<u8>) -> Response<Body> {

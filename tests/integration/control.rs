@@ -40,6 +40,26 @@ async fn metrics_path_accepts_a_trailing_slash_and_a_query() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn query_parameter_of_another_route_returns_400() {
+    let upstream = ManualUpstream::start().await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    for (method, target, message) in [
+        (
+            "GET",
+            "/v1/sessions?since=1",
+            "unknown query member \"since\"; the members are after, limit, order and search",
+        ),
+        ("GET", "/v1/sessions/s?limit=1", "unknown query member \"limit\"; the only member is version"),
+        ("DELETE", "/v1/sessions/s?version=1", "unknown query member \"version\"; this request has no query"),
+    ] {
+        let answer = request(proxy.control, method, target, &[], b"").await;
+        assert_eq!((answer.status, &answer.json()["error"]["message"]), (400, &json!(message)), "{method} {target}");
+    }
+    // a client may write the first page so
+    assert_eq!(get(proxy.control, "/v1/sessions?after=&search=").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn control_and_metrics_tokens_are_separate() {
     let upstream = ManualUpstream::start().await;
     let proxy = Proxy::start(upstream.addr, &["--control-token", "control", "--metrics-token", "metrics"]).await;

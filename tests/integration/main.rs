@@ -47,6 +47,7 @@ mod long_bodies;
 mod messages;
 mod misdirected;
 mod multiplexed;
+mod openapi;
 mod oracle;
 mod outgoing;
 mod oversize;

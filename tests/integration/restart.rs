@@ -161,7 +161,12 @@ async fn ports_answer_while_sessions_are_restored() {
     assert_eq!(metric(control, "tokentap_log_restoring").await, "1");
     let refused = post(binary.data, "/generate", br#"{"input_ids":[1,2,3]}"#).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
-    assert_eq!(get(control, "/v1/sessions/s").await.status, 503, "not 404: the session may still be restored");
+    let unknown = get(control, "/v1/sessions/s").await;
+    assert_eq!(unknown.status, 503, "not 404: the session may still be restored");
+    assert_eq!(
+        (unknown.header("retry-after"), &unknown.json()["error"]["code"]),
+        (Some("1"), &serde_json::json!("restoring"))
+    );
     let service = || HealthCheckRequest { service: "tokentap.v1.Trajectories".into() };
     let mut client = health(control).await;
     let status = client.check(service()).await.unwrap().into_inner().status();

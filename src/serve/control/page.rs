@@ -77,11 +77,15 @@ pub const ASSETS: [Asset; 34] = [
 
 /// The ETag of all files: a hash of the whole page, so that modules of two binaries never mix.
 static TAG: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let bytes = ASSETS.iter().flat_map(|asset| asset.path.bytes().chain([0]).chain(asset.text.bytes()).chain([0]));
+    file_tag(ASSETS.iter().flat_map(|asset| asset.path.bytes().chain([0]).chain(asset.text.bytes()).chain([0])))
+});
+
+/// The ETag of a file with these bytes.
+pub(super) fn file_tag(bytes: impl Iterator<Item = u8>) -> HeaderValue {
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     HeaderValue::try_from(format!("\"{hash:016x}\"")).expect("hexadecimal digits are valid in a header")
-});
+}
 
 /// Returns the file with this path.
 #[must_use]
@@ -93,20 +97,30 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 #[must_use]
 pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
     let asset = asset(request.uri().path())?;
+    Some(file_reply(request, (asset.kind, asset.text), &TAG))
+}
+
+/// Serves a file that is part of the binary, with its media type: 304 if the client has it, 405 for other methods than GET and HEAD.
+#[must_use]
+pub(super) fn file_reply<B>(
+    request: &Request<B>,
+    (kind, text): (&'static str, &'static str),
+    tag: &HeaderValue,
+) -> Response<Body> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let body = r#"{"error":{"code":"method","message":"only GET"}}"#;
         let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, body.into());
         reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return Some(reply);
+        return reply;
     }
-    let known = is_known(request.headers());
-    let mut reply = Response::new(if known { Body::full("") } else { Body::full(asset.text) });
+    let known = is_known(request.headers(), tag);
+    let mut reply = Response::new(if known { Body::full("") } else { Body::full(text) });
     if known {
         *reply.status_mut() = StatusCode::NOT_MODIFIED;
     }
     let headers = reply.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.kind));
-    headers.insert(header::ETAG, TAG.clone());
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::ETAG, tag.clone());
     // the browser revalidates each time, because a new binary must not run with old modules
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
@@ -115,12 +129,12 @@ pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
     headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     headers.insert("permissions-policy", HeaderValue::from_static("camera=(), geolocation=(), microphone=()"));
-    Some(reply)
+    reply
 }
 
-/// Whether the client has the current files in its cache.
-fn is_known(headers: &HeaderMap) -> bool {
-    let tag = TAG.as_bytes();
+/// Whether the client has the file with this tag in its cache.
+fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let tag = tag.as_bytes();
     headers.get_all(header::IF_NONE_MATCH).iter().any(|value| {
         let tags = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         tags.into_iter().any(|known| known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag)

@@ -81,23 +81,30 @@ impl Problem {
 pub(crate) struct Route {
     /// Its path, with a name in braces for each variable part.
     pub pattern: &'static str,
-    methods: &'static [Method],
+    /// Its methods. GET includes HEAD.
+    pub methods: &'static [Method],
+    /// The names that the query of a GET may have. Other methods have no query.
+    pub query: &'static [&'static str],
 }
 
 /// All routes.
-const ROUTES: [Route; 12] = [
-    Route { pattern: "/v1/sessions", methods: &[Method::GET] },
-    Route { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE] },
-    Route { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET] },
-    Route { pattern: "/v1/sessions/{id}/paths/{leaf}", methods: &[Method::GET] },
-    Route { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST] },
-    Route { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST] },
-    Route { pattern: "/v1/trajectories", methods: &[Method::GET] },
-    Route { pattern: "/v1/requests", methods: &[Method::GET] },
-    Route { pattern: "/v1/samples", methods: &[Method::POST] },
-    Route { pattern: "/v1/advantages", methods: &[Method::POST] },
-    Route { pattern: "/v1/entropy", methods: &[Method::POST] },
-    Route { pattern: "/v1/policy", methods: &[Method::GET, Method::POST] },
+pub(crate) const ROUTES: [Route; 12] = [
+    Route { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
+    Route { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
+    Route { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET], query: &["version", "classes"] },
+    Route {
+        pattern: "/v1/sessions/{id}/paths/{leaf}",
+        methods: &[Method::GET],
+        query: &["version", "classes", "from", "limit"],
+    },
+    Route { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST], query: &[] },
+    Route { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST], query: &[] },
+    Route { pattern: "/v1/trajectories", methods: &[Method::GET], query: &["since", "limit", "classes", "partitions"] },
+    Route { pattern: "/v1/requests", methods: &[Method::GET], query: &["session", "limit"] },
+    Route { pattern: "/v1/samples", methods: &[Method::POST], query: &[] },
+    Route { pattern: "/v1/advantages", methods: &[Method::POST], query: &[] },
+    Route { pattern: "/v1/entropy", methods: &[Method::POST], query: &[] },
+    Route { pattern: "/v1/policy", methods: &[Method::GET, Method::POST], query: &[] },
 ];
 
 /// Finds the route of a path.
@@ -119,14 +126,16 @@ impl Route {
 /// Serves a route below `/v1/`; `None` for any other path.
 pub(crate) async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
-    let Route { methods, .. } = route(&path)?;
+    let Route { methods, query, .. } = route(&path)?;
     let names: Vec<String> = path.split('/').skip(2).map(|part| routes::decode(part).into_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
     if !methods.contains(method) {
         return Some(not_allowed(methods));
     }
-    Some(answer(state, &names, request).await.unwrap_or_else(|problem| problem.reply()))
+    let query = Query::parse(request.uri(), if *method == Method::GET { query } else { &[] });
+    let reply = async { answer(state, &names, query?, request).await };
+    Some(reply.await.unwrap_or_else(|problem| problem.reply()))
 }
 
 /// Builds the 405 reply. A route that allows GET also allows HEAD.
@@ -143,9 +152,9 @@ pub(crate) fn not_allowed(allowed: &[Method]) -> Response<Body> {
 async fn answer(
     state: &Arc<TrainerState>,
     names: &[&str],
+    query: Query,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Problem> {
-    let query = Query::of(request.uri())?;
     if let (&Method::GET | &Method::HEAD, ["sessions", id, ..]) = (request.method(), names) {
         refresh(state, [id]).await?;
     }

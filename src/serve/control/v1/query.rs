@@ -32,16 +32,21 @@ pub(super) struct Query {
 }
 
 impl Query {
-    pub(super) fn of(uri: &Uri) -> Result<Self, Problem> {
+    /// Parses the query of a URI. `names` are those that the route has.
+    ///
+    /// # Errors
+    /// 400 for another name or an invalid value.
+    pub(super) fn parse(uri: &Uri, names: &[&str]) -> Result<Self, Problem> {
         let mut query = Self::default();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = routes::decode(value).into_owned();
             let bad = |expected: &str| Problem::bad(format!("{name}: must be {expected}, not {value:?}"));
             match name {
-                "after" => query.after = Some(value),
+                _ if !names.contains(&name) => return Err(unknown(name, names)),
+                "after" => query.after = Some(value).filter(|after| !after.is_empty()),
                 "since" => query.since = Some(value).filter(|since| !since.is_empty()),
-                "search" => query.search = Some(value),
+                "search" => query.search = Some(value).filter(|part| !part.is_empty()),
                 "session" => query.session = Some(value),
                 "order" if value == "newest" => query.newest = true,
                 "order" => return Err(bad("newest or absent")),
@@ -53,13 +58,19 @@ impl Query {
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
                 "limit" => query.limit = Some(value.parse().map_err(|_| bad("a number of entries"))?),
                 "version" => query.version = Some(value.parse().map_err(|_| bad("a version number, from 1"))?),
-                _ => {
-                    return Err(Problem::bad(format!(
-                        "unknown query member {name:?}; the members are after, classes, from, limit, order, partitions, search, session, since and version"
-                    )));
-                }
+                _ => return Err(unknown(name, names)),
             }
         }
         Ok(query)
     }
+}
+
+/// The error for a name that the query of a route does not have.
+fn unknown(name: &str, names: &[&str]) -> Problem {
+    let known = match names {
+        [] => "this request has no query".to_owned(),
+        [only] => format!("the only member is {only}"),
+        [first @ .., last] => format!("the members are {} and {last}", first.join(", ")),
+    };
+    Problem::bad(format!("unknown query member {name:?}; {known}"))
 }
