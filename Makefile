@@ -99,9 +99,9 @@ jax: ## sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Py
 
 wheel: ## the wheel tokentap-sidecar for this machine, linked with zig, and its trial in new environments and in a Debian 12 root without Rust (ten minutes, 3 GB, PyPI, Debian's debootstrap)
 	bash deploy/release/wheel.sh "$$(uname -m)-unknown-linux-gnu"
-	bash deploy/release/try.sh target/dist/tokentap_sidecar-*_"$$(uname -m)".whl
+	bash deploy/release/try.sh target/packages/tokentap_sidecar-*_"$$(uname -m)".whl
 
-release: ## wheels, source archive, stripped binaries, debug information, SBOMs, licences and checksums in target/dist, each checked (20 minutes, 5 GB, as for wheel)
+release: ## wheels, source archive, stripped binaries, debug information, SBOMs, licences and checksums in target/packages, each checked (20 minutes, 5 GB, as for wheel)
 	bash deploy/release/release.sh
 
 deploy: ## every file under deploy/, offline, as in CI (half a minute, package registries, Debian's packages)

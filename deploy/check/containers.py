@@ -18,7 +18,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 # Where `make release` writes the binary that the stage `release` of the image takes.
-RELEASE = "target/dist"
+RELEASE = "target/packages"
 
 
 def instructions(path: pathlib.Path) -> list[list[str]]:
@@ -64,7 +64,7 @@ def check_dockerfile() -> None:
     assert not missing, f"part of the binary, but not copied: {missing}"
 
     run = next(" ".join(words) for words in lines if words[0] == "RUN")
-    assert "cargo build --release --locked" in run, run
+    assert "cargo build --profile dist --locked" in run, run
     with tempfile.TemporaryDirectory() as context:
         for source in sources:
             of = ROOT / source

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds everything of a release in target/dist, and tries it: release.sh [TARGET...]
+# Builds everything of a release in target/packages, and tries it: release.sh [TARGET...]
 #   TARGET   as for wheel.sh (x86_64-unknown-linux-gnu, and aarch64-unknown-linux-gnu if rustup has its standard library)
 # wheel.sh builds the wheels, the source archive, the stripped binaries, their debug information and their SBOMs. This adds the engine's
 # plugin and the checksums.
@@ -15,7 +15,7 @@ fi
 python3 deploy/release/version.py
 bash deploy/release/wheel.sh "${targets[@]}"
 
-out=target/dist work=target/release-work
+out=target/packages work=target/release-work
 # built from a copy, so that no build folder stays in the working tree
 cp -r python/tokentap-sglang "$work/plugin"
 python3 -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$out" "$work/plugin"

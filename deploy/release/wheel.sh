@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheels, the source archive and the stripped binaries in target/dist: wheel.sh [TARGET...]
+# Builds the wheels, the source archive and the stripped binaries in target/packages: wheel.sh [TARGET...]
 #   TARGET   a target triple whose standard library rustup has installed (x86_64-unknown-linux-gnu)
 # zig links against glibc 2.28, so that the wheel runs on every distribution since 2018. The tools are installed in target/release-tools,
 # which needs a package registry.
@@ -9,7 +9,7 @@ source tests/common.sh
 targets=("$@")
 if ((!${#targets[@]})); then targets=(x86_64-unknown-linux-gnu); fi
 
-tools=$PWD/target/release-tools out=target/dist work=target/release-work
+tools=$PWD/target/release-tools out=target/packages work=target/release-work
 python_environment "$tools" deploy/release/requirements.txt
 export PATH=$tools/bin:$PATH
 zig=$(python -c 'import ziglang; print(ziglang.__path__[0])')
@@ -24,7 +24,7 @@ export CFLAGS="-ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
 rm -rf "$work" "$out"
 mkdir -p "$work" "$out"
 for target in "${targets[@]}"; do
-  maturin build --release --zig --target "$target" --compatibility manylinux_2_28 --strip false \
+  maturin build --profile dist --zig --target "$target" --compatibility manylinux_2_28 --strip false \
     --compression-method stored --out "$work/$target"
   python deploy/release/licences.py "$target" "$zig" >"$work/licences-$target.txt"
   python deploy/release/finish.py "$work/$target"/*.whl "$work/licences-$target.txt" "$out"
