@@ -3,6 +3,7 @@
 pub mod archive;
 pub mod check;
 pub mod config;
+mod control;
 pub mod demo;
 mod descriptors;
 pub mod entropy;

@@ -4,6 +4,7 @@
 
 mod archive;
 mod chat;
+mod control_port;
 mod entropy;
 mod export;
 mod import;
@@ -27,6 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use archive::{ArchiveArgs, ArchiveConfig, ArchiveOperation};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
+pub use control_port::ControlPortArgs;
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use import::ImportArgs;

@@ -1,15 +1,9 @@
 //! `tokentap export`: writes recorded sessions to a file for a trainer.
 
-mod connection;
 mod data_dir;
 mod sidecar;
 mod summary;
 mod target;
-#[cfg(not(feature = "tls"))]
-#[path = "export/tls_disabled.rs"]
-mod tls;
-#[cfg(feature = "tls")]
-mod tls;
 
 use std::future::pending;
 use std::pin::pin;
