@@ -12,7 +12,11 @@ pub mod import;
 mod local_log;
 pub mod logging;
 mod progress;
+mod scale;
 pub mod serve;
+pub mod show;
+mod terminal;
+pub mod top;
 
 use std::io::Write;
 

@@ -17,6 +17,7 @@ mod removed;
 mod sessions;
 mod slice_file;
 mod slices;
+mod terminal;
 mod tls;
 mod units;
 
@@ -40,6 +41,7 @@ pub use provenance::{Setting, Value};
 pub use sessions::{FsyncPolicy, MOST_SESSION_TURNS, SessionConfig, SessionSource, ThinkIds};
 pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
+pub use terminal::{ShowArgs, TopArgs};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration};
 
@@ -73,6 +75,10 @@ pub enum Command {
     Import(Box<ImportArgs>),
     /// List or verify an archive of finished trajectories
     Archive(Box<ArchiveArgs>),
+    /// Watch the running requests of a tokentap: tokens per second, entropy now, session
+    Top(Box<TopArgs>),
+    /// Print a path of a session as text, coloured by entropy
+    Show(Box<ShowArgs>),
     /// Print the settings that serve would use, and the origin of each
     Config(Box<ConfigArgs>),
     /// Measure the rows of logits in a safetensors file: one line of JSON per row
@@ -109,7 +115,9 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
             Self::Config(args) => Some(&args.config),
-            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Top(_) | Self::Show(_) | Self::Entropy(_) => {
+                None
+            }
         }
     }
 
@@ -118,7 +126,18 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
             Self::Config(args) => Some(&mut args.config),
-            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Top(_) | Self::Show(_) | Self::Entropy(_) => {
+                None
+            }
+        }
+    }
+
+    /// The control port of a command that shows a running tokentap.
+    fn control_port_mut(&mut self) -> Option<&mut ControlPortArgs> {
+        match self {
+            Self::Top(top) => Some(&mut top.port),
+            Self::Show(show) => Some(&mut show.port),
+            _ => None,
         }
     }
 
@@ -132,6 +151,8 @@ impl Command {
             Self::Export(export) => &export.logging,
             Self::Import(import) => &import.logging,
             Self::Archive(archive) => &archive.logging,
+            Self::Top(top) => &top.logging,
+            Self::Show(show) => &show.logging,
             Self::Entropy(entropy) => &entropy.logging,
         }
     }

@@ -67,6 +67,8 @@ fn main() -> ExitCode {
         Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
         Command::Archive(args) => runtime.block_on(cli::archive::run(&args)),
         Command::Import(args) => runtime.block_on(cli::import::run(&args)),
+        Command::Top(args) => runtime.block_on(cli::top::run(&args)).map(|()| true),
+        Command::Show(args) => runtime.block_on(cli::show::run(&args)).map(|()| true),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
     // a file operation that hangs must not delay the exit

@@ -59,7 +59,14 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("prost", &["src/serve/grpc/"]),
     (
         "futures_util",
-        &["src/archive/", "src/serve/grpc.rs", "src/serve/grpc/", "src/serve/layers/", "src/session/sharing/"],
+        &[
+            "src/archive/",
+            "src/cli/top.rs",
+            "src/serve/grpc.rs",
+            "src/serve/grpc/",
+            "src/serve/layers/",
+            "src/session/sharing/",
+        ],
     ),
     ("tokenizers", &["src/tokenizer.rs", "src/tokenizer/word_encoder.rs"]),
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
@@ -104,6 +111,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("cudarc", &["src/logits/cuda.rs", "src/logits/cuda/"]),
     ("crossbeam_channel", &["src/logits/slices/", "src/logits/cuda.rs", "src/logits/cuda/"]),
     ("indicatif", &["src/cli/progress.rs"]),
+    ("crossterm", &["src/cli/terminal.rs", "src/cli/top.rs", "src/cli/top/screen.rs"]),
 ];
 
 /// The files and folders that may contain `unsafe` code.

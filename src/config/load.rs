@@ -42,6 +42,10 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         export.port.control = authority("--control", &["http://", "https://"], &export.port.control)?;
         export.check().map_err(Invalid::Line)?;
     }
+    if let Some(port) = cli.command.control_port_mut() {
+        port.control = authority("--control", &["http://", "https://"], &port.control)?;
+        port.check().map_err(Invalid::Line)?;
+    }
     let mut cli = complete(cli)?;
     if let (Command::Config(args), Some((name, matches))) = (&mut cli.command, matches.subcommand()) {
         // a file moves what it changes to the end
@@ -349,7 +353,10 @@ mod tests {
         let fixed = ["--format", "jsonl", "--out", "x"];
         let with = |flags: &[&str]| exported(&[&fixed, flags].concat());
         let args = with(&["--control", "http://trainer:9/", "--control-token", "t"]).unwrap();
-        assert_eq!((&*args.port.control, args.port.control_token.unwrap().secret().unwrap().expose()), ("http://trainer:9", "t"));
+        assert_eq!(
+            (&*args.port.control, args.port.control_token.unwrap().secret().unwrap().expose()),
+            ("http://trainer:9", "t")
+        );
         assert_eq!(with(&["--data-dir", "/d"]).unwrap().data_dir.unwrap(), Path::new("/d"));
         let line = with(&["--data-dir", "/d", "--control", "http://trainer:9"]).unwrap_err();
         assert!(line.starts_with("--control and --data-dir exclude"), "{line}");
