@@ -22,6 +22,8 @@ use std::io::Write;
 
 /// Prints the result of a command to standard output. Ignores errors: if standard output is closed, no process reads the result.
 pub fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    progress::without_bar(|| {
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    });
 }

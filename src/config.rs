@@ -91,6 +91,9 @@ pub struct CheckArgs {
     /// How long to wait for a server that does not answer yet
     #[arg(long, env = "TOKENTAP_WAIT", value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub wait: Duration,
+    /// Print one JSON object with the lines of the report
+    #[arg(long)]
+    pub json: bool,
     /// The settings of serve.
     #[command(flatten)]
     pub config: Config,

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Serve(config) => runtime.block_on(cli::serve::run(*config)).map(|()| true),
         Command::Demo(config) => runtime.block_on(cli::demo::run(*config)).map(|()| true),
-        Command::Check(check) => runtime.block_on(cli::check::run(check.config, check.wait)),
+        Command::Check(check) => runtime.block_on(cli::check::run(*check)),
         Command::Config(args) => {
             cli::config::run(&args);
             Ok(true)

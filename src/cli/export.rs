@@ -61,7 +61,7 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
         None => Sidecar::try_new(&args)?.open(&args, format).await?,
     };
     let mut target = Target::create(&args.out)?;
-    let progress = Progress::new(source.length);
+    let progress = Progress::bytes("writing", source.length);
     copy(&mut source.chunks, &mut target, &progress).await?;
     progress.clear();
     let bytes = target.finish()?;

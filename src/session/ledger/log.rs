@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 
 pub use directory::{Directory, DirectoryGuard};
 pub use health::LogStats;
-pub use replay::{DamagedFile, ReplaySummary, TornFile, read};
+pub use replay::{DamagedFile, ReplaySummary, TornFile, read, size};
 
 use super::{Ack, AppendError, Health, Record, RecordLog, RecordLogStats};
 use disk::Create;
