@@ -66,6 +66,7 @@ mod stand_in;
 mod streams;
 mod support;
 mod targets;
+mod terminal;
 mod thought;
 #[cfg(feature = "tls")]
 mod tls;
