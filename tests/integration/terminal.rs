@@ -122,8 +122,8 @@ async fn top_prints_running_sequences_with_the_entropies_of_the_server() {
     let newest = entropy[tokens - 1].unwrap();
     assert_eq!(row[4], format!("{newest:.3}"), "{text}");
     assert_eq!(row[6].chars().count(), tokens.min(24), "{text}");
-    let (code, _, error) =
-        run(&["top"], std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()).await;
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, _, error) = run(&["top"], closed).await;
     assert!(code == Some(1) && error.contains("cannot connect to the tokentap at"), "{error}");
 }
 
