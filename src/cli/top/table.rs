@@ -36,6 +36,9 @@ struct Row {
     mean: Option<f32>,
 }
 
+/// The number of tokens of each sequence, by request id and index.
+type TokenCounts = HashMap<(Arc<str>, usize), u64>;
+
 /// The running sequences, and the error of the last poll if it failed.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -47,7 +50,7 @@ pub(super) struct Table {
     policy: Option<Policy>,
     state: String,
     /// When the last successful poll was answered, and the number of tokens then.
-    polled: Option<(Instant, HashMap<(Arc<str>, usize), u64>)>,
+    polled: Option<(Instant, TokenCounts)>,
     /// The error of the last poll, and when the first of the failed polls ended.
     problem: Option<(String, Instant)>,
 }
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn screen_shows_what_fits_and_counts_the_rest() {
+    fn screen_shows_rows_that_fit_and_counts_hidden_ones() {
         let mut table = table(Palette::Plain);
         let all = (0..1000).map(|at| sequence(&format!("rid-{at:04}-long-name"), at, &[0.1])).collect();
         table.update(snapshot(Instant::now(), all, 1234));
