@@ -23,7 +23,7 @@ pub use position::Position;
 pub(crate) use shared_source::SharedSource;
 pub use source::{Content, Entry, FinishedSource, LocalSource};
 pub use storage::Storage;
-pub use verify::{Verification, verify};
+pub use verify::{Verification, verify, verify_with_progress};
 
 /// An operation of the archive failed.
 #[derive(Debug, thiserror::Error)]

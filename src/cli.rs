@@ -3,6 +3,7 @@
 pub mod archive;
 pub mod check;
 pub mod config;
+mod control;
 pub mod demo;
 mod descriptors;
 pub mod entropy;
@@ -11,12 +12,18 @@ pub mod import;
 mod local_log;
 pub mod logging;
 mod progress;
+mod scale;
 pub mod serve;
+pub mod show;
+mod terminal;
+pub mod top;
 
 use std::io::Write;
 
 /// Prints the result of a command to standard output. Ignores errors: if standard output is closed, no process reads the result.
 pub fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    progress::without_bar(|| {
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    });
 }

@@ -4,6 +4,7 @@
 
 mod archive;
 mod chat;
+mod control_port;
 mod entropy;
 mod export;
 mod import;
@@ -16,6 +17,7 @@ mod removed;
 mod sessions;
 mod slice_file;
 mod slices;
+mod terminal;
 mod tls;
 mod units;
 
@@ -27,6 +29,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use archive::{ArchiveArgs, ArchiveConfig, ArchiveOperation};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
+pub use control_port::ControlPortArgs;
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use import::ImportArgs;
@@ -38,6 +41,7 @@ pub use provenance::{Setting, Value};
 pub use sessions::{FsyncPolicy, MOST_SESSION_TURNS, SessionConfig, SessionSource, ThinkIds};
 pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
+pub use terminal::{ShowArgs, TopArgs};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration};
 
@@ -71,6 +75,10 @@ pub enum Command {
     Import(Box<ImportArgs>),
     /// List or verify an archive of finished trajectories
     Archive(Box<ArchiveArgs>),
+    /// Watch the running requests of a tokentap: tokens per second, entropy now, session
+    Top(Box<TopArgs>),
+    /// Print a path of a session as text, coloured by entropy
+    Show(Box<ShowArgs>),
     /// Print the settings that serve would use, and the origin of each
     Config(Box<ConfigArgs>),
     /// Measure the rows of logits in a safetensors file: one line of JSON per row
@@ -83,6 +91,9 @@ pub struct CheckArgs {
     /// How long to wait for a server that does not answer yet
     #[arg(long, env = "TOKENTAP_WAIT", value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub wait: Duration,
+    /// Print one JSON object with the lines of the report
+    #[arg(long)]
+    pub json: bool,
     /// The settings of serve.
     #[command(flatten)]
     pub config: Config,
@@ -107,7 +118,9 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
             Self::Config(args) => Some(&args.config),
-            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Top(_) | Self::Show(_) | Self::Entropy(_) => {
+                None
+            }
         }
     }
 
@@ -116,7 +129,18 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
             Self::Config(args) => Some(&mut args.config),
-            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Entropy(_) => None,
+            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Top(_) | Self::Show(_) | Self::Entropy(_) => {
+                None
+            }
+        }
+    }
+
+    /// The control port of a command that shows a running tokentap.
+    fn control_port_mut(&mut self) -> Option<&mut ControlPortArgs> {
+        match self {
+            Self::Top(top) => Some(&mut top.port),
+            Self::Show(show) => Some(&mut show.port),
+            _ => None,
         }
     }
 
@@ -130,6 +154,8 @@ impl Command {
             Self::Export(export) => &export.logging,
             Self::Import(import) => &import.logging,
             Self::Archive(archive) => &archive.logging,
+            Self::Top(top) => &top.logging,
+            Self::Show(show) => &show.logging,
             Self::Entropy(entropy) => &entropy.logging,
         }
     }

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Serve(config) => runtime.block_on(cli::serve::run(*config)).map(|()| true),
         Command::Demo(config) => runtime.block_on(cli::demo::run(*config)).map(|()| true),
-        Command::Check(check) => runtime.block_on(cli::check::run(check.config, check.wait)),
+        Command::Check(check) => runtime.block_on(cli::check::run(*check)),
         Command::Config(args) => {
             cli::config::run(&args);
             Ok(true)
@@ -67,6 +67,8 @@ fn main() -> ExitCode {
         Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
         Command::Archive(args) => runtime.block_on(cli::archive::run(&args)),
         Command::Import(args) => runtime.block_on(cli::import::run(&args)),
+        Command::Top(args) => runtime.block_on(cli::top::run(&args)).map(|()| true),
+        Command::Show(args) => runtime.block_on(cli::show::run(&args)).map(|()| true),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
     // a file operation that hangs must not delay the exit

@@ -31,7 +31,8 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
         "hyper",
         &[
             // a client of tokentap's control port, with its keys; it never sends requests to SGLang
-            "src/cli/export/connection.rs",
+            "src/cli/control.rs",
+            "src/cli/control/connection.rs",
             "src/cli/export/sidecar.rs",
             "src/serve.rs",
             "src/serve/",
@@ -44,12 +45,12 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
         &[
             "src/serve/connection/tls.rs",
             "src/serve/connection/tls/",
-            "src/cli/export/tls.rs",
+            "src/cli/control/tls.rs",
             "src/session/ledger/valkey/tls.rs",
         ],
     ),
     ("x509_cert", &["src/serve/connection/tls/"]),
-    ("hyper_util", &["src/serve/connection.rs", "src/cli/export/connection.rs", "src/engine/transport.rs"]),
+    ("hyper_util", &["src/serve/connection.rs", "src/cli/control/connection.rs", "src/engine/transport.rs"]),
     ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport.rs"]),
     ("tonic", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/reply_body.rs"]),
     ("tonic_prost", &[]),
@@ -58,7 +59,14 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("prost", &["src/serve/grpc/"]),
     (
         "futures_util",
-        &["src/archive/", "src/serve/grpc.rs", "src/serve/grpc/", "src/serve/layers/", "src/session/sharing/"],
+        &[
+            "src/archive/",
+            "src/cli/top.rs",
+            "src/serve/grpc.rs",
+            "src/serve/grpc/",
+            "src/serve/layers/",
+            "src/session/sharing/",
+        ],
     ),
     ("tokenizers", &["src/tokenizer.rs", "src/tokenizer/word_encoder.rs"]),
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
@@ -72,7 +80,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/archive/storage.rs",
             "src/serve/connection/tls.rs",
             "src/serve/connection/tls/",
-            "src/cli/export/tls.rs",
+            "src/cli/control/tls.rs",
         ],
     ),
     ("foldhash", &["src/generation/request.rs", "src/generation/entropy_store.rs"]),
@@ -103,6 +111,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("cudarc", &["src/logits/cuda.rs", "src/logits/cuda/"]),
     ("crossbeam_channel", &["src/logits/slices/", "src/logits/cuda.rs", "src/logits/cuda/"]),
     ("indicatif", &["src/cli/progress.rs"]),
+    ("crossterm", &["src/cli/terminal.rs", "src/cli/top.rs", "src/cli/top/screen.rs"]),
 ];
 
 /// The files and folders that may contain `unsafe` code.

@@ -59,6 +59,8 @@ fn flags_page_is_up_to_date() {
         ("export", "tokentap export"),
         ("import", "tokentap import"),
         ("archive", "tokentap archive"),
+        ("top", "tokentap top"),
+        ("show", "tokentap show"),
         ("entropy", "tokentap entropy"),
     ] {
         let command = command.find_subcommand(name).unwrap();

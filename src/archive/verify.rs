@@ -31,6 +31,17 @@ pub struct Verification {
 /// # Errors
 /// When the archive cannot be read.
 pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
+    verify_with_progress(storage, |_| {}).await
+}
+
+/// As [`verify`]. Calls `progress` after each manifest and its files.
+///
+/// # Errors
+/// When the archive cannot be read.
+pub async fn verify_with_progress(
+    storage: &Storage,
+    mut progress: impl FnMut(&Verification),
+) -> Result<Verification, ArchiveError> {
     let mut found = Verification::default();
     let (mut keys, mut used) = (HashSet::new(), HashSet::new());
     for chain in chains(storage).await? {
@@ -58,6 +69,7 @@ pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
                 used.insert(name);
             }
             used.extend(manifest.files.iter().map(|file| file.path.clone()));
+            progress(&found);
         }
     }
     for folder in ["data", "blobs"] {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::archive::{ArchiveError, Manifest, Manifests, Storage, Verification, chains, verify};
+use crate::archive::{ArchiveError, Manifest, Manifests, Storage, Verification, chains, verify_with_progress};
 use crate::cli::print;
+use crate::cli::progress::Progress;
 use crate::config::{ArchiveArgs, ArchiveOperation};
 
 /// Runs the operation. Returns `Ok(false)` if the archive has a problem.
@@ -22,7 +23,9 @@ pub async fn run(args: &ArchiveArgs) -> Result<bool, String> {
 
 /// Prints the problems and the counts. Returns whether there is no problem.
 async fn check(storage: &Storage) -> Result<bool, ArchiveError> {
-    let found = verify(storage).await?;
+    let progress = Progress::bytes("verifying", None);
+    let found = verify_with_progress(storage, |found| progress.set(found.bytes)).await?;
+    progress.clear();
     let mut text = String::new();
     for problem in &found.problems {
         line(&mut text, format_args!("problem: {problem}"));

@@ -2,58 +2,32 @@
 
 mod ledger;
 mod numbers;
+mod report;
 mod route;
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use crate::archive::Storage;
 use crate::chat::model::Chats;
 use crate::cli::print;
-use crate::config::{Config, EntropyDefault};
+use crate::cli::terminal::{self, Palette};
+use crate::config::{CheckArgs, Config, EntropyDefault};
 use crate::engine::client::Client;
 use crate::engine::engines::Engines;
 use crate::engine::probe::{Capabilities, Survey};
 use crate::generation::forcing::affordable_k;
+use report::{Report, Verdict};
 
 /// The timeout of the probes that generate, because a paused engine does not answer them.
 const GENERATION_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The verdict of a line of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Ok,
-    Warn,
-    Fail,
-}
-
-/// The text of the report, which grows line by line.
-#[derive(Debug, Default)]
-pub(super) struct Report {
-    text: String,
-    /// A line has the verdict [`Verdict::Fail`].
-    failed: bool,
-}
-
-impl Report {
-    fn line(&mut self, verdict: Verdict, name: &str, text: impl AsRef<str>) {
-        let mark = match verdict {
-            Verdict::Ok => "ok  ",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
-        };
-        self.failed |= verdict == Verdict::Fail;
-        // writing to a String cannot fail
-        let _ = writeln!(self.text, "{mark}  {name:<12} {}", text.as_ref());
-    }
-}
 
 /// Probes the upstream and prints the report. Retries for the duration of `wait` until the upstream answers. Returns `Ok(false)` if a line
 /// of the report has failed.
 ///
 /// # Errors
 /// A line for the user when the settings are invalid.
-pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
+pub async fn run(args: CheckArgs) -> Result<bool, String> {
+    let CheckArgs { config, wait, json } = args;
     let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
     let engines = Engines::try_new(client, &config.engine)?;
     let probe = Survey::new(engines.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
@@ -91,8 +65,8 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
     if let Some(uri) = &config.archive.archive {
         archive(uri, &mut report).await;
     }
-    print(&report.text);
-    Ok(!report.failed)
+    print(&if json { report.json() } else { report.text(Palette::of_stdout(), terminal::width()) });
+    Ok(!report.has_failed())
 }
 
 /// Writes to the archive and reads from it.

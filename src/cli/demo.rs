@@ -47,6 +47,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
             print(&guide(&data, &control));
         }
     });
+    serve::show_restoration(&app);
     tokio::spawn(serve::Signals::catch()?.advance(phase));
     let served = app.run().await;
     stop.send_replace(Phase::Ending);

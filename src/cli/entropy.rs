@@ -31,7 +31,7 @@ pub async fn run(args: EntropyArgs) -> Result<(), String> {
     let with_name = |error: &dyn std::fmt::Display| format!("{}: {error}", name(&args.file));
     let mut body = Body::new(&slices, u64::MAX, usize::MAX);
     let mut printer = RowPrinter { out: BufWriter::new(io::stdout().lock()), row: 0, surprisal: false };
-    let progress = Progress::new(length);
+    let progress = Progress::bytes("reading", length);
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let count = match file.read(&mut chunk) {

@@ -1,15 +1,9 @@
 //! `tokentap export`: writes recorded sessions to a file for a trainer.
 
-mod connection;
 mod data_dir;
 mod sidecar;
 mod summary;
 mod target;
-#[cfg(not(feature = "tls"))]
-#[path = "export/tls_disabled.rs"]
-mod tls;
-#[cfg(feature = "tls")]
-mod tls;
 
 use std::future::pending;
 use std::pin::pin;
@@ -67,7 +61,7 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
         None => Sidecar::try_new(&args)?.open(&args, format).await?,
     };
     let mut target = Target::create(&args.out)?;
-    let progress = Progress::new(source.length);
+    let progress = Progress::bytes("writing", source.length);
     copy(&mut source.chunks, &mut target, &progress).await?;
     progress.clear();
     let bytes = target.finish()?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::app::ledger_options;
 use crate::cli::local_log::{self, UNLIMITED};
 use crate::cli::print;
+use crate::cli::progress::Progress;
 use crate::config::ImportArgs;
 use crate::session::ledger::Record;
 use crate::session::ledger::log::{Directory, Options};
@@ -37,17 +38,23 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     // locked until all sessions are in the ledger: a tokentap that continues them would append other turns
     let directory = Directory::lock(&Options::new(&args.data_dir)).map_err(|error| format!("--data-dir: {error}"))?;
     let (source, mut counts) = (Store::new(UNLIMITED), ImportCounts::default());
-    let (found, _guard) = directory.read(|record| {
+    let progress = Progress::bytes("reading the log", Some(directory.bytes()));
+    let (found, _guard) = directory.read(|bytes, record| {
+        progress.set(bytes);
         counts.evicted += usize::from(matches!(record, Record::Evicted { .. }));
         source.restore(record);
     });
+    progress.clear();
     local_log::check(&args.data_dir, &found)?;
     let limits = SharingLimits { timeout: options.timeout, idle: Duration::MAX };
     let ledger = Valkey::try_new(options, Arc::new(NoValkeyObserver)).map_err(|error| format!("--ledger: {error}"))?;
     let shared = Arc::new(Store::new(UNLIMITED));
     shared.share(Arc::new(ledger), limits);
-    for (_, session) in source.page(0, usize::MAX) {
+    let sessions = source.page(0, usize::MAX);
+    let progress = Progress::sessions("importing", sessions.len());
+    for (_, session) in sessions {
         let imported = shared.import(&session).await;
+        progress.add(1);
         match imported {
             Ok(Imported::Appended) => counts.appended += 1,
             Ok(Imported::Present) => counts.present += 1,
@@ -62,6 +69,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
             }
         }
     }
+    progress.clear();
     print(&counts.summary());
     Ok(counts.skipped == 0)
 }

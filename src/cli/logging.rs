@@ -7,6 +7,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
+use crate::cli::progress::Stderr;
 use crate::config::{LogConfig, LogFormat};
 use writer::LogWriter;
 
@@ -32,7 +33,7 @@ fn report_dropped(lines: u64) {
 /// When the filter is invalid, or the thread that writes cannot be started.
 pub fn start(config: &LogConfig) -> Result<LogGuard, String> {
     let filter: EnvFilter = config.log.parse().map_err(|error: ParseError| error.to_string())?;
-    let writer = LogWriter::start(std::io::stderr(), report_dropped).map_err(|error| error.to_string())?;
+    let writer = LogWriter::start(Stderr, report_dropped).map_err(|error| error.to_string())?;
     let lines = writer.clone();
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || lines.clone()).with_target(false);

@@ -1,12 +1,19 @@
 //! `tokentap serve`: runs the proxy beside an SGLang server.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::app::App;
 use crate::cli::descriptors;
+use crate::cli::progress::Progress;
 use crate::config::Config;
 use crate::serve::connection::Phase;
+
+/// The time between two updates of the progress bar.
+const REDRAW: Duration = Duration::from_millis(100);
 
 /// Serves until a signal. The first SIGTERM or SIGINT starts the drain, and the second ends the process at once.
 ///
@@ -19,6 +26,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     let app = App::bind(config, watched).await?;
     tokio::spawn(Signals::catch()?.advance(phase));
     log_start(&app)?;
+    show_restoration(&app);
     let cut = app.run().await?;
     if cut == 0 {
         tracing::info!("drained");
@@ -26,6 +34,19 @@ pub async fn run(mut config: Config) -> Result<(), String> {
         tracing::warn!(connections = cut, "ended with connections still open");
     }
     Ok(())
+}
+
+/// Shows a progress bar while sessions are restored from the log.
+pub(super) fn show_restoration(app: &App) {
+    let sessions = Arc::clone(&app.parts().sessions);
+    let Some(begun) = sessions.restore_progress() else { return };
+    tokio::spawn(async move {
+        let progress = Progress::bytes("restoring sessions", Some(begun.total));
+        while let Some(now) = sessions.restore_progress() {
+            progress.set(now.read);
+            tokio::time::sleep(REDRAW).await;
+        }
+    });
 }
 
 fn log_start(app: &App) -> Result<(), String> {

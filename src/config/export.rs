@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::{ControlToken, LogConfig, ThinkIds};
+use super::{ControlPortArgs, LogConfig, ThinkIds};
 
 /// Bytes of the largest export file, for formats whose size is known before it is written: a long row pads all others.
 pub(super) const MAX_EXPORT_BYTES: u64 = 8 << 30;
@@ -19,18 +19,12 @@ pub struct ExportArgs {
     /// File to write; - is standard output
     #[arg(long, env = "TOKENTAP_OUT", value_name = "PATH")]
     pub out: PathBuf,
-    /// Control port of the running tokentap
-    #[arg(long, env = "TOKENTAP_CONTROL", value_name = "URL", default_value = "http://127.0.0.1:30002")]
-    pub control: String,
-    /// PEM file with the CA of a control port with TLS: --control https://HOST:PORT
-    #[arg(long, env = "TOKENTAP_CONTROL_CA", value_name = "FILE")]
-    pub control_ca: Option<PathBuf>,
+    /// The running tokentap.
+    #[command(flatten)]
+    pub port: ControlPortArgs,
     /// Folder of a log to read instead, also while a tokentap writes to it
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Bearer token of the control port, or @FILE; none if the port is open
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = ControlToken::parse)]
-    pub control_token: Option<ControlToken>,
     /// Sessions to export; without it all
     #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
     pub session: Vec<String>,
@@ -74,26 +68,13 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 impl ExportArgs {
-    /// TLS and a CA come together, or not at all, and text needs a tokenizer: no setting may be ignored in silence.
+    /// Text needs a tokenizer: no setting may be ignored in silence.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.text && self.data_dir.is_some() {
             return Err("--text needs --control, a running tokentap: a log has no tokenizer".to_owned());
         }
-        match (self.control.starts_with("https://"), &self.control_ca) {
-            // a folder is the source
-            _ if self.data_dir.is_some() => Ok(()),
-            (false, None) => Ok(()),
-            (true, Some(_)) if cfg!(feature = "tls") => Ok(()),
-            (true, Some(_)) => {
-                Err("--control-ca needs TLS, without which this tokentap was built (feature tls)".into())
-            }
-            (true, None) => {
-                Err(format!("--control {} needs the CA of its certificate: --control-ca FILE", self.control))
-            }
-            (false, Some(_)) => {
-                Err(format!("--control-ca needs --control https://HOST:PORT, which {} is not", self.control))
-            }
-        }
+        // a folder is the source
+        if self.data_dir.is_some() { Ok(()) } else { self.port.check() }
     }
 
     /// There is one source. The environment of a tokentap names its folder for all its commands, so a control port that the command

@@ -39,8 +39,12 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         .map_err(|error| explain(&error, &args, file.as_deref()))?;
     if let (Command::Export(export), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
         export.choose(matches).map_err(Invalid::Line)?;
-        export.control = authority("--control", &["http://", "https://"], &export.control)?;
+        export.port.control = authority("--control", &["http://", "https://"], &export.port.control)?;
         export.check().map_err(Invalid::Line)?;
+    }
+    if let Some(port) = cli.command.control_port_mut() {
+        port.control = authority("--control", &["http://", "https://"], &port.control)?;
+        port.check().map_err(Invalid::Line)?;
     }
     let mut cli = complete(cli)?;
     if let (Command::Config(args), Some((name, matches))) = (&mut cli.command, matches.subcommand()) {
@@ -316,7 +320,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(keys("").is_err(), "an empty token does not open the port");
         let exported = exported(&["--format", "jsonl", "--out", "x", "--control-token", "none"]).unwrap();
-        assert!(exported.control_token.unwrap().secret().is_none(), "no token is sent");
+        assert!(exported.port.control_token.unwrap().secret().is_none(), "no token is sent");
         let line = loaded(&["serve", "--control-open"]).unwrap_err();
         assert_eq!(line, "--control-open was removed; to leave the control port open give --control-token none");
     }
@@ -332,7 +336,7 @@ mod tests {
     #[test]
     fn export_flags_are_parsed() {
         let args = exported(&["--format", "verl", "--out", "-"]).unwrap();
-        assert_eq!((&*args.control, &args.data_dir), ("http://127.0.0.1:30002", &None));
+        assert_eq!((&*args.port.control, &args.data_dir), ("http://127.0.0.1:30002", &None));
         assert!(args.session.is_empty() && !args.no_branches && args.pad_token_id == 0);
         let flags =
             ["--session", "a,b", "--session", "c", "--version", "2", "--no-branches", "--max-prompt-length", "7"];
@@ -349,7 +353,10 @@ mod tests {
         let fixed = ["--format", "jsonl", "--out", "x"];
         let with = |flags: &[&str]| exported(&[&fixed, flags].concat());
         let args = with(&["--control", "http://trainer:9/", "--control-token", "t"]).unwrap();
-        assert_eq!((&*args.control, args.control_token.unwrap().secret().unwrap().expose()), ("http://trainer:9", "t"));
+        assert_eq!(
+            (&*args.port.control, args.port.control_token.unwrap().secret().unwrap().expose()),
+            ("http://trainer:9", "t")
+        );
         assert_eq!(with(&["--data-dir", "/d"]).unwrap().data_dir.unwrap(), Path::new("/d"));
         let line = with(&["--data-dir", "/d", "--control", "http://trainer:9"]).unwrap_err();
         assert!(line.starts_with("--control and --data-dir exclude"), "{line}");

@@ -63,7 +63,9 @@ impl Capture {
     ) -> Self {
         let entropy_writer = tools.store.begin();
         if plan.entropy_request.wanted {
-            recorder.iter().for_each(|recorder| entropy_writer.set_session(Arc::clone(recorder.session())));
+            recorder
+                .iter()
+                .for_each(|recorder| entropy_writer.set_session(Arc::clone(recorder.session()), recorder.epoch()));
             plan.rids.iter().for_each(|(rid, index)| entropy_writer.name(rid, *index));
             plan.rid.iter().for_each(|rid| entropy_writer.name(rid, 0));
         }

@@ -11,6 +11,8 @@ use foldhash::quality::RandomState;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub(crate) use running::{RunningQuery, RunningSequence};
+
 /// Bytes that an entry costs besides its numbers and names.
 const ENTRY_OVERHEAD: u64 = 256;
 
@@ -51,13 +53,16 @@ pub struct EvictionCounts {
     pub bytes: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RequestEntry {
+    begun: Instant,
     // held for the length of a copy, never across an await
     sequences: Mutex<Vec<Progress>>,
     names: Mutex<Vec<Arc<str>>>,
     /// The session it belongs to, if known.
     session: OnceLock<Arc<str>>,
+    /// The policy epoch when the request came, if it is recorded.
+    epoch: OnceLock<u64>,
     /// Set when the request has ended: the finish reason of sequences without an entry.
     ended: OnceLock<&'static str>,
     /// Notified of every change.
@@ -65,6 +70,18 @@ struct RequestEntry {
 }
 
 impl RequestEntry {
+    fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            sequences: Mutex::default(),
+            names: Mutex::default(),
+            session: OnceLock::new(),
+            epoch: OnceLock::new(),
+            ended: OnceLock::new(),
+            changed: Notify::new(),
+        }
+    }
+
     /// Returns the state of sequence `index` from token `since` on.
     fn read(&self, index: usize, since: usize) -> Progress {
         let sequences = locked(&self.sequences);
@@ -140,7 +157,7 @@ impl EntropyStore {
     /// Creates the entry of one request. It can be read by each name that is added to it.
     #[must_use]
     pub fn begin(&self) -> EntropyWriter {
-        EntropyWriter { store: self.clone(), entry: Arc::default(), end: "abort" }
+        EntropyWriter { store: self.clone(), entry: Arc::new(RequestEntry::new()), end: "abort" }
     }
 
     /// Returns the index of a sequence and its state from token `since` on. Without `index` it is the sequence that `rid` names. `None` if
@@ -228,10 +245,11 @@ impl EntropyWriter {
         self.store.names.insert(Arc::clone(rid), (Arc::clone(&self.entry), index));
     }
 
-    /// Sets the session of the request. Later calls have no effect.
-    pub fn set_session(&self, session: Arc<str>) {
+    /// Sets the session of the request, and the policy epoch when it came. Later calls have no effect.
+    pub fn set_session(&self, session: Arc<str>, epoch: u64) {
         // a second call would set the same session
         let _ = self.entry.session.set(session);
+        let _ = self.entry.epoch.set(epoch);
     }
 
     /// Appends entropies and their tokens, if known, to a sequence. Both change under one lock. The last event of a sequence appends

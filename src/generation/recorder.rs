@@ -143,6 +143,12 @@ impl Recorder {
         }
     }
 
+    /// The policy's epoch when the request came.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.context.epoch
+    }
+
     /// The session's name.
     #[must_use]
     pub fn session(&self) -> &Arc<str> {

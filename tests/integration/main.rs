@@ -67,6 +67,7 @@ mod stand_in;
 mod streams;
 mod support;
 mod targets;
+mod terminal;
 mod thought;
 #[cfg(feature = "tls")]
 mod tls;

@@ -98,6 +98,7 @@ fn describe(address: &str, facts: &ServerFacts, wanted: u32, report: &mut Report
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::terminal::Palette;
     use crate::session::ledger::LedgerError;
     use crate::session::ledger::valkey::Permissions;
 
@@ -125,11 +126,12 @@ mod tests {
     fn server_without_risks_has_no_warning() {
         let found = report(&facts(), 1);
         assert!(
-            !found.failed && found.text.lines().all(|line| line.starts_with("ok    ledger       h:1: ")),
+            !found.has_failed()
+                && found.text(Palette::Plain, None).lines().all(|line| line.starts_with("ok    ledger       h:1: ")),
             "{}",
-            found.text
+            found.text(Palette::Plain, None)
         );
-        assert_eq!(found.text.lines().count(), 5);
+        assert_eq!(found.text(Palette::Plain, None).lines().count(), 5);
     }
 
     #[test]
@@ -180,14 +182,18 @@ mod tests {
         ];
         for (facts, wanted, line) in cases {
             let found = report(&facts, wanted);
-            assert!(found.text.contains(line), "{line:?} in {}", found.text);
-            assert_eq!(found.failed, found.text.contains("FAIL"));
+            assert!(
+                found.text(Palette::Plain, None).contains(line),
+                "{line:?} in {}",
+                found.text(Palette::Plain, None)
+            );
+            assert_eq!(found.has_failed(), found.text(Palette::Plain, None).contains("FAIL"));
         }
     }
 
     #[test]
     fn min_replicas_of_a_single_server_are_not_reported() {
         let found = report(&ServerFacts { replicas: 0, min_replicas_to_write: Some(0), ..facts() }, 0);
-        assert!(!found.text.contains("min-replicas"), "{}", found.text);
+        assert!(!found.text(Palette::Plain, None).contains("min-replicas"), "{}", found.text(Palette::Plain, None));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Chunks, ExportSource, ExportSummary};
 use crate::cli::local_log::{self, UNLIMITED};
+use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
@@ -19,8 +20,14 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
     let store = Store::new(UNLIMITED);
     let mut names = SessionNames::default();
-    let found = log::read(dir, |record| names.rename(record).into_iter().for_each(|record| store.restore(record)))
-        .map_err(|error| format!("--data-dir: {error}"))?;
+    let failed = |error| format!("--data-dir: {error}");
+    let progress = Progress::bytes("reading the log", Some(log::size(dir).map_err(failed)?));
+    let restore = |bytes, record| {
+        progress.set(bytes);
+        names.rename(record).into_iter().for_each(|record| store.restore(record));
+    };
+    let found = log::read(dir, restore).map_err(failed)?;
+    progress.clear();
     local_log::check(dir, &found)?;
     let sessions = select(&store, &args.session)?;
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });

@@ -100,7 +100,7 @@ pub(crate) const ROUTES: [Route; 12] = [
     Route { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST], query: &[] },
     Route { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST], query: &[] },
     Route { pattern: "/v1/trajectories", methods: &[Method::GET], query: &["since", "limit", "classes", "partitions"] },
-    Route { pattern: "/v1/requests", methods: &[Method::GET], query: &["session", "limit"] },
+    Route { pattern: "/v1/requests", methods: &[Method::GET], query: &["session", "limit", "recent"] },
     Route { pattern: "/v1/samples", methods: &[Method::POST], query: &[] },
     Route { pattern: "/v1/advantages", methods: &[Method::POST], query: &[] },
     Route { pattern: "/v1/entropy", methods: &[Method::POST], query: &[] },

@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 
 pub use directory::{Directory, DirectoryGuard};
 pub use health::LogStats;
-pub use replay::{DamagedFile, ReplaySummary, TornFile, read};
+pub use replay::{DamagedFile, ReplaySummary, TornFile, read, size};
 
 use super::{Ack, AppendError, Health, Record, RecordLog, RecordLogStats};
 use disk::Create;
@@ -287,7 +287,7 @@ mod tests {
 
     fn contents(dir: &TempDir) -> (Vec<Record>, ReplaySummary) {
         let mut records = Vec::new();
-        let replayed = read(dir.path(), |record| records.push(record)).unwrap();
+        let replayed = read(dir.path(), |_, record| records.push(record)).unwrap();
         (records, replayed)
     }
 
@@ -367,7 +367,7 @@ mod tests {
     fn path_that_is_not_a_directory_is_refused() {
         let dir = tempdir().unwrap();
         let missing = dir.path().join("missing");
-        assert!(read(&missing, |_| ()).unwrap_err().to_string().starts_with("cannot read "));
+        assert!(read(&missing, |_, _| ()).unwrap_err().to_string().starts_with("cannot read "));
         assert!(!missing.exists(), "a reader creates nothing");
         std::fs::write(&missing, "").unwrap();
         assert!(Log::open(&Options::new(&missing), |_| ()).unwrap_err().to_string().starts_with("cannot create "));

@@ -111,7 +111,7 @@ fn read_back(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(file(dir.path(), 0), bytes).unwrap();
     let mut records = Vec::new();
-    let replayed = read(dir.path(), |record| records.push(record)).unwrap();
+    let replayed = read(dir.path(), |_, record| records.push(record)).unwrap();
     (records, replayed)
 }
 
@@ -123,7 +123,7 @@ fn between(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
         std::fs::write(file(dir.path(), number), bytes).unwrap();
     }
     let mut records = Vec::new();
-    let replayed = read(dir.path(), |record| records.push(record)).unwrap();
+    let replayed = read(dir.path(), |_, record| records.push(record)).unwrap();
     assert_eq!(replayed.records, records.len() as u64);
     assert_eq!(replayed.bytes, (2 * good.len() + bytes.len()) as u64);
     assert!(replayed.torn.len() < 2, "{:?}", replayed.torn);

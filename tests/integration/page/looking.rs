@@ -175,7 +175,7 @@ async fn running_requests_are_listed_with_their_tokens() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let delay = Some(Duration::from_millis(8));
         let demo = Demo::start(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }, &[]).await;
-        assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": []}));
+        assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": [], "total": 0}));
         let prompt = demo.encode("the lamp");
         let body = json!({"input_ids": prompt, "rid": "job", "stream": true,
                           "sampling_params": {"max_new_tokens": 80, "ignore_eos": true}});
@@ -188,7 +188,13 @@ async fn running_requests_are_listed_with_their_tokens() {
         assert_eq!((&found["rid"], &found["index"], &found["session"]), (&json!("job"), &json!(0), &json!("live")));
         assert_eq!(found["listed"], false, "a session is listed from its first turn on");
         assert!((1..80).contains(&found["tokens"].as_u64().unwrap()), "{running}");
-        assert_eq!(at(&demo, "/v1/requests?session=other").await, json!({"requests": []}));
+        assert_eq!((&found["epoch"], &found["entropy"], &running["total"]), (&json!(0), &Value::Null, &json!(1)));
+        let recent = at(&demo, "/v1/requests?recent=2").await;
+        let newest = recent["requests"][0].clone();
+        let since = newest["tokens"].as_u64().unwrap() - newest["entropy"].as_array().unwrap().len() as u64;
+        let same = at(&demo, &format!("/v1/requests/job/entropy?since={since}")).await;
+        assert!(same["entropy"].as_array().unwrap().starts_with(newest["entropy"].as_array().unwrap()), "{same}");
+        assert_eq!(at(&demo, "/v1/requests?session=other").await, json!({"requests": [], "total": 0}));
         let early = at(&demo, "/v1/requests/job/entropy").await;
         let ids = early["token_ids"].as_array().unwrap().clone();
         assert_eq!(ids.len(), early["entropy"].as_array().unwrap().len(), "{early}");
@@ -201,7 +207,7 @@ async fn running_requests_are_listed_with_their_tokens() {
         assert!(stream.answer().await.complete);
         let turn = at(&demo, &format!("/v1/sessions/live/paths/0?from={}", prompt.len())).await;
         assert_eq!(turn["token_ids"].as_array().unwrap()[..ids.len()], ids[..], "the tokens of the turn");
-        assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": []}));
+        assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": [], "total": 0}));
         let late = at(&demo, "/v1/requests/job/entropy").await;
         assert!(late["token_ids"].is_null() && late["next"] == 80, "ended requests are in the session: {late}");
     }

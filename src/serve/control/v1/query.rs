@@ -15,6 +15,8 @@ pub(super) struct Query {
     pub limit: Option<usize>,
     /// `from`: the first token.
     pub from: Option<usize>,
+    /// `recent`: how many of the newest entropies.
+    pub recent: Option<usize>,
     /// `order=newest`: the newest first.
     pub newest: bool,
     /// `search`: a part of a session's name.
@@ -56,6 +58,7 @@ impl Query {
                 }
                 "partitions" => query.consumer = Some(value.parse().map_err(bad)?),
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
+                "recent" => query.recent = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
                 "limit" => query.limit = Some(value.parse().map_err(|_| bad("a number of entries"))?),
                 "version" => query.version = Some(value.parse().map_err(|_| bad("a version number, from 1"))?),
                 _ => return Err(unknown(name, names)),

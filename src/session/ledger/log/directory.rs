@@ -47,11 +47,11 @@ impl Directory {
         Ok(Self { options: options.clone(), lock, segments, decoders, encoder })
     }
 
-    /// Calls `each` with every record, in the order they were written. Writes nothing. The directory is locked until the returned guard is
+    /// Calls `each` with the number of bytes read so far and every record, in the order they were written. Writes nothing. The directory is locked until the returned guard is
     /// dropped. Blocks.
-    pub fn read(mut self, mut each: impl FnMut(Record)) -> (ReplaySummary, DirectoryGuard) {
-        let found = replay(&self.segments, std::mem::take(&mut self.decoders), &mut |_, record| {
-            record.into_iter().for_each(&mut each);
+    pub fn read(mut self, mut each: impl FnMut(u64, Record)) -> (ReplaySummary, DirectoryGuard) {
+        let found = replay(&self.segments, std::mem::take(&mut self.decoders), &mut |bytes, record| {
+            record.into_iter().for_each(|record| each(bytes, record));
             ControlFlow::Continue(())
         });
         (found, DirectoryGuard { _lock: self.lock })

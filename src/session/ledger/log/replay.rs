@@ -95,21 +95,31 @@ impl fmt::Display for TornFile {
     }
 }
 
-/// Calls `each` with every record of the log in `dir`, in the order they were written. Takes no lock and writes nothing.
+/// Calls `each` with the number of bytes read so far and every record of the log in `dir`, in the order they were written. Takes no lock
+/// and writes nothing.
 ///
 /// While another tokentap writes to the log, the last file may look truncated.
 ///
 /// # Errors
 /// When the directory cannot be listed.
-pub fn read(dir: &Path, mut each: impl FnMut(Record)) -> Result<ReplaySummary, OpenError> {
+pub fn read(dir: &Path, mut each: impl FnMut(u64, Record)) -> Result<ReplaySummary, OpenError> {
     let failed = |cause| OpenError::new("read", dir, cause);
     let segments = Segment::list(dir).map_err(failed)?;
     let decoders = decoders().map_err(failed)?;
-    let found = replay(&segments, decoders, &mut |_, record| {
-        record.into_iter().for_each(&mut each);
+    let found = replay(&segments, decoders, &mut |bytes, record| {
+        record.into_iter().for_each(|record| each(bytes, record));
         ControlFlow::Continue(())
     });
     Ok(found)
+}
+
+/// The size of the files of the log in `dir`, in bytes.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn size(dir: &Path) -> Result<u64, OpenError> {
+    let segments = Segment::list(dir).map_err(|cause| OpenError::new("read", dir, cause))?;
+    Ok(segments.iter().map(|segment| segment.bytes).sum())
 }
 
 /// Called with the number of bytes read so far and each record, and with `None` at the end of a file.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::tls::TlsClient;
-use crate::config::ExportArgs;
+use crate::config::ControlPortArgs;
 use crate::engine::client::innermost;
 
 /// The timeout of opening a connection. The request has no timeout, because the reply of an export is encoded while it is read.
@@ -29,7 +29,7 @@ pub(super) struct ControlPort {
 }
 
 impl ControlPort {
-    pub(super) fn try_new(args: &ExportArgs) -> Result<Self, String> {
+    pub(super) fn try_new(args: &ControlPortArgs) -> Result<Self, String> {
         let url = args.control.clone();
         let wrong = || format!("--control {url}: is no URL of a control port");
         let uri: Uri = url.parse().map_err(|_| wrong())?;

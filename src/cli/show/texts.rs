@@ -1,0 +1,96 @@
+//! The texts of token ids, decoded by the engine's tokenizer in bounded requests.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::cli::control::ControlClient;
+
+/// The maximum number of lists of ids in a request.
+const BATCH: usize = 512;
+
+/// Replaces bytes that are no complete character.
+pub(super) const LOST: char = '\u{fffd}';
+
+#[derive(Deserialize)]
+struct Reply {
+    text: Vec<String>,
+}
+
+/// Decodes ids. After a failure it decodes no more.
+#[derive(Debug)]
+pub(super) struct Texts<'a> {
+    client: &'a ControlClient,
+    problem: Option<String>,
+    /// The id that is decoded before others, for tokenizers that drop the leading space of a text.
+    anchor: Option<u32>,
+}
+
+impl<'a> Texts<'a> {
+    pub(super) fn new(client: &'a ControlClient) -> Self {
+        Self { client, problem: None, anchor: None }
+    }
+
+    /// Why texts are missing.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// The text of each of these different ids alone.
+    pub(super) async fn alone(&mut self, ids: &[u32]) -> HashMap<u32, String> {
+        self.find_anchor(ids).await;
+        let lists: Vec<Vec<u32>> = ids.iter().map(|id| vec![*id]).collect();
+        ids.iter().copied().zip(self.joint(&lists).await).collect()
+    }
+
+    /// The texts of neighbouring ids. Fewer than `lists` after a failure.
+    pub(super) async fn joint(&mut self, lists: &[Vec<u32>]) -> Vec<String> {
+        let mut texts = Vec::new();
+        for batch in lists.chunks(BATCH) {
+            let anchored = |list: &Vec<u32>| self.anchor.into_iter().chain(list.iter().copied()).collect::<Vec<_>>();
+            let mut batch: Vec<Vec<u32>> = batch.iter().map(anchored).collect();
+            batch.extend(self.anchor.map(|anchor| vec![anchor]));
+            let Some(mut found) = self.decode(&batch).await else { break };
+            let before = if self.anchor.is_some() { found.pop().unwrap_or_default() } else { String::new() };
+            texts.extend(found.into_iter().map(|text| match text.strip_prefix(&before) {
+                Some(rest) => rest.to_owned(),
+                None => text,
+            }));
+        }
+        texts
+    }
+
+    /// Tests with a few ids whether the tokenizer drops the leading space of a text.
+    async fn find_anchor(&mut self, ids: &[u32]) {
+        let Some(&first) = ids.first() else { return };
+        for few in ids.chunks(8) {
+            let joint = [&[first], few].concat();
+            let lists: Vec<Vec<u32>> = joint.iter().map(|id| vec![*id]).chain([joint.clone()]).collect();
+            let Some(mut texts) = self.decode(&lists).await else { return };
+            let joint = texts.pop().unwrap_or_default();
+            // tokens that share characters do not show it
+            if !joint.contains(LOST) {
+                self.anchor = (joint.len() > texts.concat().len()).then_some(first);
+                return;
+            }
+        }
+    }
+
+    async fn decode(&mut self, lists: &[Vec<u32>]) -> Option<Vec<String>> {
+        if self.problem.is_some() {
+            return None;
+        }
+        let decoded = self.request(lists).await;
+        decoded.map_err(|problem| self.problem = Some(problem)).ok()
+    }
+
+    async fn request(&self, lists: &[Vec<u32>]) -> Result<Vec<String>, String> {
+        let body = json!({"tokens": lists, "skip_special_tokens": false}).to_string();
+        let reply = self.client.post("/detokenize", body).await?;
+        let bytes = self.client.body(reply).await?;
+        let reply: Reply = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let fits = reply.text.len() == lists.len();
+        fits.then_some(reply.text).ok_or_else(|| "the reply has another number of texts".to_owned())
+    }
+}

@@ -1,0 +1,68 @@
+//! The terminal while the table is shown: raw mode and the alternate screen.
+
+use std::io::{self, Write};
+
+use crossterm::terminal::{
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
+};
+use crossterm::{cursor, queue, terminal};
+
+/// The terminal in raw mode, which has its usual modes again when this is dropped or a thread panics.
+pub(super) struct Screen(());
+
+impl Screen {
+    /// Enters raw mode and the alternate screen.
+    ///
+    /// # Errors
+    /// When the terminal refuses.
+    pub(super) fn open() -> io::Result<Self> {
+        let earlier = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // the message must be on the usual screen
+            restore();
+            earlier(panic);
+        }));
+        terminal::enable_raw_mode()?;
+        // from here on a failure restores the terminal
+        let screen = Self(());
+        let mut out = io::stdout().lock();
+        queue!(out, EnterAlternateScreen, cursor::Hide, Clear(ClearType::All))?;
+        out.flush()?;
+        Ok(screen)
+    }
+
+    /// Replaces the lines of the screen by those that `lines` returns for a width and a height.
+    ///
+    /// # Errors
+    /// When the terminal cannot be written.
+    pub(super) fn draw(&mut self, lines: impl FnOnce(usize, usize) -> Vec<String>) -> io::Result<()> {
+        let (width, height) = terminal::size()?;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        queue!(out, BeginSynchronizedUpdate)?;
+        let lines = lines(usize::from(width), usize::from(height));
+        for (row, line) in (0..height).zip(&lines) {
+            queue!(out, cursor::MoveTo(0, row))?;
+            out.write_all(line.as_bytes())?;
+            queue!(out, Clear(ClearType::UntilNewLine))?;
+        }
+        if lines.len() < usize::from(height) {
+            let row = u16::try_from(lines.len()).unwrap_or(height);
+            queue!(out, cursor::MoveTo(0, row), Clear(ClearType::FromCursorDown))?;
+        }
+        queue!(out, EndSynchronizedUpdate)?;
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn restore() {
+    let mut out = io::stdout().lock();
+    // both fail only if the terminal is closed
+    let _ = queue!(out, cursor::Show, LeaveAlternateScreen).and_then(|()| out.flush());
+    let _ = terminal::disable_raw_mode();
+}
