@@ -83,11 +83,20 @@ fn first_reply(port: u16, request: &str) -> String {
 
 fn request(method: &str, path: &str, body: &str) -> String {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// Starts a command [`STARTS`] times and prints the milliseconds to its first reply, and the memory of the last process when idle.
-fn measure(name: &str, binary: &str, arguments: &[&str], port: impl Fn(&Running) -> u16, request: &str, expected: &str) {
+fn measure(
+    name: &str,
+    binary: &str,
+    arguments: &[&str],
+    port: impl Fn(&Running) -> u16,
+    request: &str,
+    expected: &str,
+) {
     let mut times = Vec::new();
     for round in 0..STARTS {
         let start = Instant::now();
@@ -100,7 +109,9 @@ fn measure(name: &str, binary: &str, arguments: &[&str], port: impl Fn(&Running)
             let [all, own] = ["VmRSS:", "RssAnon:"].map(|value| running.memory(value));
             times.sort_by(f64::total_cmp);
             let [median, last] = [times[STARTS / 2], times[STARTS - 1]];
-            println!("{name}: median {median:.0} ms, maximum {last:.0} ms; idle {all:.1} MB, of which {own:.1} MB are not files");
+            println!(
+                "{name}: median {median:.0} ms, maximum {last:.0} ms; idle {all:.1} MB, of which {own:.1} MB are not files"
+            );
         }
     }
 }

@@ -41,7 +41,9 @@
 //! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
 
 #[cfg(not(unix))]
-compile_error!("tokentap runs beside SGLang on Linux; it does not build for Windows. The Python client alone is in python/tokentap");
+compile_error!(
+    "tokentap runs beside SGLang on Linux; it does not build for Windows. The Python client alone is in python/tokentap"
+);
 
 pub mod api;
 pub mod app;

@@ -13,7 +13,7 @@ use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 
 use crate::support::binary::Printing;
-use crate::support::client::{Answer, get, post, request};
+use crate::support::client::{Answer, Connection, get, post, request, written};
 use crate::support::manual_upstream::ManualUpstream;
 use crate::support::proxy::{self, Proxy};
 use document::{Document, Operation};
@@ -161,6 +161,19 @@ async fn other_replies_are_described() {
     assert_eq!(demo.send(("DELETE", "/v1/sessions/s"), &[], b"").await.status, 200);
     let gone = demo.send(("GET", "/v1/trajectories"), &[], b"").await.text();
     assert!(gone.contains("\"gone\":\"deleted\""), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_sequences_are_described() {
+    let demo = Demo::start().await;
+    let body =
+        json!({"text": "the lamp", "stream": true, "sampling_params": {"max_new_tokens": 100_000, "ignore_eos": true}});
+    let mut stream = Connection::open(demo.data).await;
+    stream.send(&written(demo.data, "POST", "/sessions/s/generate", &[], body.to_string().as_bytes())).await;
+    assert!(stream.read_until(|read| memchr::memmem::find(read, b"output_token_entropy").is_some()).await);
+    // it runs as long as its client does not read the rest
+    let listed = demo.send(("GET", "/v1/requests?recent=4"), &[], b"").await.json();
+    assert!(!listed["requests"][0]["entropy"].as_array().unwrap().is_empty(), "{listed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
