@@ -123,11 +123,14 @@ class Exchange:
     def __iter__(self) -> Iterator[bytes]:
         while piece := self._piece():
             yield piece
-        # read1 does not close a reply of known length after its last byte
+        # before Python 3.13 read1 does not close a reply of known length after its last byte
         self.response.close()
         self.is_over = True
 
     def _piece(self) -> bytes:
+        # from Python 3.13 on read1 closes a reply of known length after its last byte, and a socket that is not used again
+        if self.response.isclosed():
+            return b""
         with self._failures():
             self._wait()
             piece = self.response.read1(PIECE)
