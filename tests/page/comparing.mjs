@@ -105,7 +105,7 @@ export async function compare() {
       await page.evaluate(() => { document.getElementById("left").scrollTop = 100; });
       await page.waitForFunction(() => document.getElementById("right").scrollTop === 100);
       const summary = await page.textContent("#compare-about");
-      for (const part of [`${mean > 0 ? "+" : "−"}${Math.abs(mean).toFixed(3)} nats`, `${values.length} compared`, `first different token: ${shared + 1}`]) assert.ok(summary.includes(part), `${part} is in ${summary}`);
+      for (const part of [`${mean > 0 ? "+" : "−"}${Math.abs(mean).toFixed(3)} nats`, `over ${values.length} tokens with equal tokens before them`, `first different token: ${shared + 1}`]) assert.ok(summary.includes(part), `${part} is in ${summary}`);
       const [a, b] = [await page.textContent("#left-about"), await page.textContent("#right-about")];
       assert.ok(a.includes("step-0") && a.includes("epoch 0, default") && b.includes("step-1") && b.includes("epoch 1, step-1"), `both policies are named: ${a} ${b}`);
       // the card has both entropies, the difference, and its interval
@@ -164,10 +164,14 @@ export async function without() {
     const first = await generate(tap, "first", { input_ids, sampling_params });
     await generate(tap, "holes", { input_ids, sampling_params, holes: [3, 9] });
     await generate(tap, "given", { input_ids: [...input_ids, ...first.output_ids.slice(0, 10)], sampling_params, hostile: first.output_ids.slice(10) });
-    for (const name of ["lower", "bound"]) await generate(tap, name, { input_ids, sampling_params, entropy_options: { estimator: "lower" } });
+    for (const estimator of ["lower", "upper", "renormalized"]) {
+      for (const name of [estimator, `${estimator}-2`]) await generate(tap, name, { input_ids, sampling_params, entropy_options: { estimator } });
+    }
+    const turn = await generate(tap, "branched", { input_ids, sampling_params });
+    for (let sample = 0; sample < 2; sample++) await generate(tap, "branched", { input_ids: [...input_ids, ...turn.output_ids, 7], sampling_params });
     await generate(tap, "prompt", { input_ids: [5, 6, 9, 8], sampling_params });
-    const look = async (other, base = "first") => {
-      const { page, context, faults } = await opened(tap.control, { at: `/#compare/${base}/0/${other}/0`, viewport: { width: 1400, height: 860 } });
+    const look = async (other, base = "first", leaves = [0, 0]) => {
+      const { page, context, faults } = await opened(tap.control, { at: `/#compare/${base}/${leaves[0]}/${other}/${leaves[1]}`, viewport: { width: 1400, height: 860 } });
       await compared(page);
       const seen = await side(page, "right");
       const shown = [...seen].filter(([, classes]) => classes.includes("d")).map(([at]) => at).sort((a, b) => a - b);
@@ -183,14 +187,17 @@ export async function without() {
     assert.ok(missing.length > 0 && missing.length < 40, `some entropies are missing: ${missing}`);
     const lacking = await look("holes");
     assert.deepEqual(lacking.shown, range(4, 44).filter((at) => !missing.includes(at)));
-    assert.ok(missing.every((at) => lacking.seen.get(at).includes("none")) && lacking.facts.includes(`${missing.length} of the equal positions`), lacking.facts);
+    assert.ok(missing.every((at) => lacking.seen.get(at).includes("none")) && lacking.facts.includes(`${missing.length} positions`), lacking.facts);
     const given = await look("given");
     assert.deepEqual(given.shown, range(14, 44), "tokens that one path was given have no difference");
     assert.ok(given.about.includes("one path is the beginning of the other"), given.about);
     const lower = await look("lower");
     assert.deepEqual(lower.shown, []);
     assert.ok(lower.about.includes("no entropy to compare") && lower.facts.includes("measured in different ways"), lower.facts);
-    assert.deepEqual((await look("lower", "bound")).shown, [], "two lower bounds have no difference");
+    for (const bound of ["lower", "upper", "renormalized"]) assert.deepEqual((await look(`${bound}-2`, bound)).shown, [], `two numbers of ${bound} have no difference`);
+    const branched = await look("branched", "branched", [1, 2]);
+    assert.deepEqual(branched.shown, range(45, 85), "a turn is not compared with itself");
+    assert.ok(branched.facts.includes("40 tokens, not compared"), branched.facts);
     const prompt = await look("prompt");
     assert.deepEqual(prompt.shown, []);
     assert.ok(prompt.about.includes("first different token: 3"), prompt.about);

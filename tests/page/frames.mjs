@@ -22,15 +22,16 @@ async function scroll([id, pixels, seconds]) {
   root.scrollTop = root.scrollHeight / 3;
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   const times = [];
+  const box = root.getBoundingClientRect();
   let [blank, by] = [0, pixels];
   for (const end = performance.now() + seconds * 1000; performance.now() < end;) {
     const before = root.scrollTop;
     root.scrollTop += by;
     if (root.scrollTop === before) by = -by;
     times.push(await new Promise((done) => requestAnimationFrame(done)));
+    // the frame before this one was painted with these elements
+    blank += Number(!document.elementFromPoint(box.left + 60, box.top + box.height / 2)?.closest(".line"));
   }
-  const box = root.getBoundingClientRect();
-  blank += Number(!document.elementFromPoint(box.left + 60, box.top + box.height / 2)?.closest(".line"));
   return { intervals: times.slice(1).map((time, at) => time - times[at]), blank };
 }
 

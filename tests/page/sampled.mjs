@@ -69,6 +69,7 @@ export async function samples() {
       const about = await page.textContent("#group-about");
       assert.ok(about.includes(`mean reward ${answers.grpo.mean.toFixed(3)}, standard deviation ${answers.grpo.std.toFixed(3)}`), about);
       assert.ok((await page.textContent("#group-note")).includes(`1 of ${count} samples has no reward.`));
+      assert.ok((await page.textContent("#group-note")).includes("The mean entropies are not of one kind: estimate (top_k), T = "));
       assert.equal(await page.locator("#samples svg.small").count(), count, "each sample has its entropies");
       await page.waitForFunction((text) => document.querySelector("#samples tbody tr").cells[3].textContent === text, signed(answers.grpo.samples[0].advantage));
       if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `page-group-${theme}.png`) });
@@ -102,6 +103,17 @@ export async function samples() {
       assert.deepEqual(faults, []);
       await context.close();
     }
+    // a single reward has no mean and no deviation
+    const sampling_params = { max_new_tokens: 5, ignore_eos: true };
+    for (let sample = 0; sample < 2; sample++) await generate(tap, "single", { text: "A prompt with one reward", sampling_params });
+    await reward(tap, "single", 1, 0.7);
+    const { page, context, faults } = await opened(tap.control, { at: "/#group/single/0" });
+    await grouped(page);
+    const [about, note] = [await page.textContent("#group-about"), await page.textContent("#group-note")];
+    assert.ok(!about.includes("standard deviation"), about);
+    assert.ok(note.includes("One sample with a reward is no group") && !note.includes("not of one kind"), note);
+    assert.deepEqual(faults, []);
+    await context.close();
     return `${count} samples with the rewards and advantages of the server for ${Object.keys(answers).length} estimators, 2 of another session, none with another prompt`;
   } finally {
     await tap.stop();

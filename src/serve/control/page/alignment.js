@@ -25,8 +25,15 @@ export class Alignment {
     this.lacking = 0;
     /** Whether a difference is missing because both were measured in different ways. */
     this.isMixed = false;
+    /** The number of positions that both paths have from one recorded turn, which is not compared with itself. */
+    this.common = 0;
+    const isOneSession = left.head.session === right.head.session;
     for (const [from, to, one, other] of overlaps(left, right, this.context)) {
       if (one.kind !== "response" || other.kind !== "response") continue;
+      if (isOneSession && one.turn === other.turn) {
+        this.common += to - from;
+        continue;
+      }
       const comparable = isComparable(left.turns.get(one.turn)?.measured, right.turns.get(other.turn)?.measured);
       this.isMixed ||= !comparable;
       for (let position = from; position < to; position++) {
@@ -84,8 +91,8 @@ function overlaps(left, right, limit) {
   return found;
 }
 
-/** Whether two measurements are numbers of one kind. Lower bounds have no difference that means anything. */
+/** Whether two measurements are numbers of one kind. The difference of two bounds is not that of the entropies. */
 function isComparable(one, other) {
   if (!one || !other || one.estimator !== other.estimator || one.source !== other.source) return false;
-  return one.source === "exact" || !["lower", "renormalized"].includes(one.estimator);
+  return one.source === "exact" || ["estimate", "sampled"].includes(one.estimator);
 }

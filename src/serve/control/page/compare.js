@@ -123,10 +123,11 @@ export class CompareView {
 
   #summary() {
     const { alignment, paths } = this;
-    const { divergence, shared, compared, lacking } = alignment;
+    const { divergence, shared, compared, lacking, common } = alignment;
+    const isLoaded = SIDES.every((side) => paths[side].loaded === paths[side].total);
     const means = alignment.means();
-    const first = paths.left.ids.length && divergence !== null ? `first different token: ${count(divergence + 1)}` : shared === paths.left.total && shared === paths.right.total ? "all tokens are equal" : "one path is the beginning of the other";
-    const facts = [compared.length ? `B − A: ${signed(means.difference)} nats on average` : "no entropy to compare", `${count(compared.length)} compared`, first];
+    const first = paths.left.ids.length && divergence !== null ? `first different token: ${count(divergence + 1)}` : !isLoaded ? "no different token so far" : shared === paths.left.total && shared === paths.right.total ? "all tokens are equal" : "one path is the beginning of the other";
+    const facts = [compared.length ? `B − A: ${signed(means.difference)} nats on average` : "no entropy to compare", `over ${count(compared.length)} tokens with equal tokens before them`, first];
     part("compare-about").replaceChildren(...facts.map((fact, at) => element(at ? "span" : "strong", { class: "num" }, fact)));
     part("divergence").disabled = divergence === null;
     this.#plot = differences(alignment, (at) => this.choose(at));
@@ -140,7 +141,8 @@ export class CompareView {
       ["mean of B there", `${shown(means.right)} nats`],
       ["mean difference", `${signed(means.difference)} nats`],
       ["B higher", compared.length ? `${shown((100 * compared.filter((at) => alignment.difference[at] > 0).length) / compared.length, 1)} %` : null],
-      ["no entropy", lacking ? `${count(lacking)} of the equal positions` : null],
+      ["no difference", lacking ? `${count(lacking)} positions` : null],
+      ["one turn of both", common ? `${count(common)} tokens, not compared` : null],
       ["mean of all of A", `${shown(whole[0])} nats`],
       ["mean of all of B", `${shown(whole[1])} nats`],
     ]), ...[

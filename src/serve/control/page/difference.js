@@ -1,4 +1,4 @@
-// The colours of a difference of entropies: nine even steps to each side over the square root of nats.
+// The colours of a difference of entropies: eight even steps to each side over the square root of nats.
 
 import { element } from "./element.js";
 import { shown } from "./scale.js";

@@ -50,6 +50,7 @@ export class Filter {
   /** The numbers of the turns that are shown; null for all. Reads rows first if the flag needs them, and then calls `onChange`. */
   shown() {
     const [name, flag] = [part("class").value, part("flag").value];
+    if (!ROW_FLAGS.includes(flag)) this.left = 0;
     if (!name && !flag) return null;
     let found = this.list.filter((turn) => !name || classOf(turn) === name);
     if (ROW_FLAGS.includes(flag)) {

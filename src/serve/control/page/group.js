@@ -87,7 +87,7 @@ export async function samplesElsewhere(of, number, names, onProgress, signal) {
   return names.filter((name) => found.has(name)).map((name) => found.get(name));
 }
 
-/** The paths that begin with a turn, one for each leaf below it: the leaf, the number of turns, and the sum of their sampled tokens. */
+/** All paths that begin with a turn, one for each leaf below it: the leaf, the number of turns, and the sum of their sampled tokens. */
 export function pathsFrom(list, turn) {
   const children = new Map();
   for (const one of list) {
@@ -96,7 +96,7 @@ export function pathsFrom(list, turn) {
   }
   const paths = [];
   const waiting = [{ leaf: turn, turns: 1, tokens: turn.sampled_tokens }];
-  while (waiting.length && paths.length < MOST) {
+  while (waiting.length) {
     const path = waiting.pop();
     const below = children.get(path.leaf.turn) ?? [];
     if (!below.length) paths.push(path);

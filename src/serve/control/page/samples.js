@@ -69,6 +69,7 @@ export class SamplesView {
     this.of = { session, turn, listed };
     this.problem = "";
     this.stats = null;
+    this.gone = this.long = 0;
     const { signal } = this.#opening;
     const say = (text) => part("group-about").replaceChildren(element("strong", {}, text));
     say("Reading…");
@@ -89,7 +90,7 @@ export class SamplesView {
       this.rows.forEach((row, at) => { row.number = at + 1; });
       this.prompt = own.list[turn].prompt_tokens;
       this.#draw();
-      await each(this.rows, (row) => this.#head(row, signal));
+      await this.#heads(signal);
       this.#draw();
       await this.#advantages();
       await this.#entropies(signal);
@@ -108,6 +109,24 @@ export class SamplesView {
     return { session, version, leaf: leaf.turn, from, tokens, mean, finish: leaf.finish_reason, fault: leaf.fault, reward: NaN, advantage: NaN, flags: [], policy: "", values: null, isChosen: false, isExported: false };
   }
 
+  /** Reads what the table shows of each row. A session may be deleted meanwhile; its rows are dropped. */
+  async #heads(signal) {
+    let failure = null;
+    const gone = new Set();
+    await each(this.rows, async (row) => {
+      try {
+        await this.#head(row, signal);
+      } catch (error) {
+        if (signal.aborted) throw error;
+        failure = error;
+        gone.add(row);
+      }
+    });
+    if (gone.size === this.rows.length) throw failure;
+    this.gone = gone.size;
+    this.rows = this.rows.filter((row) => !gone.has(row));
+  }
+
   /** Reads the reward, the policy and the flags of a row. */
   async #head(row, signal) {
     const head = await get(`/v1/sessions/${encodeURIComponent(row.session)}/paths/${row.leaf}?version=${row.version}`, signal);
@@ -116,14 +135,20 @@ export class SamplesView {
     Object.assign(row, {
       reward: typeof value === "number" ? value : NaN, given: reward === null ? null : JSON.stringify(reward), flags: head.flags, total: head.tokens, isExported: head.turns.at(-1).trained,
       policy: [...new Set(head.policy.map((span) => span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`)))].map((one) => label(one, 40)).join(", "),
-      segments: head.segments,
+      segments: head.segments, measured: measuredAs(head.turns.at(-1).measured),
     });
   }
 
   /** Reads the entropies of the rows, the first ones first, up to a number of tokens. */
   async #entropies(signal) {
     let left = TOKENS;
-    const read = this.rows.filter((row) => (left -= row.total - row.from) >= 0);
+    const read = this.rows.filter((row) => {
+      const size = row.total - row.from;
+      if (size > left) return false;
+      left -= size;
+      return true;
+    });
+    this.long = this.rows.length - read.length;
     await each(read, async (row) => {
       const values = [];
       for (let from = row.from; from < row.total; from += RANGE) {
@@ -158,7 +183,8 @@ export class SamplesView {
         this.stats = group;
       } catch (error) {
         if (error.name === "AbortError" || asked !== this.asked) return;
-        this.problem = `The server computed no advantages: ${error.message}`;
+        const hint = versions.length > 1 ? " The sessions have different numbers of versions, so the server uses the last frozen version of each; freeze all of them." : "";
+        this.problem = `The server computed no advantages: ${error.message}.${hint}`;
       }
     }
     this.#draw();
@@ -181,18 +207,24 @@ export class SamplesView {
     const { rows, stats } = this;
     const rewarded = rows.filter((row) => !Number.isNaN(row.reward));
     const sessions = new Set(rows.map((row) => row.session)).size;
+    const isGroup = stats && stats.samples.length > 1;
     const facts = [
       `${count(rows.length)} ${rows.length === 1 ? "sample" : "samples"} of one prompt`, sessions > 1 ? `${sessions} sessions` : `turn ${this.of.turn} of ${label(this.of.session, NAME)}`, `prompt ${count(this.prompt)} tokens`,
-      stats ? `mean reward ${shown(stats.mean)}, standard deviation ${shown(stats.std)}` : rewarded.length ? null : "no rewards",
+      isGroup ? `mean reward ${shown(stats.mean)}, standard deviation ${shown(stats.std)}` : rewarded.length ? null : "no rewards",
     ];
     part("group-about").replaceChildren(...facts.filter(Boolean).map((fact, at) => element(at ? "span" : "strong", { class: "num" }, fact)));
     const without = rows.length - rewarded.length;
+    const kinds = [...new Set(rows.map((row) => row.measured).filter(Boolean))];
     const unexported = rewarded.filter((row) => !row.isExported).length;
     const notes = [
-      this.problem, this.left ? `${count(this.left)} more samples are not shown.` : "",
+      this.problem, this.left ? `${count(this.left)} more samples are not shown. The advantages are those of the shown samples alone.` : "",
+      this.gone ? `${count(this.gone)} samples could not be read.` : "",
+      this.long ? `${count(this.long)} samples are beyond the ${count(TOKENS)} tokens that are read for entropies.` : "",
+      stats && !isGroup ? "One sample with a reward is no group: the server returns the reward as its advantage." : "",
+      kinds.length > 1 ? `The mean entropies are not of one kind: ${kinds.join("; ")}.` : "",
       rewarded.length && without ? `${count(without)} of ${count(rows.length)} samples ${without === 1 ? "has" : "have"} no reward. The advantages are those of the others.` : "",
       unexported && rows.every((row) => row.total) ? `${count(unexported)} samples with a reward end no row of an export, so they have no advantage.` : "",
-      stats && stats.samples.length > 1 && stats.std === 0 ? "All rewards are equal: every advantage is 0, and the group trains nothing." : "",
+      isGroup && stats.std === 0 ? "All rewards are equal: every advantage is 0, and the group trains nothing." : "",
       this.large ? `The server's reply has about ${Math.ceil(this.large / 1e6)} MB: advantages are computed on request.` : "",
     ];
     part("group-note").textContent = notes.filter(Boolean).join(" ");
@@ -246,6 +278,11 @@ export class SamplesView {
       element("td", {}, row.fault ? element("span", { class: "fault" }, row.fault.replaceAll("_", " ")) : row.finish ? label(row.finish, 40) : "–"),
       element("td", {}, row.policy || "–"), element("td", {}, row.flags.join(", ") || "–"));
   }
+}
+
+/** What the entropies of a turn are; null if none were measured. */
+function measuredAs(measured) {
+  return measured?.estimator ? `${measured.estimator} (${measured.source}), T = ${measured.temperature ?? "unknown"}` : null;
 }
 
 /** Whether a position lies in a response. */
