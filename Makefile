@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-exact trainers readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -97,11 +97,13 @@ jax: ## sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Py
 	$(if $(SRC),cargo build)
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/jax/run.sh "$(SRC)"
 
-wheel: ## the wheel tokentap-sidecar for this machine, linked with zig, and its trial in new environments and in a Debian 12 root without Rust (ten minutes, 3 GB, PyPI, Debian's debootstrap)
+wheel: ## the wheel tokentap-sidecar for this machine, linked with zig, in target/packages (ten minutes, 3 GB, PyPI)
 	bash deploy/release/wheel.sh "$$(uname -m)-unknown-linux-gnu"
+
+wheel-try: ## that wheel in new environments, beside the other product named tokentap, and in a Debian 12 root without Rust (a minute; root, PyPI, Debian's debootstrap)
 	bash deploy/release/try.sh target/packages/tokentap_sidecar-*_"$$(uname -m)".whl
 
-release: ## wheels, source archive, stripped binaries, debug information, SBOMs, licences and checksums in target/packages, each checked (20 minutes, 5 GB, as for wheel)
+release: ## wheels, source archive, stripped binaries, debug information, SBOMs, licences and checksums in target/packages, each checked (25 minutes, 5 GB, as for both)
 	bash deploy/release/release.sh
 
 deploy: ## every file under deploy/, offline, as in CI (half a minute, package registries, Debian's packages)

@@ -47,17 +47,26 @@ def texts(folder: Path) -> list[str]:
     return [text for text in found if text]
 
 
+def general(licences: Path, name: str) -> str:
+    """The text of a licence without the name of an author."""
+    return (licences / f"{name}.txt").read_text().strip()
+
+
 def main() -> None:
     target, zig = sys.argv[1], Path(sys.argv[2])
     sysroot = Path(subprocess.check_output(["rustc", "--print", "sysroot"], text=True).strip())
+    licences = sysroot / "share/doc/rust/licenses"
     rustc = subprocess.check_output(["rustc", "--version"], text=True).split()[1]
     # name, SPDX expression, texts
     parts: list[tuple[str, str, list[str]]] = []
     for package in linked(target):
         folder = Path(package["manifest_path"]).parent
-        parts.append((f"{package['name']} {package['version']}", package["license"] or "no expression", texts(folder)))
+        expression = package["license"] or "no expression"
+        # without a file the texts of the licences that the crate names, which the toolchain has
+        named = [general(licences, name) for name in ("MIT", "Apache-2.0") if name in expression]
+        parts.append((f"{package['name']} {package['version']}", expression, texts(folder) or named))
     # the folder also has the licences of the compiler's parts, which are not linked in
-    standard = [(sysroot / "share/doc/rust/licenses" / f"{name}.txt").read_text().strip() for name in STANDARD]
+    standard = [general(licences, name) for name in STANDARD]
     parts.append((f"Rust standard library {rustc}", "MIT OR Apache-2.0", standard))
     parts.append(("LLVM libunwind", "Apache-2.0 WITH LLVM-exception", texts(zig / "lib/libunwind")))
 

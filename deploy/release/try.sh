@@ -55,7 +55,7 @@ done
 
 if [[ ${FOREIGN:-1} != 0 ]]; then
   # the other product before and after this one, and after its removal
-  "$bin/pip" install --quiet tokentap
+  "$bin/pip" install --quiet --no-deps --only-binary :all: --require-hashes -r deploy/release/foreign.txt
   expect 'is another product' "$bin/tokentap-sidecar" --version
   "$bin/pip" install --quiet --no-index --force-reinstall "$wheel"
   expect 'is another product' "$bin/python" -c 'import tokentap'

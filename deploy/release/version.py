@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION = r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.]+)?"
+# Without pre-releases, which Cargo and Python write differently.
+VERSION = r"\d+\.\d+\.\d+"
 
 # The manifest, and the text before its version.
 SOURCE = ("Cargo.toml", r'^\[package\]\nname = "tokentap"\nversion = "')
@@ -24,6 +25,7 @@ COPIES = (
     ("docker-compose.yml", r"image: tokentap:"),
     ("docs/guides/kubernetes.md", r'newTag: "'),
     ("docs/guides/serve.md", r"-t tokentap:"),
+    ("tests/fuzz/Cargo.lock", r'^name = "tokentap"\nversion = "'),
     ("python/tokentap-sglang/pyproject.toml", r'^name = "tokentap-sglang"\nversion = "'),
 )
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheels, the source archive and the stripped binaries in target/packages: wheel.sh [TARGET...]
 #   TARGET   a target triple whose standard library rustup has installed (x86_64-unknown-linux-gnu)
-# zig links against glibc 2.28, so that the wheel runs on every distribution since 2018. The tools are installed in target/release-tools,
+# zig links against glibc 2.28, that of Debian 10 and RHEL 8. The tools are installed in target/release-tools,
 # which needs a package registry.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

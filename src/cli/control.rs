@@ -7,6 +7,8 @@ mod tls;
 #[cfg(feature = "tls")]
 mod tls;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -14,8 +16,12 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cli::terminal::printable;
 use crate::config::{ControlPortArgs, ControlToken, Secret};
 use connection::ControlPort;
+
+/// The timeout of replies that are not exports.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The hint for a reply that is not from a control port.
 const NOT_CONTROL: &str =
@@ -50,8 +56,8 @@ impl ControlClient {
     /// # Errors
     /// A line for the user when there is no connection, the reply is an error, or it is not the expected JSON.
     pub(super) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, String> {
-        let reply = self.send(Request::get(target), String::new()).await?;
-        let bytes = self.body(reply).await?;
+        let read = async { self.body(self.send(Request::get(target), String::new()).await?).await };
+        let bytes = self.in_time(read).await?;
         let path = target.split('?').next().unwrap_or_default();
         serde_json::from_slice(&bytes).map_err(|error| format!("{}: {path}: {error}{NOT_CONTROL}", self.url()))
     }
@@ -73,6 +79,15 @@ impl ControlClient {
     /// A line for the user when there is no connection, or the reply is an error.
     pub(super) async fn post(&self, target: &str, body: String) -> Result<Response<Incoming>, String> {
         self.send(Request::post(target).header(header::CONTENT_TYPE, "application/json"), body).await
+    }
+
+    /// Waits for a reply that is short, for at most [`REPLY_TIMEOUT`].
+    ///
+    /// # Errors
+    /// That of the reply, or a line for the user after the timeout.
+    pub(super) async fn in_time<T>(&self, reply: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let late = || format!("{} did not answer within {} s", self.url(), REPLY_TIMEOUT.as_secs());
+        tokio::time::timeout(REPLY_TIMEOUT, reply).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Reads the body of a reply.
@@ -112,7 +127,8 @@ pub(super) fn percent_encoded(text: &str) -> String {
 /// Returns `: ` and the message of `{"error":{"code","message"}}`; an empty string without a message.
 fn error_message(body: &[u8]) -> String {
     let reply = serde_json::from_slice::<Value>(body).unwrap_or_default();
-    reply["error"]["message"].as_str().map(|message| format!(": {}", message.replace('\n', " "))).unwrap_or_default()
+    let line = |message: &str| format!(": {}", printable(&message.replace(['\n', '\r', '\t'], " ")));
+    reply["error"]["message"].as_str().map(line).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -127,6 +143,7 @@ mod tests {
     #[test]
     fn error_message_is_one_line() {
         assert_eq!(error_message(br#"{"error":{"code":"evicted","message":"it\nis gone"}}"#), ": it is gone");
+        assert_eq!(error_message(br#"{"error":{"message":"\u001b[31mred"}}"#), ": <U+001B>[31mred");
         assert_eq!((error_message(b"<html>"), error_message(br#"{"error":"x"}"#)), (String::new(), String::new()));
     }
 }

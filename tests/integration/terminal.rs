@@ -253,6 +253,32 @@ async fn tokens_cannot_send_escape_sequences_to_the_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn show_keeps_the_spaces_of_a_tokenizer_that_drops_leading_ones() {
+    let upstream = Upstream::start(EngineProfile::default(), |asked| match asked.path.as_str() {
+        "/detokenize" => {
+            let lists = asked.json()["tokens"].as_array().unwrap().clone();
+            let text = |list: &Value| {
+                let words = list.as_array().unwrap().iter().map(|id| match id.as_u64().unwrap() {
+                    // the lowest ids of such a vocabulary have no space
+                    id @ ..8 => format!("<{id}>"),
+                    id => format!(" w{id}"),
+                });
+                words.collect::<String>().trim_start().to_owned()
+            };
+            json_message(200, json!({"text": lists.iter().map(text).collect::<Vec<_>>()}).to_string().as_bytes())
+        }
+        _ => engine::answer(asked),
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let body = json!({"input_ids": [1, 2, 3, 4, 5, 6, 7, 2, 17, 42, 18], "sampling_params": {"max_new_tokens": 3}});
+    post(proxy.data, "/sessions/run-1/generate", body.to_string().as_bytes()).await;
+    let (code, shown, error) = run(&["show", "run-1"], proxy.control).await;
+    assert!(code == Some(0) && error.is_empty(), "{error}");
+    assert!(shown.contains("<1><2><3><4><5><6><7><2> w17 w42 w18\n"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn show_prints_ids_if_the_engine_cannot_decode_them() {
     let upstream = Upstream::start(EngineProfile::default(), |asked| match asked.path.as_str() {
         "/detokenize" => json_message(404, br#"{"detail":"Not Found"}"#),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cli::terminal::Palette;
+use crate::cli::terminal::{Palette, printable};
 
 /// The verdict of a line of the report. The overall verdict is the worst one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -54,9 +54,11 @@ impl Report {
                 Verdict::Warn => ("warn", "33"),
                 Verdict::Fail => ("FAIL", "1;31"),
             };
+            // an engine's name or path must not make another line, or control the terminal
+            let text = printable(&line.text.replace(['\n', '\r', '\t'], " "));
             let text = match width.map(|width| width.saturating_sub(INDENT)) {
-                Some(room) if room >= NARROWEST => wrap(&line.text, room).join(&format!("\n{}", " ".repeat(INDENT))),
-                _ => line.text.clone(),
+                Some(room) if room >= NARROWEST => wrap(&text, room).join(&format!("\n{}", " ".repeat(INDENT))),
+                _ => text,
             };
             format!("{}  {:<12} {text}\n", palette.attribute(colour, mark), line.name)
         };
@@ -95,6 +97,16 @@ mod tests {
         report.line(Verdict::Ok, "model", "tokentap-demo");
         report.line(Verdict::Warn, "vocabulary", "unknown: only lower bounds can be given; set --vocab-size");
         report
+    }
+
+    #[test]
+    fn texts_cannot_make_lines_or_control_the_terminal() {
+        let mut report = Report::default();
+        report.line(Verdict::Fail, "model", "/m\x1b]0;owned\x07\nok    injected    line");
+        assert_eq!(
+            report.text(Palette::Plain, None),
+            "FAIL  model        /m<U+001B>]0;owned<U+0007> ok    injected    line\n"
+        );
     }
 
     #[test]

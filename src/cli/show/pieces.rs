@@ -26,7 +26,7 @@ impl Pieces {
     /// Decodes the tokens of a path. Tokens of different segments do not share a piece.
     pub(super) async fn decode(path: &Path, texts: &mut Texts<'_>) -> Self {
         let ids: Vec<u32> = path.ids.iter().copied().collect::<BTreeSet<u32>>().into_iter().collect();
-        let alone = texts.alone(&ids).await;
+        let alone = texts.alone(&ids, &path.ids).await;
         let mut pieces = Vec::new();
         // tokens that are part of a character, as ranges that are not decoded yet
         let mut open: Vec<Range<usize>> = Vec::new();

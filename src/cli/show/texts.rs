@@ -10,6 +10,9 @@ use crate::cli::control::ControlClient;
 /// The maximum number of lists of ids in a request.
 const BATCH: usize = 512;
 
+/// The maximum number of requests that test whether the tokenizer drops leading spaces.
+const TESTS: usize = 32;
+
 /// Replaces bytes that are no complete character.
 pub(super) const LOST: char = '\u{fffd}';
 
@@ -37,9 +40,9 @@ impl<'a> Texts<'a> {
         self.problem.as_deref()
     }
 
-    /// The text of each of these different ids alone.
-    pub(super) async fn alone(&mut self, ids: &[u32]) -> HashMap<u32, String> {
-        self.find_anchor(ids).await;
+    /// The text of each of these different ids alone. `path` are the ids in their order.
+    pub(super) async fn alone(&mut self, ids: &[u32], path: &[u32]) -> HashMap<u32, String> {
+        self.find_anchor(path).await;
         let lists: Vec<Vec<u32>> = ids.iter().map(|id| vec![*id]).collect();
         ids.iter().copied().zip(self.joint(&lists).await).collect()
     }
@@ -61,16 +64,16 @@ impl<'a> Texts<'a> {
         texts
     }
 
-    /// Tests with a few ids whether the tokenizer drops the leading space of a text.
-    async fn find_anchor(&mut self, ids: &[u32]) {
-        let Some(&first) = ids.first() else { return };
-        for few in ids.chunks(8) {
+    /// Tests with a few neighbouring ids whether the tokenizer drops the leading space of a text.
+    async fn find_anchor(&mut self, path: &[u32]) {
+        let Some(&first) = path.first() else { return };
+        for few in path.chunks(8).take(TESTS) {
             let joint = [&[first], few].concat();
             let lists: Vec<Vec<u32>> = joint.iter().map(|id| vec![*id]).chain([joint.clone()]).collect();
             let Some(mut texts) = self.decode(&lists).await else { return };
             let joint = texts.pop().unwrap_or_default();
-            // tokens that share characters do not show it
-            if !joint.contains(LOST) {
+            // tokens that share characters do not show it, nor do texts without a space inside
+            if !joint.contains(LOST) && joint.trim().contains(' ') {
                 self.anchor = (joint.len() > texts.concat().len()).then_some(first);
                 return;
             }
@@ -87,8 +90,8 @@ impl<'a> Texts<'a> {
 
     async fn request(&self, lists: &[Vec<u32>]) -> Result<Vec<String>, String> {
         let body = json!({"tokens": lists, "skip_special_tokens": false}).to_string();
-        let reply = self.client.post("/detokenize", body).await?;
-        let bytes = self.client.body(reply).await?;
+        let read = async { self.client.body(self.client.post("/detokenize", body).await?).await };
+        let bytes = self.client.in_time(read).await?;
         let reply: Reply = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
         let fits = reply.text.len() == lists.len();
         fits.then_some(reply.text).ok_or_else(|| "the reply has another number of texts".to_owned())

@@ -36,14 +36,18 @@ impl Screen {
     /// # Errors
     /// When the terminal cannot be written.
     pub(super) fn draw(&mut self, lines: impl FnOnce(usize, usize) -> Vec<String>) -> io::Result<()> {
-        let (width, height) = terminal::size()?;
+        let (width, height) = match terminal::size()? {
+            // a terminal that does not know its size, such as a serial console
+            (0, _) | (_, 0) => (80, 24),
+            size => size,
+        };
         let mut out = io::BufWriter::new(io::stdout().lock());
         queue!(out, BeginSynchronizedUpdate)?;
         let lines = lines(usize::from(width), usize::from(height));
         for (row, line) in (0..height).zip(&lines) {
-            queue!(out, cursor::MoveTo(0, row))?;
+            // cleared first: after a line of the full width the cursor is still on its last character
+            queue!(out, cursor::MoveTo(0, row), Clear(ClearType::UntilNewLine))?;
             out.write_all(line.as_bytes())?;
-            queue!(out, Clear(ClearType::UntilNewLine))?;
         }
         if lines.len() < usize::from(height) {
             let row = u16::try_from(lines.len()).unwrap_or(height);

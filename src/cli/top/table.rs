@@ -119,7 +119,7 @@ impl Table {
         let count = if self.rows.len() > room { room.saturating_sub(1) } else { self.rows.len() };
         lines.push(String::new());
         lines.extend(self.body(count, width));
-        let (hidden, listed) = (self.total - count, self.rows.len());
+        let (hidden, listed) = (self.total.saturating_sub(count), self.rows.len());
         if hidden > 0 && listed > room {
             lines.push(cut(&format!("\u{2026} {hidden} more"), width));
         }
