@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Moves the debug information of a wheel's binary to a file of its own, and adds the licences of what is linked in.
+"""Moves the debug information of a wheel's binary to a separate file, and adds the licences of what is linked in.
 
     finish.py WHEEL LICENCES OUT
 
