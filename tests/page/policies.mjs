@@ -44,7 +44,7 @@ export async function path(tap, session, leaf) {
 export async function group(tap, session = "group", count = 8) {
   const input_ids = await ids(tap, PROMPT);
   for (let sample = 0; sample < count; sample++) {
-    const sampling_params = { max_new_tokens: 60 + 25 * (sample % 4), temperature: 1 + 0.1 * sample, sampling_seed: 100 + sample, ignore_eos: true };
+    const sampling_params = { max_new_tokens: 60 + 25 * (sample % 4), temperature: 1.2, sampling_seed: 100 + sample, ignore_eos: true };
     await generate(tap, session, { input_ids, entropy_options: { bounds: true }, sampling_params });
     if (sample + 1 < count) await reward(tap, session, sample, sample % 3 === 0 ? 1 : 0.25 * (sample % 3) - 0.5);
   }

@@ -18,6 +18,8 @@ const RANGE = 65_536;
 const BYTES = 20;
 /** The maximum number of characters of a name, and of a reward. */
 const [NAME, REWARD] = [128, 200];
+/** The maximum number of kinds of entropies that a note lists. */
+const KINDS = 3;
 
 const ESTIMATORS = { grpo: { estimator: "grpo" }, "grpo-mean": { estimator: "grpo", normalize_std: false }, egpo: { estimator: "egpo" } };
 
@@ -221,7 +223,7 @@ export class SamplesView {
       this.gone ? `${count(this.gone)} samples could not be read.` : "",
       this.long ? `${count(this.long)} samples are beyond the ${count(TOKENS)} tokens that are read for entropies.` : "",
       stats && !isGroup ? "One sample with a reward is no group: the server returns the reward as its advantage." : "",
-      kinds.length > 1 ? `The mean entropies are not of one kind: ${kinds.join("; ")}.` : "",
+      kinds.length > 1 ? `The mean entropies are not of one kind: ${kinds.slice(0, KINDS).join("; ")}${kinds.length > KINDS ? ` and ${count(kinds.length - KINDS)} more` : ""}.` : "",
       rewarded.length && without ? `${count(without)} of ${count(rows.length)} samples ${without === 1 ? "has" : "have"} no reward. The advantages are those of the others.` : "",
       unexported && rows.every((row) => row.total) ? `${count(unexported)} samples with a reward end no row of an export, so they have no advantage.` : "",
       isGroup && stats.std === 0 ? "All rewards are equal: every advantage is 0, and the group trains nothing." : "",
@@ -282,7 +284,7 @@ export class SamplesView {
 
 /** What the entropies of a turn are; null if none were measured. */
 function measuredAs(measured) {
-  return measured?.estimator ? `${measured.estimator} (${measured.source}), T = ${measured.temperature ?? "unknown"}` : null;
+  return measured?.estimator ? `${measured.estimator} (${measured.source}), T = ${measured.temperature === null ? "unknown" : Number(measured.temperature.toPrecision(6))}` : null;
 }
 
 /** Whether a position lies in a response. */

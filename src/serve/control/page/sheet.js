@@ -193,7 +193,7 @@ export class Sheet {
     const fault = kind === "response" && about?.fault ? ` · ${about.fault}` : "";
     const finish = kind === "response" && !isCut && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
     const mask = kind === "response" && about && !about.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
-    const other = context === "other" ? "other tokens before, no difference · " : "";
+    const other = context === "other" ? "context differs · " : "";
     return `${other}${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
   }
 
