@@ -128,7 +128,7 @@ class Exchange:
         self.is_over = True
 
     def _piece(self) -> bytes:
-        # from Python 3.13 on read1 closes a reply of known length after its last byte, and a socket that is not used again
+        # from Python 3.13 on read1 closes a reply of known length after its last byte, and its socket if it is not kept
         if self.response.isclosed():
             return b""
         with self._failures():
