@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The version, which stands in Cargo.toml; the other files that need it are written from there.
+"""Checks and writes the version of the project: that of Cargo.toml, which other files repeat.
 
 version.py           checks that every file has the version of Cargo.toml
 version.py X.Y.Z     writes a new version to Cargo.toml and to every file

@@ -6,6 +6,7 @@ mod json;
 mod oracle;
 mod other_formats;
 mod property;
+mod random_calls;
 mod strands_formats;
 mod thinking;
 

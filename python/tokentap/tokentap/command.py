@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Replaces this process by the binary, with the same arguments. Exits with 1 if there is none."""
+    """Replaces this process by the binary, with the same arguments. Exits with 1 if no binary is found."""
     try:
         # imported here: the other product named `tokentap` may have overwritten the package's __init__.py
         from . import conflict  # noqa: F401
