@@ -173,7 +173,7 @@ async fn answer(
             let (id, leaf) = (id.to_owned(), leaf.to_owned());
             short_answer(state, move |state| path::show(state, &id, &leaf, query)).await
         }
-        ["requests"] => Ok(running::list(state, &query)),
+        ["requests"] => short_answer(state, move |state| Ok(running::list(state, &query))).await,
         ["sessions", id, "freeze"] => sessions::freeze(state, id).await,
         ["sessions", id, _] => {
             let body = bytes_within(state, request, LARGEST_REWARD).await.map_err(too_large_reward)?;
