@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::super::{Classes, Store, StoreLimits};
@@ -54,10 +54,13 @@ fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
     ids
 }
 
-/// Makes the calls of one client, one after the other.
-fn write(store: &Arc<Store>, writer: u32, sent: &Sent) {
+/// Makes the calls of one client, one after the other. Waits after half of them until a version is `frozen`.
+fn write(store: &Arc<Store>, writer: u32, sent: &Sent, frozen: &OnceLock<()>) {
     let mut seed = writer + 1;
     for at in 0..CALLS {
+        if at == CALLS / 2 {
+            frozen.wait();
+        }
         let name = NAMES[random(&mut seed, 3) as usize];
         let mut call = call(store, name);
         let ids = prompt(store, name, &mut seed);
@@ -94,8 +97,9 @@ fn model(sent: &Sent, name: &'static str) -> Model {
     model
 }
 
-/// Freezes, reads, sweeps and deletes until `stop` is set. Returns the frozen versions.
-fn disturb(store: &Store, stop: &AtomicBool) -> Vec<(&'static str, ExportedVersion)> {
+/// Freezes, reads, sweeps and deletes until `stop` is set. Sets `is_frozen` after the first freeze of a session that is never deleted. Returns
+/// the frozen versions.
+fn disturb(store: &Store, stop: &AtomicBool, is_frozen: &OnceLock<()>) -> Vec<(&'static str, ExportedVersion)> {
     let mut kept: Vec<(&str, ExportedVersion)> = Vec::new();
     for round in 0_u32.. {
         if stop.load(Ordering::Relaxed) {
@@ -107,6 +111,7 @@ fn disturb(store: &Store, stop: &AtomicBool) -> Vec<(&'static str, ExportedVersi
                 let frozen = store.freeze(&session);
                 if let (Ok((version, _)), true) = (frozen, name != "deleted") {
                     kept.push((name, keep(&session, version)));
+                    _ = is_frozen.set(());
                 }
             }
             _ = store.reward(&session, None, serde_json::json!(1));
@@ -164,17 +169,17 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion
 fn concurrent_callers_and_trainers_equal_the_model() {
     within_a_minute(|| {
         let store = store(BOUNDLESS);
-        let (sent, stop) = (Sent::default(), AtomicBool::new(false));
+        let (sent, stop, frozen) = (Sent::default(), AtomicBool::new(false), OnceLock::new());
         let kept: Vec<(&str, ExportedVersion)> = std::thread::scope(|scope| {
-            let (store, sent, stop) = (&store, &sent, &stop);
-            let trainers: Vec<_> = (0..2).map(|_| scope.spawn(|| disturb(store, stop))).collect();
-            let writers: Vec<_> = (0..WRITERS).map(|at| scope.spawn(move || write(store, at, sent))).collect();
+            let (store, sent, stop, frozen) = (&store, &sent, &stop, &frozen);
+            let trainers: Vec<_> = (0..2).map(|_| scope.spawn(|| disturb(store, stop, frozen))).collect();
+            let writers: Vec<_> = (0..WRITERS).map(|at| scope.spawn(move || write(store, at, sent, frozen))).collect();
             let ends: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
             stop.store(true, Ordering::Relaxed);
             ends.into_iter().for_each(Result::unwrap);
             trainers.into_iter().flat_map(|trainer| trainer.join().unwrap()).collect()
         });
-        assert!(!kept.is_empty(), "something was frozen");
+        assert!(!kept.is_empty(), "writers wait for a freeze");
         check(&store, &sent, &kept);
         assert_eq!(store.size().1, bytes(&store), "every byte is accounted for");
         NAMES.iter().for_each(|name| drop(store.delete(name)));
