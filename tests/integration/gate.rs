@@ -84,6 +84,10 @@ async fn agent_may_abort_a_running_request_by_its_exact_id() {
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         assert!(answer.text().contains(words), "{body}: {}", answer.text());
     }
+    for method in ["GET", "PUT", "DELETE"] {
+        let answer = request(proxy.data, method, "/abort_request", &[], br#"{"rid": "job-2"}"#).await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")), "{method}: {}", answer.text());
+    }
     assert!(!upstream.has_more(), "nothing reached the engine");
     for path in ["/abort_request", "/sessions/s/%61bort_request"] {
         let asking = tokio::spawn(post(proxy.data, path, br#"{"abort_all": false, "more": 1, "rid": "job-2"}"#));

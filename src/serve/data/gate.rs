@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
@@ -35,6 +36,9 @@ pub(crate) async fn control(
             route.endpoint
         )));
     }
+    if request.method() != Method::POST {
+        return Ok(post_only());
+    }
     let (head, body) = request.into_parts();
     let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
     let rid = rid(&body)?;
@@ -65,6 +69,14 @@ pub(crate) async fn control(
     }
     let call = UpstreamCall::whole(Method::POST, ABORT.into(), headers, Bytes::from(body));
     Ok(forwarded(state, send(&state.client, &state.metrics, route, call).await?))
+}
+
+/// The answer to an abort whose method is not POST, as SGLang refuses it.
+fn post_only() -> Response<Body> {
+    let error = Error::Client { status: StatusCode::METHOD_NOT_ALLOWED, message: format!("{ABORT}: only POST") };
+    let mut reply = json_reply(error.status(), error.body());
+    reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    reply
 }
 
 /// The body of an abort. A duplicate member is refused.
