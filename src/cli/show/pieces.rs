@@ -7,7 +7,7 @@ use super::path::Path;
 use super::texts::{LOST, Texts};
 
 /// The maximum number of neighbouring tokens that are decoded together.
-const RUN: usize = 16;
+const RUN: usize = 64;
 
 /// Tokens and their text.
 #[derive(Debug, Clone, PartialEq, Eq)]
