@@ -233,6 +233,27 @@ async fn show_colours_tokens_by_the_steps_of_the_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn export_shows_a_progress_bar_on_a_terminal_and_removes_it() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let body = json!({"text": "The lamp", "sampling_params": {"max_new_tokens": 60, "ignore_eos": true}});
+    post(demo.proxy.data, "/sessions/run-1/generate", body.to_string().as_bytes()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("rows.jsonl");
+    let (control, out) = (format!("http://{}", demo.proxy.control), out.to_str().unwrap());
+    let args = ["export", "--format", "jsonl", "--out", out, "--control", &control];
+    let shown = Terminal::start(&format!("{} {}", env!("CARGO_BIN_EXE_tokentap"), args.join(" "))).end().await;
+    let (bar, summary) = shown.split_once("tokentap: ").unwrap_or_else(|| panic!("no summary: {shown:?}"));
+    assert!(
+        bar.contains("writing") && bar.ends_with("\r\x1b[2K"),
+        "the bar is drawn, and its line is cleared: {shown:?}"
+    );
+    assert!(summary.starts_with("1 row") && summary.trim_end().ends_with(out), "{shown:?}");
+    let done = output(&args).await;
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert!(error.starts_with("tokentap: 1 row") && !error.contains('\x1b'), "no bar without a terminal: {error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tokens_cannot_send_escape_sequences_to_the_terminal() {
     let hostile = "\u{1b}]0;owned\u{7}\u{9b}2J\r\u{202e}";
     let upstream = Upstream::start(EngineProfile::default(), move |asked| match asked.path.as_str() {

@@ -70,3 +70,36 @@ fn restore() {
     let _ = queue!(out, cursor::Show, LeaveAlternateScreen).and_then(|()| out.flush());
     let _ = terminal::disable_raw_mode();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Panics while the table is shown. The next test runs it in a terminal.
+    #[test]
+    #[ignore = "it panics"]
+    fn panics_in_a_terminal() {
+        let mut screen = Screen::open().unwrap();
+        screen.draw(|_, _| vec!["the table".to_owned()]).unwrap();
+        panic!("a defect");
+    }
+
+    #[test]
+    fn terminal_is_restored_before_the_message_of_a_panic() {
+        let program = std::env::current_exe().unwrap();
+        let test = "cli::top::screen::tests::panics_in_a_terminal";
+        let panicking = format!("{} --exact --ignored --nocapture {test}", program.display());
+        // `script` gives the shell a terminal
+        let command = format!("stty -g; {panicking}; stty -g");
+        let done = std::process::Command::new("script").args(["-qec", &command, "/dev/null"]).output().unwrap();
+        let shown = String::from_utf8(done.stdout).unwrap();
+        let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text:?} is not in {shown:?}"));
+        let places = ["\x1b[?1049h", "the table", "\x1b[?25h", "\x1b[?1049l", "a defect"].map(place);
+        assert!(places.is_sorted(), "{shown:?}");
+        assert_eq!(
+            shown.lines().next(),
+            shown.lines().last(),
+            "the modes of the terminal are those of before: {shown:?}"
+        );
+    }
+}
