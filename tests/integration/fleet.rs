@@ -11,12 +11,14 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
 use tokentap::serve::grpc::pb::{ListRequest, WatchRequest, watch_reply::What};
+use tokio::sync::OnceCell;
 
 use super::archive::archived_sessions;
 use super::chat::{TOKENIZER, with_say};
 use super::grpc::client::trajectories;
+use super::openapi::document::Document;
 use super::support::binary::output;
-use super::support::client::{get, post, request};
+use super::support::client::{Answer, get, post, request};
 use super::support::demo::Demo;
 use super::support::manual_upstream::soon;
 use super::support::proxy::Proxy;
@@ -68,8 +70,17 @@ async fn generate(data: SocketAddr, session: &str, prompt: &[u32]) -> Vec<u32> {
     serde_json::from_value(answer.json()["output_ids"].clone()).unwrap()
 }
 
-async fn control(method: &str, addr: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
+/// Sends a request to a control port. The reply must be one that `/openapi.json` describes.
+async fn ask(method: &str, addr: SocketAddr, path: &str, body: &Value) -> Answer {
+    static DOCUMENT: OnceCell<Document> = OnceCell::const_new();
+    let document = DOCUMENT.get_or_init(|| async { Document::parse(&get(addr, "/openapi.json").await.text()) }).await;
     let answer = request(addr, method, path, &[], body.to_string().as_bytes()).await;
+    document.check(document.operation(method, path.split('?').next().unwrap()), &answer);
+    answer
+}
+
+async fn control(method: &str, addr: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
+    let answer = ask(method, addr, path, body).await;
     (answer.status, answer.json())
 }
 
@@ -212,7 +223,7 @@ async fn rewards_freezes_and_deletions_are_decided_on_the_whole_session() {
     assert_eq!((status, &refused["error"]["code"]), (409, &json!("other_generation")), "{refused}");
     assert_eq!(control("DELETE", second, "/v1/sessions/s", &json!({})).await.0, 200);
     for addr in [first, second] {
-        assert_eq!(get(addr, "/v1/sessions/s").await.status, 404);
+        assert_eq!(control("GET", addr, "/v1/sessions/s", &json!({})).await.0, 404);
     }
     assert_eq!(control("POST", first, "/v1/sessions/s/freeze", &json!({})).await.0, 404);
 }
@@ -229,7 +240,7 @@ async fn finished_paths_of_all_are_read_once_from_either() {
         assert_eq!(status, 200);
     }
     let read = async |addr: SocketAddr, query: String| {
-        let text = get(addr, &format!("/v1/trajectories?{query}")).await.text();
+        let text = ask("GET", addr, &format!("/v1/trajectories?{query}"), &json!({})).await.text();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines
             .map(|line| (line["session"].as_str().unwrap().to_owned(), line["cursor"].as_str().unwrap().to_owned()))
@@ -264,7 +275,7 @@ async fn finished_paths_of_all_are_read_once_from_either() {
         watched.push(path.session);
     }
     assert_eq!(sorted(watched), sorted(names));
-    let other = get(fleet.control()[0], "/v1/trajectories?since=0123456789abcdef").await;
+    let other = ask("GET", fleet.control()[0], "/v1/trajectories?since=0123456789abcdef", &json!({})).await;
     assert_eq!(other.status, 410, "a cursor of another fleet: {}", other.text());
 }
 
@@ -279,7 +290,7 @@ async fn marked_retry_on_another_tokentap_supersedes_the_turn_of_the_first_attem
     };
     let superseded = async || {
         let body = json!({"sessions": ["s"], "format": "jsonl"});
-        let samples = post(fleet.control()[0], "/v1/samples", body.to_string().as_bytes()).await;
+        let samples = ask("POST", fleet.control()[0], "/v1/samples", &body).await;
         assert_eq!(samples.status, 200, "{}", samples.text());
         let text = samples.text();
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -330,7 +341,7 @@ async fn ledger_that_fails_costs_no_reply_and_its_turns_are_joined_later() {
     let prompt = [&[1, 2][..], &first, &[5]].concat();
     let second = generate(fleet.data()[0], "s", &prompt).await;
     assert_eq!(metric(fleet.control()[0], "tokentap_ledger_turns_detached_total").await, 1);
-    let read = get(fleet.control()[1], "/v1/sessions/s").await;
+    let read = ask("GET", fleet.control()[1], "/v1/sessions/s", &json!({})).await;
     assert_eq!((read.status, &read.json()["error"]["code"]), (503, &json!("ledger_unavailable")));
     let (status, refused) = control("POST", fleet.control()[0], "/v1/sessions/s/reward", &json!({"reward": 1})).await;
     assert_eq!((status, &refused["error"]["code"]), (503, &json!("unconfirmed")));

@@ -2,7 +2,7 @@
 //!
 //! An object is validated as if it allowed no other members than those that its schema lists, so a member without a description fails.
 
-mod document;
+pub mod document;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
