@@ -30,6 +30,7 @@ for target in "${targets[@]}"; do
   python deploy/release/finish.py "$work/$target"/*.whl "$work/licences-$target.txt" "$out"
 done
 maturin sdist --out "$out"
+python deploy/release/executable.py "$out"/tokentap_sidecar-*.tar.gz
 
 for wheel in "$out"/*.whl; do
   # names the oldest glibc and the symbols that the binary needs
