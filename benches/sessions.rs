@@ -74,6 +74,7 @@ fn record_session(store: &Arc<Store>, session: usize) {
                 source: "top_k".into(),
                 estimator: "estimate".into(),
                 temperature: Some(1.0),
+                top_k: Some(20),
                 reason: None,
             }),
             sampling: Some(r#"{"max_new_tokens":512,"temperature":1.0,"top_p":0.95}"#.into()),

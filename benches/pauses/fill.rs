@@ -50,8 +50,13 @@ pub fn metadata(tokens: usize) -> TurnMetadata {
         version: None,
         process: None,
     };
-    let measured =
-        EntropyMethod { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
+    let measured = EntropyMethod {
+        source: "top_k".into(),
+        estimator: "estimate".into(),
+        temperature: Some(1.0),
+        top_k: Some(20),
+        reason: None,
+    };
     TurnMetadata {
         rid: Some("0123456789abcdef0123456789abcdef".into()),
         finish: Some("stop".into()),

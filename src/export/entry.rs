@@ -160,6 +160,10 @@ fn measured(how: &EntropyMethod, text: &mut Text) {
         Some(temperature) => text.key("temperature").float(temperature),
         None => text.key("temperature").literal("null"),
     }
+    match how.top_k {
+        Some(k) => text.key("top_k").integer(k),
+        None => text.key("top_k").literal("null"),
+    }
     text.key("reason").maybe_string(how.reason.as_deref());
 }
 
@@ -192,6 +196,7 @@ mod tests {
             source: "exact".into(),
             estimator: "exact".into(),
             temperature: Some(0.7),
+            top_k: Some(20),
             reason: None,
         });
         about.sampling = Some(r#"{"temperature": 0.7, "stop": "\n"}"#.into());
@@ -233,7 +238,7 @@ mod tests {
                 "turns": [blank, {
                     "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "finish_reason": "length",
                     "fault": null, "trained": true, "supersedes": [0],
-                    "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "reason": null},
+                    "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "top_k": 20, "reason": null},
                     "sampling": {"temperature": 0.7, "stop": "\n"}, "sampling_sources": null, "model": "m", "started_ms": 5, "first_ms": 6,
                     "elapsed_ms": 7, "cached_tokens": null,
                     "labels": {"client": "c/1", "request_class": "main", "after_compaction": true},

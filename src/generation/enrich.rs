@@ -50,18 +50,23 @@ impl EntropyInfo {
             source: self.source().into(),
             estimator: self.estimator.name().into(),
             temperature: self.temperature,
+            top_k: self.top_k().and_then(|k| u32::try_from(k).ok()),
             reason: self.reason.map(|reason| reason.name().into()),
         }
     }
 
+    /// k of the widest row, if entropies were computed from rows.
+    fn top_k(&self) -> Option<usize> {
+        Some(self.width).filter(|width| self.measured && *width > 0)
+    }
+
     /// Writes the object.
     fn write(&self, out: &mut Vec<u8>) {
-        let width = Some(self.width).filter(|width| self.measured && *width > 0);
         text(out, &["{\"source\":\"", self.source(), "\",\"estimator\":\"", self.estimator.name()]);
         text(out, &["\",\"unit\":\"nats\",\"temperature\":"]);
         number(out, self.temperature.filter(|value| value.is_finite()));
         text(out, &[",\"top_k\":"]);
-        number(out, width);
+        number(out, self.top_k());
         if let Some(k) = self.lowered_from {
             text(out, &[",\"top_k_lowered_from\":"]);
             number(out, Some(k));

@@ -14,8 +14,13 @@ pub(super) const THINK: ThinkTokens = ThinkTokens { start: START, end: END };
 
 /// A turn with these tokens and entropies in nats.
 pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
-    let measured =
-        EntropyMethod { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
+    let measured = EntropyMethod {
+        source: "top_k".into(),
+        estimator: "estimate".into(),
+        temperature: Some(1.0),
+        top_k: Some(20),
+        reason: None,
+    };
     Turn {
         id: 0,
         parent: None,

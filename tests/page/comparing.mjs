@@ -58,17 +58,22 @@ function differences({ left, right }) {
   return { shared, found };
 }
 
-/** Paths that were measured at other temperatures. */
-export async function temperatures() {
+/** Paths that were measured at other temperatures, and estimates with another k. */
+export async function measurements() {
   const tap = await demo();
   try {
-    for (const temperature of [1, 0.5]) await generate(tap, `t${temperature}`, { text: "The sea", sampling_params: { max_new_tokens: 10, temperature, sampling_seed: 1 } });
-    const { page, faults } = await opened(tap.control, { at: "/#compare/t1/0/t0.5/0" });
-    await compared(page);
-    const facts = await page.textContent("#compare-facts");
-    assert.ok(facts.includes("The temperatures differ (1 and 0.5)"), facts);
-    assert.deepEqual(faults, []);
-    return "other temperatures are named";
+    const sampling = { max_new_tokens: 10, sampling_seed: 1 };
+    for (const temperature of [1, 0.5]) await generate(tap, `t${temperature}`, { text: "The sea", sampling_params: { ...sampling, temperature } });
+    for (const top_k of [5, 64]) await generate(tap, `k${top_k}`, { text: "The sea", sampling_params: sampling, entropy_options: { top_k } });
+    for (const [paths, expected, other] of [["t1/0/t0.5/0", "The temperatures differ (1 and 0.5)", "different k"], ["k5/0/k64/0", "The estimates have different k (5 and 64)", "temperatures"]]) {
+      const { page, context, faults } = await opened(tap.control, { at: `/#compare/${paths}` });
+      await compared(page);
+      const facts = await page.textContent("#compare-facts");
+      assert.ok(facts.includes(expected) && !facts.includes(other), facts);
+      assert.deepEqual(faults, []);
+      await context.close();
+    }
+    return "other temperatures and other k are named";
   } finally {
     await tap.stop();
   }

@@ -26,6 +26,7 @@ pub(crate) fn rich() -> Batch {
         source: "exact".into(),
         estimator: "exact".into(),
         temperature: Some(0.7),
+        top_k: Some(20),
         reason: Some("r".into()),
     });
     about.supersedes = vec![0];
@@ -73,14 +74,14 @@ pub(crate) const ROWS: &str = r#"[
     "turns": [
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
-        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
+        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "finish_reason": "length",
         "fault": null, "trained": true, "supersedes": [0], "entropy_source": "exact", "entropy_estimator": "exact",
-        "entropy_reason": "r", "temperature": 0.7,
+        "entropy_top_k": 20, "entropy_reason": "r", "temperature": 0.7,
         "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
         "cached_tokens": 4,
         "labels": {
@@ -112,13 +113,13 @@ pub(crate) const ROWS: &str = r#"[
     "turns": [
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
-        "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
+        "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
-        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
+        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       }

@@ -267,6 +267,10 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         required("supersedes", list(about().map(|about| about.supersedes.len()), superseded, false)),
         texts("entropy_source", measured().map(|how| how.map(|how| &*how.source))),
         texts("entropy_estimator", measured().map(|how| how.map(|how| &*how.estimator))),
+        optional(
+            "entropy_top_k",
+            measured().map(|how| how.and_then(|how| how.top_k.map(i64::from))).collect::<Int64Array>(),
+        ),
         texts("entropy_reason", measured().map(|how| how.and_then(|how| how.reason.as_deref()))),
         optional("temperature", measured().map(|how| how.and_then(|how| how.temperature)).collect::<Float64Array>()),
         texts("sampling", rows.iter().zip(chosen).flat_map(|(row, chosen)| chosen.sampling(row))),

@@ -38,7 +38,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 34] = [
+pub const ASSETS: [Asset; 35] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -64,6 +64,7 @@ pub const ASSETS: [Asset; 34] = [
     module!("link"),
     module!("live"),
     module!("main"),
+    module!("measured"),
     module!("path"),
     module!("plot"),
     module!("samples"),

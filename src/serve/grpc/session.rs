@@ -147,6 +147,7 @@ fn measured(how: &EntropyMethod) -> pb::Measured {
         source: how.source.to_string(),
         estimator: how.estimator.to_string(),
         temperature: how.temperature,
+        top_k: how.top_k,
         reason: text(how.reason.as_deref()),
     }
 }

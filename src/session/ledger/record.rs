@@ -438,6 +438,7 @@ mod tests {
             source: "top_k".into(),
             estimator: "estimate".into(),
             temperature: Some(temperature),
+            top_k: (temperature > 0.0).then_some(20),
             reason: None,
         }));
         let fault = prop::option::of(prop::sample::select(&Fault::ALL[..]));

@@ -95,9 +95,12 @@ pub fn shared(entry: &Value) -> Value {
     for turn in line["turns"].as_array_mut().unwrap() {
         let turn = turn.as_object_mut().unwrap();
         let measured = turn.remove("measured").unwrap();
-        for (name, member) in
-            [("entropy_source", "source"), ("entropy_estimator", "estimator"), ("entropy_reason", "reason")]
-        {
+        for (name, member) in [
+            ("entropy_source", "source"),
+            ("entropy_estimator", "estimator"),
+            ("entropy_top_k", "top_k"),
+            ("entropy_reason", "reason"),
+        ] {
             turn.insert(name.to_owned(), measured[member].clone());
         }
         turn.insert("temperature".to_owned(), measured["temperature"].clone());

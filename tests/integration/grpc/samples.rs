@@ -166,7 +166,8 @@ fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
     let json = |text: &String| serde_json::from_str::<Value>(text).unwrap();
     let measured = turn.measured.as_ref().map(|how| {
         json!({
-            "source": how.source, "estimator": how.estimator, "temperature": how.temperature, "reason": how.reason,
+            "source": how.source, "estimator": how.estimator, "temperature": how.temperature, "top_k": how.top_k,
+            "reason": how.reason,
         })
     });
     let extras: serde_json::Map<String, Value> =

@@ -3,6 +3,8 @@
 // An entropy is that of the distribution after all tokens before it. Two entropies of one position belong to the same question only if
 // these tokens are equal. So there is a difference up to the first token that differs, and at this token, but not after it.
 
+import { isComparable } from "./measured.js";
+
 /** The alignment of two paths, as far as both are loaded. */
 export class Alignment {
   #peaks = null;
@@ -89,10 +91,4 @@ function overlaps(left, right, limit) {
     at = to;
   }
   return found;
-}
-
-/** Whether two measurements are numbers of one kind. The difference of two bounds is not that of the entropies. */
-function isComparable(one, other) {
-  if (!one || !other || one.estimator !== other.estimator || one.source !== other.source) return false;
-  return one.source === "exact" || ["estimate", "sampled"].includes(one.estimator);
 }

@@ -8,6 +8,7 @@ import { classesOf, legend, signed } from "./difference.js";
 import { element, numbers, part } from "./element.js";
 import { label } from "./glyph.js";
 import { copy } from "./link.js";
+import { temperatures, widths } from "./measured.js";
 import { differences, markDifference } from "./plot.js";
 import { shown } from "./scale.js";
 import { Sheet, classes } from "./sheet.js";
@@ -132,7 +133,7 @@ export class CompareView {
     part("divergence").disabled = divergence === null;
     this.#plot = differences(alignment, (at) => this.choose(at));
     part("compare-plot").replaceChildren(this.#plot);
-    const temperatures = SIDES.map((side) => temperature(paths[side]));
+    const [degrees, ks] = [temperatures, widths].map((of) => SIDES.map((side) => of(paths[side])));
     const whole = SIDES.map((side) => paths[side].survey().mean);
     part("compare-facts").replaceChildren(numbers([
       ["equal tokens", count(shared)],
@@ -147,7 +148,8 @@ export class CompareView {
       ["mean of all of B", `${shown(whole[1])} nats`],
     ]), ...[
       alignment.isMixed ? "Some entropies were measured in different ways, or are bounds. They have no difference." : null,
-      temperatures[0] !== temperatures[1] ? `The temperatures differ (${temperatures.join(" and ")}). The difference includes that.` : null,
+      degrees[0] !== degrees[1] ? `The temperatures differ (${degrees.join(" and ")}). The difference includes that.` : null,
+      ks.every(Boolean) && ks[0] !== ks[1] ? `The estimates have different k (${ks.join(" and ")}). The difference includes their errors.` : null,
     ].filter(Boolean).map((note) => element("p", { class: "note" }, note)));
   }
 
@@ -243,8 +245,4 @@ function about(side, of, trajectory) {
   const policies = [...new Set(head.policy.map((span) => [`epoch ${epochOf(span)}`, ...[span.version, span.weight_version].filter(Boolean).map((one) => label(one, NAME))].join(", ")))];
   const model = head.turns.at(-1)?.model;
   return [element("strong", {}, `${side} `), name(of), element("span", { class: "sub num" }, [policies.join("; ") || "policy unknown", model ? label(model, NAME) : null, `${count(trajectory.total)} tokens`].filter(Boolean).join(" · "))];
-}
-
-function temperature({ head }) {
-  return [...new Set(head.turns.map((turn) => turn.measured?.temperature ?? "unknown"))].join(", ");
 }

@@ -2,6 +2,7 @@
 
 import { element, numbers } from "./element.js";
 import { label, lines } from "./glyph.js";
+import { methodOf } from "./measured.js";
 import { UNKNOWN } from "./trajectory.js";
 import { shown, step } from "./scale.js";
 
@@ -55,7 +56,7 @@ export function facts(trajectory, at) {
     ["policy", policy ? `epoch ${until}${policy.version ?? policy.weight_version ? `, ${label(policy.version ?? policy.weight_version, NAME)}` : ""}` : "–"],
     ["turn", segment.turn < 0 ? "running" : String(segment.turn)],
     ["place", place],
-    ["measured", turn?.measured ? `${turn.measured.estimator} (${turn.measured.source})${turn.measured.temperature === null ? "" : `, T = ${turn.measured.temperature}`}` : null],
+    ["measured", methodOf(turn?.measured)],
     ["thinking", trajectory.think[at] ? "yes" : null],
   ];
 }

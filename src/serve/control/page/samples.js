@@ -7,6 +7,7 @@ import { element, part } from "./element.js";
 import { label } from "./glyph.js";
 import { MOST, before, each, pathsFrom, samplesElsewhere, samplesOf, sessionOf } from "./group.js";
 import { copy } from "./link.js";
+import { methodOf } from "./measured.js";
 import { sparkline } from "./plot.js";
 import { shown, step } from "./scale.js";
 
@@ -137,7 +138,7 @@ export class SamplesView {
     Object.assign(row, {
       reward: typeof value === "number" ? value : NaN, given: reward === null ? null : JSON.stringify(reward), flags: head.flags, total: head.tokens, isExported: head.turns.at(-1).trained,
       policy: [...new Set(head.policy.map((span) => span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`)))].map((one) => label(one, 40)).join(", "),
-      segments: head.segments, measured: measuredAs(head.turns.at(-1).measured),
+      segments: head.segments, measured: methodOf(head.turns.at(-1).measured),
     });
   }
 
@@ -280,11 +281,6 @@ export class SamplesView {
       element("td", {}, row.fault ? element("span", { class: "fault" }, row.fault.replaceAll("_", " ")) : row.finish ? label(row.finish, 40) : "–"),
       element("td", {}, row.policy || "–"), element("td", {}, row.flags.join(", ") || "–"));
   }
-}
-
-/** What the entropies of a turn are; null if none were measured. */
-function measuredAs(measured) {
-  return measured?.estimator ? `${measured.estimator} (${measured.source}), T = ${measured.temperature === null ? "unknown" : Number(measured.temperature.toPrecision(6))}` : null;
 }
 
 /** Whether a position lies in a response. */

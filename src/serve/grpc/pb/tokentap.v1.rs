@@ -235,6 +235,9 @@ pub struct Measured {
     /// Why there is no entropy or no temperature.
     #[prost(string, optional, tag = "4")]
     pub reason: ::core::option::Option<::prost::alloc::string::String>,
+    /// The number of logprobs of the widest row that the entropies were computed from; absent without such rows, or if it was not recorded.
+    #[prost(uint32, optional, tag = "5")]
+    pub top_k: ::core::option::Option<u32>,
 }
 /// Tokens that one policy sampled.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -309,6 +309,7 @@ mod tests {
             source: "top_k".into(),
             estimator: "estimate".into(),
             temperature: Some(1.0),
+            top_k: Some(20),
             reason: None,
         };
         let about = TurnMetadata {
