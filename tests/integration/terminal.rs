@@ -247,10 +247,13 @@ async fn export_shows_a_progress_bar_on_a_terminal_and_removes_it() {
         bar.contains("writing") && bar.ends_with("\r\x1b[2K"),
         "the bar is drawn, and its line is cleared: {shown:?}"
     );
-    assert!(summary.starts_with("1 row") && summary.trim_end().ends_with(out), "{shown:?}");
+    assert!(summary.starts_with("1 row of 1 session, ") && summary.trim_end().ends_with(out), "{shown:?}");
     let done = output(&args).await;
     let error = String::from_utf8(done.stderr).unwrap();
-    assert!(error.starts_with("tokentap: 1 row") && !error.contains('\x1b'), "no bar without a terminal: {error:?}");
+    assert!(
+        error.starts_with("tokentap: 1 row of 1 session, ") && !error.contains('\x1b'),
+        "no bar without a terminal: {error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
