@@ -84,8 +84,10 @@ async fn agent_may_abort_a_running_request_by_its_exact_id() {
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         assert!(answer.text().contains(words), "{body}: {}", answer.text());
     }
-    for method in ["GET", "PUT", "DELETE"] {
-        let answer = request(proxy.data, method, "/abort_request", &[], br#"{"rid": "job-2"}"#).await;
+    for (method, path) in
+        [("GET", "/abort_request"), ("DELETE", "/abort_request"), ("PUT", "/sessions/s/abort_request")]
+    {
+        let answer = request(proxy.data, method, path, &[], br#"{"rid": "job-2"}"#).await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")), "{method}: {}", answer.text());
     }
     assert!(!upstream.has_more(), "nothing reached the engine");

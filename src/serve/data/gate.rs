@@ -71,7 +71,7 @@ pub(crate) async fn control(
     Ok(forwarded(state, send(&state.client, &state.metrics, route, call).await?))
 }
 
-/// The answer to an abort whose method is not POST, as SGLang refuses it.
+/// The answer to an abort whose method is not POST, with the status and the header of SGLang.
 fn post_only() -> Response<Body> {
     let error = Error::Client { status: StatusCode::METHOD_NOT_ALLOWED, message: format!("{ABORT}: only POST") };
     let mut reply = json_reply(error.status(), error.body());
