@@ -31,6 +31,7 @@ for target in "${targets[@]}"; do
 done
 maturin sdist --out "$out"
 python deploy/release/executable.py "$out"/tokentap_sidecar-*.tar.gz
+tar -tvzf "$out"/tokentap_sidecar-*.tar.gz | grep '^-rwxr-xr-x.*/scripts/tokentap-sidecar$' >/dev/null
 
 for wheel in "$out"/*.whl; do
   # names the oldest glibc and the symbols that the binary needs
