@@ -25,8 +25,8 @@ const THREAD_KEEP_ALIVE: std::time::Duration = std::time::Duration::from_millis(
 fn main() -> ExitCode {
     // SAFETY: the option exists and takes a number; no other thread runs yet. MIMALLOC_PURGE_DELAY takes precedence.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
-    // The allocator asks for huge pages. A page that was returned to the system is then cleared as 2 MiB when its next byte is written,
-    // which takes half of the CPU of a long chat. An old kernel without the call loses only that.
+    // Some kernels make huge pages without a request. A page that was returned to the system is then cleared as 2 MiB when its next byte
+    // is written, which takes half of the CPU of a long chat. An old kernel without the call loses only that.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let command = match config::load(std::env::args_os()) {
