@@ -65,7 +65,7 @@ export async function measurements() {
     const sampling = { max_new_tokens: 10, sampling_seed: 1 };
     for (const temperature of [1, 0.5]) await generate(tap, `t${temperature}`, { text: "The sea", sampling_params: { ...sampling, temperature } });
     for (const top_k of [5, 64]) await generate(tap, `k${top_k}`, { text: "The sea", sampling_params: sampling, entropy_options: { top_k } });
-    for (const [paths, expected, other] of [["t1/0/t0.5/0", "The temperatures differ (1 and 0.5)", "different k"], ["k5/0/k64/0", "The estimates have different k (5 and 64)", "temperatures"]]) {
+    for (const [paths, expected, other] of [["t1/0/t0.5/0", "The temperatures differ (1 and 0.5)", "The k of"], ["k5/0/k64/0", "The k of the estimates differ (5 and 64)", "temperatures"]]) {
       const { page, context, faults } = await opened(tap.control, { at: `/#compare/${paths}` });
       await compared(page);
       const facts = await page.textContent("#compare-facts");

@@ -29,6 +29,8 @@ export class Alignment {
     this.isMixed = false;
     /** The number of positions that both paths have from one recorded turn, which is not compared with itself. */
     this.common = 0;
+    /** The pairs of different temperatures and of different k at compared positions. */
+    this.unequal = { temperature: new Set(), top_k: new Set() };
     const isOneSession = left.head.session === right.head.session;
     for (const [from, to, one, other] of overlaps(left, right, this.context)) {
       if (one.kind !== "response" || other.kind !== "response") continue;
@@ -36,13 +38,20 @@ export class Alignment {
         this.common += to - from;
         continue;
       }
-      const comparable = isComparable(left.turns.get(one.turn)?.measured, right.turns.get(other.turn)?.measured);
+      const [a, b] = [left.turns.get(one.turn)?.measured, right.turns.get(other.turn)?.measured];
+      const comparable = isComparable(a, b);
+      const before = this.compared.length;
       this.isMixed ||= !comparable;
       for (let position = from; position < to; position++) {
         const difference = comparable ? right.entropy[position] - left.entropy[position] : NaN;
         this.difference[position] = difference;
         if (Number.isNaN(difference)) this.lacking++;
         else this.compared.push(position);
+      }
+      if (this.compared.length === before) continue;
+      for (const [name, pairs] of Object.entries(this.unequal)) {
+        const [x, y] = [a, b].map((measured) => measured[name] ?? "unknown");
+        if (x !== y) pairs.add(`${x} and ${y}`);
       }
     }
   }

@@ -8,7 +8,6 @@ import { classesOf, legend, signed } from "./difference.js";
 import { element, numbers, part } from "./element.js";
 import { label } from "./glyph.js";
 import { copy } from "./link.js";
-import { temperatures, widths } from "./measured.js";
 import { differences, markDifference } from "./plot.js";
 import { shown } from "./scale.js";
 import { Sheet, classes } from "./sheet.js";
@@ -133,7 +132,7 @@ export class CompareView {
     part("divergence").disabled = divergence === null;
     this.#plot = differences(alignment, (at) => this.choose(at));
     part("compare-plot").replaceChildren(this.#plot);
-    const [degrees, ks] = [temperatures, widths].map((of) => SIDES.map((side) => of(paths[side])));
+    const [temperatures, widths] = [alignment.unequal.temperature, alignment.unequal.top_k].map((pairs) => [...pairs].join(", "));
     const whole = SIDES.map((side) => paths[side].survey().mean);
     part("compare-facts").replaceChildren(numbers([
       ["equal tokens", count(shared)],
@@ -148,8 +147,8 @@ export class CompareView {
       ["mean of all of B", `${shown(whole[1])} nats`],
     ]), ...[
       alignment.isMixed ? "Some entropies were measured in different ways, or are bounds. They have no difference." : null,
-      degrees[0] !== degrees[1] ? `The temperatures differ (${degrees.join(" and ")}). The difference includes that.` : null,
-      ks.every(Boolean) && ks[0] !== ks[1] ? `The estimates have different k (${ks.join(" and ")}). The difference includes their errors.` : null,
+      temperatures ? `The temperatures differ${orUnknown(temperatures)} (${temperatures}). The difference includes that.` : null,
+      widths ? `The k of the estimates differ${orUnknown(widths)} (${widths}). Their errors may differ, too.` : null,
     ].filter(Boolean).map((note) => element("p", { class: "note" }, note)));
   }
 
@@ -238,6 +237,10 @@ async function open({ session, leaf }, signal) {
 }
 
 const name = ({ session, leaf }) => element("span", {}, `${label(session, 128)} · path to turn ${leaf}`);
+
+function orUnknown(pairs) {
+  return pairs.includes("unknown") ? " or are unknown" : "";
+}
 
 /** The line above a path: its name, its policy and its mean entropy. */
 function about(side, of, trajectory) {

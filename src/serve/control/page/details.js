@@ -96,7 +96,7 @@ export function about(trajectory, survey) {
   const epochs = [...new Set(head.policy.map(epochOf))];
   const trained = head.segments.reduce((sum, segment) => sum + (segment.loss_mask ? segment.end - segment.start : 0), 0);
   const count = (value) => value.toLocaleString("en");
-  const sources = [...new Set(head.turns.map((turn) => turn.measured && `${turn.measured.estimator} (${turn.measured.source})`).filter(Boolean))];
+  const sources = [...new Set(head.turns.map((turn) => methodOf(turn.measured)).filter(Boolean))];
   return numbers([
     ["tokens", count(trajectory.total)],
     ["sampled", count(survey.sampled.length)],

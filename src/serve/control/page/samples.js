@@ -138,7 +138,7 @@ export class SamplesView {
     Object.assign(row, {
       reward: typeof value === "number" ? value : NaN, given: reward === null ? null : JSON.stringify(reward), flags: head.flags, total: head.tokens, isExported: head.turns.at(-1).trained,
       policy: [...new Set(head.policy.map((span) => span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`)))].map((one) => label(one, 40)).join(", "),
-      segments: head.segments, measured: methodOf(head.turns.at(-1).measured),
+      segments: head.segments, measured: head.turns.at(-1).measured?.source === "none" ? null : methodOf(head.turns.at(-1).measured),
     });
   }
 

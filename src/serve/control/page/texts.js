@@ -5,7 +5,7 @@ import { post } from "./api.js";
 /** The maximum number of items per request; each is decoded separately. */
 const BATCH = 512;
 /** The maximum number of neighbouring tokens that share characters and are decoded together. */
-const RUN = 16;
+const RUN = 64;
 const LOST = "\ufffd";
 
 /** The texts of ids. Each id is fetched once. */
