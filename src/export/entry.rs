@@ -193,8 +193,8 @@ mod tests {
         about.rid = Some("r".into());
         about.cause = Cause::ExtendsLength;
         about.measured = Some(EntropyMethod {
-            source: "exact".into(),
-            estimator: "exact".into(),
+            source: "top_k".into(),
+            estimator: "estimate".into(),
             temperature: Some(0.7),
             top_k: Some(20),
             reason: None,
@@ -238,7 +238,7 @@ mod tests {
                 "turns": [blank, {
                     "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "finish_reason": "length",
                     "fault": null, "trained": true, "supersedes": [0],
-                    "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "top_k": 20, "reason": null},
+                    "measured": {"source": "top_k", "estimator": "estimate", "temperature": 0.7, "top_k": 20, "reason": null},
                     "sampling": {"temperature": 0.7, "stop": "\n"}, "sampling_sources": null, "model": "m", "started_ms": 5, "first_ms": 6,
                     "elapsed_ms": 7, "cached_tokens": null,
                     "labels": {"client": "c/1", "request_class": "main", "after_compaction": true},

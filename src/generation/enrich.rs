@@ -50,12 +50,13 @@ impl EntropyInfo {
             source: self.source().into(),
             estimator: self.estimator.name().into(),
             temperature: self.temperature,
-            top_k: self.top_k().and_then(|k| u32::try_from(k).ok()),
+            // the rows of exact entropies were read for other numbers
+            top_k: self.top_k().filter(|_| !self.exact).and_then(|k| u32::try_from(k).ok()),
             reason: self.reason.map(|reason| reason.name().into()),
         }
     }
 
-    /// k of the widest row, if entropies were computed from rows.
+    /// k of the widest row, if there are entropies and rows.
     fn top_k(&self) -> Option<usize> {
         Some(self.width).filter(|width| self.measured && *width > 0)
     }

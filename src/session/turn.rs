@@ -139,8 +139,7 @@ pub struct EntropyMethod {
     pub estimator: Cow<'static, str>,
     /// The temperature of the distribution that the numbers describe.
     pub temperature: Option<f64>,
-    /// The number of logprobs of the widest row that they were computed from; `None` without such rows, and in turns that were recorded before
-    /// this member existed.
+    /// k of the widest row if the source is `top_k`; `None` for other sources, and in turns that were recorded before this member existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
     /// Why entropies or the temperature are missing.

@@ -165,12 +165,10 @@ def _hidden(count: int, how: str) -> str:
 
 def _measurement(path: Path) -> list[str]:
     measured = [turn.get("measured") or {} for turn in path.get("turns") or ()]
-    kinds = dict.fromkeys((one.get("estimator"), one.get("source"), one.get("top_k")) for one in measured)
-    named = [
-        f"{estimator} ({source}{f', k = {k}' if source == 'top_k' and k else ''})"
-        for estimator, source, k in kinds
-        if estimator and source
-    ]
+    kinds = [(one.get("estimator"), one.get("source"), one.get("top_k")) for one in measured]
+    named = dict.fromkeys(
+        f"{estimator} ({source}{f', k = {k}' if k else ''})" for estimator, source, k in kinds if estimator and source
+    )
     reasons = dict.fromkeys(str(one["reason"]) for one in measured if one.get("reason"))
     return [*named, *(f"not measured: {reason}" for reason in reasons)]
 

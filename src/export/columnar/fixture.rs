@@ -23,8 +23,8 @@ pub(crate) fn rich() -> Batch {
     about.rid = Some("r".into());
     about.cause = Cause::ExtendsLength;
     about.measured = Some(EntropyMethod {
-        source: "exact".into(),
-        estimator: "exact".into(),
+        source: "top_k".into(),
+        estimator: "estimate".into(),
         temperature: Some(0.7),
         top_k: Some(20),
         reason: Some("r".into()),
@@ -80,7 +80,7 @@ pub(crate) const ROWS: &str = r#"[
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "finish_reason": "length",
-        "fault": null, "trained": true, "supersedes": [0], "entropy_source": "exact", "entropy_estimator": "exact",
+        "fault": null, "trained": true, "supersedes": [0], "entropy_source": "top_k", "entropy_estimator": "estimate",
         "entropy_top_k": 20, "entropy_reason": "r", "temperature": 0.7,
         "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
         "cached_tokens": 4,

@@ -130,22 +130,32 @@ async fn each_batch_item_and_sample_has_its_own_entropies() {
 async fn options_that_need_top_k_request_it() {
     let demo = Demo::start(WITH_PLUGIN, &[]).await;
     let prompt = demo.encode("the lamp");
+    // the reply, and the k that is recorded with the turn
     let ask = async |options: Value| {
-        let body = json!({"input_ids": prompt, "sampling_params": sampling(&params(0.9)), "entropy_options": options});
-        demo.ask(&body).await
+        let sampling = sampling(&params(0.9));
+        let body =
+            json!({"input_ids": prompt, "sampling_params": sampling, "entropy_options": options, "session_id": "run"});
+        let reply = demo.ask(&body).await;
+        let recorded = get(demo.proxy.control, "/v1/sessions/run/trajectories").await.json();
+        let newest = recorded["trajectories"].as_array().unwrap().last().unwrap();
+        (reply, newest["turns"][0]["measured"]["top_k"].clone())
     };
-    let with_stats = ask(json!({"stats": true, "bounds": true})).await;
+    let (with_stats, recorded) = ask(json!({"stats": true, "bounds": true})).await;
     let meta = &with_stats["meta_info"];
     assert_eq!((&meta["entropy_info"]["source"], &meta["entropy_info"]["top_k"]), (&json!("exact"), &json!(20)));
+    assert_eq!(recorded, json!(null), "no entropy is of these rows");
     let truth = demo.entropies(&prompt, &ids(&with_stats), &params(0.9));
     for list in ["output_token_entropy", "output_token_entropy_lower", "output_token_entropy_upper"] {
         assert_close(&all_numbers(&meta[list]), &truth, 1e-6, list);
     }
     assert!(all_numbers(&meta["output_token_stats"]["tail_mass"]).iter().any(|mass| *mass > 0.0), "rows were read");
-    for options in [json!({"top_k": 20}), json!({"estimator": "renormalized"}), json!({"estimator": "lower"})] {
-        let reply = ask(options.clone()).await;
+    let estimators = [json!({"estimator": "renormalized"}), json!({"estimator": "lower"})];
+    for (k, options) in
+        [(7, json!({"top_k": 7})), (20, json!({"top_k": 20}))].into_iter().chain(estimators.map(|one| (20, one)))
+    {
+        let (reply, recorded) = ask(options.clone()).await;
         let info = &reply["meta_info"]["entropy_info"];
-        assert_eq!((&info["source"], &info["top_k"]), (&json!("top_k"), &json!(20)), "{options}");
+        assert_eq!((&info["source"], &info["top_k"], recorded), (&json!("top_k"), &json!(k), json!(k)), "{options}");
     }
 }
 

@@ -235,7 +235,7 @@ pub struct Measured {
     /// Why there is no entropy or no temperature.
     #[prost(string, optional, tag = "4")]
     pub reason: ::core::option::Option<::prost::alloc::string::String>,
-    /// The number of logprobs of the widest row that the entropies were computed from; absent without such rows, or if it was not recorded.
+    /// The number of logprobs of the widest row if the source is `top_k`; absent for other sources, and if it was not recorded.
     #[prost(uint32, optional, tag = "5")]
     pub top_k: ::core::option::Option<u32>,
 }
