@@ -111,7 +111,7 @@ export async function samples() {
     const [about, note] = [await page.textContent("#group-about"), await page.textContent("#group-note")];
     assert.ok(!about.includes("standard deviation"), about);
     assert.ok(note.includes("One sample with a reward is no group"), note);
-    assert.ok(note.includes("not of one kind: estimate (top_k), k = 20, T = 1; estimate (top_k), k = 20, T = 1.1; estimate (top_k), k = 20, T = 1.2 and 2 more."), note);
+    assert.ok(note.replaceAll("\u00a0", " ").includes("not of one kind: estimate (top_k), k = 20, T = 1; estimate (top_k), k = 20, T = 1.1; estimate (top_k), k = 20, T = 1.2 and 2 more."), note);
     assert.deepEqual(faults, []);
     await context.close();
     return `${count} samples with the rewards and advantages of the server for ${Object.keys(answers).length} estimators, 2 of another session, none with another prompt`;

@@ -6,7 +6,7 @@ export function methodOf(measured) {
   const { estimator, source, top_k: k, temperature } = measured;
   // an older tokentap sends no k
   const number = (value) => (value == null ? "unknown" : Number(value.toPrecision(6)));
-  return [`${estimator} (${source})`, source === "top_k" ? `k = ${number(k)}` : null, `T = ${number(temperature)}`].filter(Boolean).join(", ");
+  return [`${estimator} (${source})`, source === "top_k" ? `k\u00a0=\u00a0${number(k)}` : null, `T\u00a0=\u00a0${number(temperature)}`].filter(Boolean).join(", ");
 }
 
 /** Whether two entropies are numbers of one kind. The difference of two bounds is not that of the entropies. */
