@@ -160,10 +160,7 @@ fn measured(how: &EntropyMethod, text: &mut Text) {
         Some(temperature) => text.key("temperature").float(temperature),
         None => text.key("temperature").literal("null"),
     }
-    match how.top_k {
-        Some(k) => text.key("top_k").integer(k),
-        None => text.key("top_k").literal("null"),
-    }
+    text.key("top_k").maybe(how.top_k);
     text.key("reason").maybe_string(how.reason.as_deref());
 }
 

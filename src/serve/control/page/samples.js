@@ -135,10 +135,11 @@ export class SamplesView {
     const head = await get(`/v1/sessions/${encodeURIComponent(row.session)}/paths/${row.leaf}?version=${row.version}`, signal);
     const { reward } = head;
     const value = typeof reward === "object" && reward !== null ? reward.reward ?? reward.score : reward;
+    const { measured } = head.turns.at(-1);
     Object.assign(row, {
       reward: typeof value === "number" ? value : NaN, given: reward === null ? null : JSON.stringify(reward), flags: head.flags, total: head.tokens, isExported: head.turns.at(-1).trained,
       policy: [...new Set(head.policy.map((span) => span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`)))].map((one) => label(one, 40)).join(", "),
-      segments: head.segments, measured: head.turns.at(-1).measured?.source === "none" ? null : methodOf(head.turns.at(-1).measured),
+      segments: head.segments, measured: measured?.source === "none" ? null : methodOf(measured),
     });
   }
 
