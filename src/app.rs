@@ -317,6 +317,7 @@ impl App {
         for task in [watching, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading) {
             task.abort();
         }
+        parts.slices.close().await;
         cut
     }
 }

@@ -90,6 +90,14 @@ impl Slices {
         }
     }
 
+    /// Waits for a device that is still being opened, at most five seconds. Must be called before the process ends.
+    pub async fn close(&self) {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.close().await;
+        }
+    }
+
     /// The name of the backend that [`Slices::backend`] will return.
     #[must_use]
     pub fn backend_name(config: &SliceConfig) -> &'static str {
@@ -172,12 +180,5 @@ impl Slices {
     #[cfg(feature = "cuda")]
     fn is_stuck(&self) -> bool {
         self.device.as_ref().and_then(Device::any).is_some_and(Cuda::is_stuck)
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl Drop for Slices {
-    fn drop(&mut self) {
-        self.device.iter().for_each(Device::wait_opened_blocking);
     }
 }

@@ -48,8 +48,9 @@ fn again(filter: &str, arguments: &[&str], environment: Environment<'_>) {
 
 /// A fake device with memory for one slot: a quarter of 24 MiB.
 const SMALL: (&str, &str) = ("STAND_IN_MEMORY", "25165824");
-/// The log messages of an open and of a lost device.
+/// The log messages of an open device, of one that is slower than the CPU, and of a lost one.
 const OPENED: &str = "the CUDA device is open; rows and top_k are the row counts from which it is faster than the CPU";
+const CLOSED: &str = "the CPU measures whole rows faster than the CUDA device, which is closed";
 const LOST: &str = "the CUDA device is lost; rows are measured on the CPU until tokentap restarts";
 
 const CUDA: [(&str, &str); 2] = [("TOKENTAP_ENTROPY_BACKEND", "cuda"), SMALL];
@@ -92,9 +93,15 @@ async fn check_upload(binary: &Binary, slice: &Slice, late: bool) {
 
 /// The log line with this message. It may precede the line with the ports.
 async fn log_line(binary: &mut Binary, message: &str) -> Value {
-    match binary.skipped_lines.iter().find(|line| line["message"] == message) {
+    log_line_of(binary, &[message]).await
+}
+
+/// The log line with one of these messages.
+async fn log_line_of(binary: &mut Binary, messages: &[&str]) -> Value {
+    let is_one = |line: &Value| messages.iter().any(|message| line["message"] == *message);
+    match binary.skipped_lines.iter().find(|line| is_one(line)) {
         Some(line) => line.clone(),
-        None => binary.logged(message).await,
+        None => binary.logged_where(messages[0], is_one).await,
     }
 }
 
@@ -278,6 +285,25 @@ async fn device_with_wrong_results_is_not_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn shutdown_waits_for_a_device_that_is_being_opened() {
+    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("launches");
+    let environment = [("STAND_IN_HANG", "1"), ("STAND_IN_JOURNAL", journal.to_str().unwrap())];
+    let mut device = serve(&upstream, "", &environment).await;
+    soon("the first launch", async {
+        while !journal.exists() {
+            assert_eq!(get(device.control, "/livez").await.status, 200);
+        }
+    })
+    .await;
+    device.terminate();
+    // the driver timeout began with the launch, so it ends before the limit of the shutdown
+    log_line(&mut device, "no CUDA device; rows are measured on the CPU").await;
+    assert_eq!(device.code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn auto_opens_only_a_configured_device() {
     let folder = folder("");
     let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
@@ -296,7 +322,9 @@ async fn auto_opens_only_a_configured_device() {
         assert!(!metrics(&binary, "tokentap_slice_rows_total").await.contains("cuda"));
         let used = metrics(&binary, "tokentap_entropy_backend").await;
         assert!(!used.contains("{backend=\"cuda\",work=\"top_k\"} 1"), "{used}");
-        // shutdown waits until the device is open, so its first launch is in the journal
+        if device.is_some() {
+            log_line_of(&mut binary, &[OPENED, CLOSED]).await;
+        }
         binary.terminate();
         assert_eq!(binary.code().await, Some(0));
         assert_eq!(journal.exists(), device.is_some(), "{device:?}: what was launched");

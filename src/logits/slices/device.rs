@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded};
 use tokio::sync::watch;
 
 use super::Rows;
@@ -46,10 +45,8 @@ pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
 pub(super) struct Device {
     opened: Arc<OnceLock<OpenDevice>>,
     share: Share,
-    /// Closed once opening has succeeded or failed; for async callers.
+    /// Closed once opening has succeeded or failed.
     opening: watch::Receiver<()>,
-    /// The same for threads.
-    open: Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -63,8 +60,7 @@ impl Device {
     /// Begins to open the device. Until it is open, and if that fails, [`Device::any`] returns `None`.
     pub(super) fn open(settings: Settings, share: Share, threads: usize, metrics: &Arc<Metrics>) -> Self {
         let (open_until, opening) = watch::channel(());
-        let (done, open) = bounded(0);
-        let device = Self { opened: Arc::default(), share, opening, open };
+        let device = Self { opened: Arc::default(), share, opening };
         let (opened, metrics) = (Arc::clone(&device.opened), Arc::clone(metrics));
         let open = move || {
             match try_open(&settings, share, threads, &metrics) {
@@ -77,7 +73,7 @@ impl Device {
                 }
                 Err(error) => tracing::warn!(%error, "no CUDA device; rows are measured on the CPU"),
             }
-            drop((open_until, done));
+            drop(open_until);
         };
         if let Err(error) = std::thread::Builder::new().name("cuda-open".to_owned()).spawn(open) {
             tracing::warn!(%error, "no thread to open the CUDA device; rows are measured on the CPU");
@@ -87,18 +83,23 @@ impl Device {
 
     /// Waits until opening has succeeded or failed, at most a minute.
     pub(super) async fn wait_opened(&self) {
-        let mut opening = self.opening.clone();
-        // the sender sends nothing: it is dropped when opening ends
-        if tokio::time::timeout(OPEN_TIMEOUT, opening.changed()).await.is_err() {
+        if !self.opens_within(OPEN_TIMEOUT).await {
             tracing::warn!("the CUDA device did not open within a minute; rows are measured on the CPU until it does");
         }
     }
 
-    /// The same for the thread that ends the process, with a shorter limit. A driver that is still being loaded would otherwise lose its
-    /// memory while it runs.
-    pub(super) fn wait_opened_blocking(&self) {
-        // nothing is ever sent: the channel closes, or the wait times out
-        let _ = self.open.recv_timeout(SHUTDOWN_WAIT);
+    /// Waits before the process ends. A driver that is still being loaded would otherwise lose its memory while it runs.
+    pub(super) async fn close(&self) {
+        if !self.opens_within(SHUTDOWN_WAIT).await {
+            tracing::warn!("the process ends while the CUDA device is being opened");
+        }
+    }
+
+    /// Resolves to true once opening has succeeded or failed.
+    async fn opens_within(&self, limit: Duration) -> bool {
+        let mut opening = self.opening.clone();
+        // the sender sends nothing: it is dropped when opening ends
+        tokio::time::timeout(limit, opening.changed()).await.is_ok()
     }
 
     /// Which rows it measures.

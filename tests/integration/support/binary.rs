@@ -151,11 +151,16 @@ impl Binary {
 
     /// Waits for the log line with this message.
     pub async fn logged(&mut self, message: &str) -> Value {
-        soon(message, async {
+        self.logged_where(message, |line| line["message"] == message).await
+    }
+
+    /// Waits for a log line; `what` describes it.
+    pub async fn logged_where(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        soon(what, async {
             loop {
-                let line = self.log.recv().await.unwrap_or_else(|| panic!("the log ended without {message:?}"));
+                let line = self.log.recv().await.unwrap_or_else(|| panic!("the log ended without {what:?}"));
                 let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                if line["message"] == message {
+                if is_it(&line) {
                     return line;
                 }
                 self.skipped_lines.push(line);
