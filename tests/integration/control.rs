@@ -128,6 +128,9 @@ async fn foreign_hosts_and_origins_return_403() {
     for foreign in ["evil.example", "localhost.evil.example", "evil.example:30002", "10.0.0.1", "[fe80::1]", ""] {
         assert_eq!(status("host", foreign).await, 403, "{foreign:?}");
     }
+    for invalid in ["[::1].evil.com:1", "[::1]evil.com", "[127.0.0.1].evil.com"] {
+        assert_eq!(status("host", invalid).await, 400, "{invalid}");
+    }
     let own = format!("http://{}", proxy.control);
     assert_eq!(status("origin", &own).await, 404, "{own} is accepted");
     for foreign in [

@@ -6,6 +6,7 @@ use subtle::ConstantTimeEq;
 use crate::config::{Config, Secret};
 use crate::engine::client::Client;
 use crate::serve::denied::Denied;
+use crate::serve::host::Host;
 use crate::serve::request_info::{Access, RequestInfo};
 
 /// The header in which some clients send their key.
@@ -105,14 +106,17 @@ fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
 }
 
 fn is_own_host(config: &Config, host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    let loopback = name.eq_ignore_ascii_case("localhost")
-        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == config.control_listen.ip());
-    let name = name.strip_suffix('.').unwrap_or(name);
-    loopback || config.keys.control_host.iter().any(|own| matches_host(own, name))
+    let names = &config.keys.control_host;
+    match Host::parse(host) {
+        None => false,
+        Some(Host::Address(ip)) => {
+            ip.is_loopback() || ip == config.control_listen.ip() || names.iter().any(|own| own.parse() == Ok(ip))
+        }
+        Some(Host::Name(name)) => {
+            let own_name = name.strip_suffix('.').unwrap_or(name);
+            name.eq_ignore_ascii_case("localhost") || names.iter().any(|own| matches_host(own, own_name))
+        }
+    }
 }
 
 /// Whether a name equals the configured one. If that begins with a dot, whether it is one label followed by the configured name.

@@ -1,9 +1,10 @@
 //! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host` and no
 //! transfer coding except chunked.
 
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header, uri::Authority};
+use http::{HeaderMap, Request, StatusCode, Version, header};
 
 use crate::error::Error;
+use crate::serve::host::Host;
 
 /// Checks the headers of a request.
 ///
@@ -19,27 +20,11 @@ fn host(version: Version, headers: &HeaderMap) -> Result<(), Error> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let good = match (hosts.next(), hosts.next()) {
         (None, _) => version != Version::HTTP_11,
-        (Some(host), None) => host.is_empty() || is_host(host),
+        (Some(host), None) => host.is_empty() || host.to_str().is_ok_and(|host| Host::parse(host).is_some()),
         (Some(_), Some(_)) => false,
     };
     let message = "a request must have exactly one Host header with a valid host";
     if good { Ok(()) } else { Err(Error::bad_request(message.to_owned())) }
-}
-
-fn is_host(host: &HeaderValue) -> bool {
-    // a plain name or address without a port, or with one that cannot be too large, needs no parser
-    let (name, port) = match host.as_bytes().iter().position(|byte| *byte == b':') {
-        Some(colon) => (&host.as_bytes()[..colon], &host.as_bytes()[colon + 1..]),
-        None => (host.as_bytes(), &b""[..]),
-    };
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
-    if !name.is_empty() && name.iter().all(is_plain) && port.len() < 5 && port.iter().all(u8::is_ascii_digit) {
-        return true;
-    }
-    let Some(host) = host.to_str().ok().filter(|host| host.parse::<Authority>().is_ok()) else { return false };
-    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
-    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
-    !host.contains('@') && port.is_none_or(|port| port.is_empty() || is_port(port))
 }
 
 /// RFC 9112, 6.1 and 7: hyper checks only the last coding. It decodes chunked and leaves the others, and the engine would not learn that
@@ -57,6 +42,8 @@ fn coding(headers: &HeaderMap) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn is_valid(version: Version, lines: &[(&'static str, &'static str)]) -> bool {
@@ -70,12 +57,10 @@ mod tests {
 
     #[test]
     fn request_needs_exactly_one_valid_host() {
-        for good in ["", "localhost", "a_b.c:30000", "a:", "127.0.0.1:1", "[::1]", "[::1]:80", "a:0", "a:65535"] {
+        for good in ["", "localhost", "a_b.c:30000", "[::1]:80"] {
             assert!(is_valid(Version::HTTP_11, &[("host", good)]), "{good:?}");
         }
-        for bad in
-            ["a b", "a/b", "u@a", "a:x", "a:+1", "a:65536", "a:1:2", "[::1", "a#b", "a, b", "a\\b", "[::1]x", "a?b"]
-        {
+        for bad in ["a b", "u@a", "a:65536", "[::1]x", "[::1].evil.com:1"] {
             assert!(!is_valid(Version::HTTP_11, &[("host", bad)]), "{bad:?}");
         }
         assert!(!is_valid(Version::HTTP_11, &[]) && is_valid(Version::HTTP_10, &[]) && is_valid(Version::HTTP_2, &[]));
