@@ -160,11 +160,24 @@ pub(crate) fn route(path: &str) -> Route {
     // the engine's patterns end in `$`, which in Python also matches before a final line feed: `/flush_cache%0a` is /flush_cache
     let path = path.strip_suffix('\n').unwrap_or(path);
     let known = known(path).or_else(|| {
-        // some servers ignore a trailing slash; a captured path must match exactly
-        let route = known(path.strip_suffix('/')?)?;
+        // a server before the engine may simplify the path; a captured path must match exactly
+        let route = known(&simplified(path))?;
         matches!(route.kind, Kind::Control | Kind::Info | Kind::Other).then_some(route)
     });
     known.unwrap_or(Route { endpoint: "other", kind: Kind::Other })
+}
+
+/// A path without empty segments, a slash at the end, `.` and `..`: RFC 3986, 5.2.4, and what nginx does by default.
+fn simplified(path: &str) -> String {
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    segments.iter().flat_map(|segment| ["/", segment]).collect()
 }
 
 fn known(path: &str) -> Option<Route> {

@@ -25,6 +25,8 @@ async fn control_routes_return_403_on_the_data_port() {
         "/flush_cache/",
         "/flush_cache%0a",
         "/flush_cache%0A?x=1",
+        "//flush_cache",
+        "/x/..//flush_cache",
         "/sessions/s/pause_generation",
         "/sessions/s/%63ontinue_generation",
         "/set_internal_state",
@@ -164,7 +166,10 @@ async fn engine_keys_are_hidden_from_agents() {
         "/%73erver_info",
         "/server_info/",
         "/server_info%0a",
+        "//server_info",
+        "/%2fserver_info//",
         "/sessions/s/server_info",
+        "/sessions/s//server_info",
     ] {
         let encodings = [("accept-encoding", "gzip"), ("accept", "application/json")];
         let asking = tokio::spawn(async move { request(proxy.data, "GET", path, &encodings, b"").await });

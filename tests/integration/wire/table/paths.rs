@@ -22,20 +22,14 @@ pub fn cases() -> Vec<Case> {
             "/%2e%2e/b",
             "/a/.%2E",
             "/a/%2e",
-            "/./flush_cache",
-            "/../flush_cache",
-            "/x/../flush_cache",
-            "/x/%2e%2e/flush_cache",
             "/a\\b",
             "/..\\flush_cache",
             "/{x}",
             "/a|b'\"",
-            "/sessions/s/../../flush_cache",
-            "/sessions/s/./flush_cache",
         ],
         || answered(&[400]),
     );
-    // the engine decodes these before it looks up the route
+    // the engine decodes these before it looks up the route, and a server before it may remove dots and double slashes
     let control = of(
         &[
             "/flush_cache",
@@ -54,14 +48,23 @@ pub fn cases() -> Vec<Case> {
             "/start_profile",
             "/%73tart_profile",
             "/hicache/x/../y%2f",
+            "//flush_cache",
+            "/flush_cache//",
+            "/%2fflush_cache",
+            "/./flush_cache",
+            "/../flush_cache",
+            "/x/../flush_cache",
+            "/x/%2e%2e/flush_cache",
+            "/x%2f..%2fflush_cache",
+            "/sessions/s//flush_cache",
+            "/sessions/s/./flush_cache",
+            "/sessions/s/../../flush_cache",
         ],
         || answered(&[403]),
     );
     // no route of the engine, decoded or not
     let none = of(
         &[
-            "//flush_cache",
-            "/flush_cache//",
             "/flush_cache;x",
             "/flush_cache%3fx",
             "/flush_cache%23",
@@ -69,8 +72,6 @@ pub fn cases() -> Vec<Case> {
             "/flush_cache%20",
             "/flush_cache%0d%0a",
             "/flush_cache%0a%0a",
-            "/%2fflush_cache",
-            "/x%2f..%2fflush_cache",
             "/%2566lush_cache",
             "/FLUSH_CACHE",
             "/a%2fb//c/",
