@@ -304,6 +304,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_the_owner_can_read_the_log() {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let parent = tempdir().unwrap();
+        let dir = parent.path().join("data");
+        let options = Options { fsync: Fsync::Never, ..Options::new(&dir) };
+        let modes = || {
+            let mut paths: Vec<PathBuf> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+            paths.sort();
+            paths.iter().map(|path| mode(path)).collect::<Vec<_>>()
+        };
+        let (log, ..) = open(&options);
+        log.append(finished(0)).await.unwrap();
+        drop(log);
+        assert_eq!((mode(&dir), modes()), (0o700, vec![0o600; 2]), "a segment and the lock");
+        // as an earlier version created them
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let segment = segment::Segment::list(&dir).unwrap().remove(0).path;
+        std::fs::set_permissions(&segment, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let (log, ..) = open(&options);
+        log.append(finished(1)).await.unwrap();
+        drop(log);
+        assert_eq!((mode(&dir), modes()), (0o755, vec![0o600; 3]), "a directory that exists is left as it is");
+    }
+
+    #[tokio::test]
     async fn acknowledged_records_survive_a_restart() {
         let dir = tempdir().unwrap();
         let written = [turn("a", 0, 5), turn("b", 0, 900), finished(0)];

@@ -1,6 +1,6 @@
 //! The directory of a log. It belongs to one process, which reads the log before it writes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -39,7 +39,7 @@ impl Directory {
     /// When another process uses the directory, or it cannot be created, locked or listed.
     pub fn lock(options: &Options) -> Result<Self, OpenError> {
         let dir = &options.dir;
-        std::fs::create_dir_all(dir).map_err(|cause| OpenError::new("create", dir, cause))?;
+        disk::create_directory(dir).map_err(|cause| OpenError::new("create", dir, cause))?;
         let lock = lock(dir)?;
         let failed = |cause| OpenError::new("read", dir, cause);
         let segments = Segment::list(dir).map_err(failed)?;
@@ -82,6 +82,11 @@ impl Directory {
         if interrupted {
             return Ok(None);
         }
+        for Segment { path, .. } in &self.segments {
+            if let Err(error) = disk::restrict(path) {
+                tracing::warn!(file = %path.display(), %error, "other users of the machine may read this file");
+            }
+        }
         let log = Log::start(self, found.store.clone(), disk::files(), RETRY)?;
         Ok(Some((log, found)))
     }
@@ -90,7 +95,7 @@ impl Directory {
 fn lock(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join("lock");
     let failed = |cause| OpenError::new("lock", &path, cause);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    let file = disk::open_lock(&path).map_err(failed)?;
     // the lock of std is newer than the oldest supported compiler
     match fs4::FileExt::try_lock(&file) {
         Ok(()) => Ok(file),

@@ -1,8 +1,16 @@
 //! The file operations of the log, behind a trait, so that a test can simulate a failing disk.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+/// The modes of the directory and of its files: other users of the machine must not read what agents and models wrote.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The permission of every user to create, rename and remove files in a directory.
+const OTHERS_WRITE: u32 = 0o002;
 
 /// A file that is being written.
 pub(super) trait Medium: Send {
@@ -19,7 +27,30 @@ pub(super) type Create = Box<dyn FnMut(&Path) -> io::Result<Box<dyn Medium>> + S
 
 /// Real files.
 pub(super) fn files() -> Create {
-    Box::new(|path| Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?)))
+    Box::new(|path| Ok(Box::new(OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?)))
+}
+
+/// Creates a directory and its parents. One that exists keeps its mode, which may be that of a mounted volume.
+pub(super) fn create_directory(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(dir)?;
+    if std::fs::metadata(dir)?.permissions().mode() & OTHERS_WRITE != 0 {
+        tracing::warn!(dir = %dir.display(), "every user of the machine may replace files in the folder of the log: chmod o-w prevents that");
+    }
+    Ok(())
+}
+
+/// Opens or creates a file that is never read.
+pub(super) fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).open(path)
+}
+
+/// Removes the permissions of other users and groups, with which an earlier version created the file.
+pub(super) fn restrict(path: &Path) -> io::Result<()> {
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o777 & !FILE_MODE == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE))
 }
 
 impl Medium for File {
