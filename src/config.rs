@@ -43,7 +43,7 @@ pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
 pub use terminal::{ShowArgs, TopArgs};
 pub use tls::{TlsConfig, TlsFiles};
-pub use units::{Secret, bytes, duration};
+pub use units::{Secret, bytes, duration, without_credentials};
 
 /// The heading of the settings that most users need, which come first in `--help`.
 const MAIN: &str = "Main options";
@@ -166,10 +166,10 @@ impl Command {
 #[command(next_help_heading = "Upstream")]
 pub struct Config {
     /// URL of the SGLang server
-    #[arg(long, env = "TOKENTAP_UPSTREAM", help_heading = MAIN, value_name = "URL", default_value = "http://127.0.0.1:30000")]
+    #[arg(long, env = "TOKENTAP_UPSTREAM", hide_env_values = true, help_heading = MAIN, value_name = "URL", default_value = "http://127.0.0.1:30000")]
     pub upstream: String,
     /// URL of an engine behind a router that does not list its workers; aborts and probes go to each
-    #[arg(long, env = "TOKENTAP_ENGINE", value_name = "URL", value_delimiter = ',')]
+    #[arg(long, env = "TOKENTAP_ENGINE", hide_env_values = true, value_name = "URL", value_delimiter = ',')]
     pub engine: Vec<String>,
     /// Address of the data port, to which agents send their requests
     #[arg(long, env = "TOKENTAP_LISTEN", help_heading = MAIN, value_name = "ADDR", default_value = "127.0.0.1:30001")]

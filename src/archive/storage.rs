@@ -13,6 +13,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, Error, ObjectStore, ObjectStoreExt, PutMode, RetryConfig};
 
 use super::ArchiveError;
+use crate::config::without_credentials;
 
 /// The time of one request. A file of 64 MiB must fit into it.
 const REQUEST_TIMEOUT: &str = "300s";
@@ -41,6 +42,7 @@ impl Storage {
     /// A line for the user when the URI or the credentials are invalid, or a folder cannot be made.
     pub fn open(uri: &str) -> Result<Self, String> {
         let (scheme, rest) = uri.split_once("://").ok_or_else(|| format!("{uri:?} is not a URI: {FORMS}"))?;
+        let uri = &*without_credentials(uri);
         if scheme == "file" {
             return folder(uri, rest);
         }

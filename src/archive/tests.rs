@@ -401,8 +401,9 @@ async fn folder_is_an_archive() {
 
 #[test]
 fn uri_of_another_form_is_refused() {
-    for uri in ["/folder", "ftp://a/b", "s3://", "s3://user@bucket/x", "file://relative/folder"] {
-        assert!(Storage::open(uri).unwrap_err().contains("s3://BUCKET/PREFIX"), "{uri}");
+    for uri in ["/folder", "ftp://a/b", "s3://", "s3://user:hush@bucket/x", "file://relative/folder"] {
+        let error = Storage::open(uri).unwrap_err();
+        assert!(error.contains("s3://BUCKET/PREFIX") && !error.contains("hush"), "{error}");
     }
     assert!(Storage::open_existing("file:///there/is/no/such").unwrap_err().contains("no such folder"));
 }

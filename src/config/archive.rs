@@ -11,7 +11,7 @@ use super::{LogConfig, MAIN, bytes, duration};
 #[command(next_help_heading = "Archive")]
 pub struct ArchiveConfig {
     /// URI of the archive of finished trajectories: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER
-    #[arg(long, env = "TOKENTAP_ARCHIVE", help_heading = MAIN, value_name = "URI")]
+    #[arg(long, env = "TOKENTAP_ARCHIVE", hide_env_values = true, help_heading = MAIN, value_name = "URI")]
     pub archive: Option<String>,
     /// A finished trajectory is archived at most this long after it finished
     #[arg(long, env = "TOKENTAP_ARCHIVE_INTERVAL", value_name = "TIME", default_value = "30s", value_parser = duration)]
@@ -25,9 +25,7 @@ impl ArchiveConfig {
     /// An archive needs recorded sessions.
     pub(super) fn check(&self, record: bool) -> Result<(), String> {
         match &self.archive {
-            Some(uri) if !record => {
-                Err(format!("--archive {uri} needs --record true: without it there are no trajectories"))
-            }
+            Some(_) if !record => Err("--archive needs --record true: without it there are no trajectories".to_owned()),
             _ => Ok(()),
         }
     }

@@ -10,7 +10,13 @@ use super::ControlToken;
 #[derive(Debug, Clone, Args)]
 pub struct ControlPortArgs {
     /// Control port of the running tokentap
-    #[arg(long, env = "TOKENTAP_CONTROL", value_name = "URL", default_value = "http://127.0.0.1:30002")]
+    #[arg(
+        long,
+        env = "TOKENTAP_CONTROL",
+        hide_env_values = true,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:30002"
+    )]
     pub control: String,
     /// PEM file with the CA of a control port with TLS: --control https://HOST:PORT
     #[arg(long, env = "TOKENTAP_CONTROL_CA", value_name = "FILE")]

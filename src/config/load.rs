@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, provenance, removed};
+use super::{Cli, Command, Config, provenance, removed, without_credentials};
 
 /// Why settings cannot be used.
 #[derive(Debug)]
@@ -109,9 +109,9 @@ fn with_file(command: clap::Command, path: &Path, values: &[(String, String)]) -
         }
         values.iter().fold(subcommand, |subcommand, (key, value)| {
             subcommand.mut_arg(key.replace('-', "_"), |arg| {
-                // a key is in --help neither as a default nor as a variable
-                let is_key = arg.is_hide_env_values_set();
-                arg.default_value(value.clone()).hide_default_value(is_key)
+                // what --help does not show as a variable, it does not show as a default
+                let is_hidden = arg.is_hide_env_values_set();
+                arg.default_value(value.clone()).hide_default_value(is_hidden)
             })
         })
     }))
@@ -150,7 +150,8 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
     let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        return Invalid::Line(first);
+        // an argument without a flag may be a URL
+        return Invalid::Line(without_credentials(&first).into_owned());
     };
     let variable = format!("TOKENTAP_{}", name.trim_start_matches('-').to_uppercase().replace('-', "_"));
     let on_line = args.iter().any(|arg| {
@@ -165,6 +166,7 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
         file.map_or_else(|| "its default".to_owned(), |file| format!("the file {}", Path::new(file).display()))
     };
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    let value = without_credentials(&value);
     Invalid::Line(format!("{name} cannot be '{value}' (from {origin}){cause}"))
 }
 
@@ -199,6 +201,7 @@ fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid>
         Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => Ok(url.to_owned()),
         _ => {
             let forms: Vec<String> = schemes.iter().map(|scheme| format!("{scheme}HOST:PORT")).collect();
+            let url = without_credentials(url);
             Err(Invalid::Line(format!("{flag} cannot be '{url}': it is {}, without a path", forms.join(" or "))))
         }
     }
@@ -226,6 +229,33 @@ mod tests {
         let line = loaded(&["serve", "--control-listen", "0.0.0.0:1"]).unwrap_err();
         assert!(line.contains("--control-token"), "{line}");
         assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn password_in_a_url_is_not_printed() {
+        let url = "http://user:hush@host:1/path";
+        for args in [
+            &["serve", "--upstream", url][..],
+            &["serve", "--upstream", "http://user:hush@host:1"],
+            &["serve", "--upstream", "https://user:hush/hush@host"],
+            &["serve", "--engine", url],
+            &["serve", "--engine", "http://host:1,http://user:hush@host"],
+            &["serve", "--listen", url],
+            &["serve", "--archive", "s3://user:hush@bucket/x", "--record", "false"],
+            &["serve", url],
+            &["check", "--upstream", url],
+            &["config", "--upstream", url],
+            &["top", "--control", url],
+            &["show", "session", "--control", url],
+            &["export", "--format", "jsonl", "--out", "x", "--control", url],
+        ] {
+            let line = loaded(args).unwrap_err();
+            assert!(!line.contains("hush") && !line.contains("user"), "{args:?}: {line}");
+        }
+        let cli = loaded(&["config", "--archive", "s3://user:hush@bucket/x"]).unwrap();
+        let Command::Config(config) = cli.command else { panic!("another command") };
+        let archive = config.effective.iter().find(|setting| setting.name == "archive").unwrap();
+        assert_eq!(archive.value, crate::config::Value::Text("\"s3://***@bucket/x\"".to_owned()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 
-use super::ControlToken;
+use super::{ControlToken, Secret, without_credentials};
 
 /// A setting in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,12 +69,16 @@ fn setting(arg: &Arg, matches: &ArgMatches, file: Option<&Path>) -> Setting {
         Some(text) if matches.try_get_one(id).is_ok_and(|token| token == Some(&ControlToken::None)) => {
             Value::Text(written(text))
         }
-        // what is not shown in --help is not shown here
-        Some(_) if arg.is_hide_env_values_set() => Value::Secret,
-        Some(text) => Value::Text(written(text)),
+        Some(_) if is_secret(id, matches) => Value::Secret,
+        Some(text) => Value::Text(written(without_credentials(&text).into_owned())),
     };
     let group = arg.get_help_heading().map(str::to_owned);
     Setting { name: arg.get_long().unwrap_or(id).to_owned(), group, value, origin }
+}
+
+/// Whether the setting is a key.
+fn is_secret(id: &str, matches: &ArgMatches) -> bool {
+    matches.try_get_one::<Secret>(id).is_ok() || matches.try_get_one::<ControlToken>(id).is_ok()
 }
 
 /// Text as a value of TOML.

@@ -1,5 +1,6 @@
 //! Sizes, times and secrets as they are written in a setting.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// A key: never printed.
@@ -54,6 +55,16 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// A URL for a message: without the user name and the password that it may have, also where it is not valid.
+#[must_use]
+pub fn without_credentials(url: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
+    match rest.rsplit_once('@') {
+        Some((credentials, host)) if !credentials.starts_with('/') => format!("{scheme}://***@{host}").into(),
+        _ => url.into(),
+    }
+}
+
 /// Reads a size: bytes, or with `KiB`, `MiB`, `GiB` behind the number.
 ///
 /// # Errors
@@ -95,6 +106,22 @@ mod tests {
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         for text in ["", "MiB", "-1", "1.5s", "99999999999GiB", "3 weeks"] {
             assert!(bytes(text).is_err() && duration(text).is_err(), "{text:?} is neither");
+        }
+    }
+
+    #[test]
+    fn credentials_of_a_url_are_not_printed() {
+        for (url, shown) in [
+            ("http://user:pass@host:1", "http://***@host:1"),
+            ("http://pass@host", "http://***@host"),
+            ("http://u:p@s/s?@host", "http://***@host"),
+            ("s3://key:pass@bucket/a", "s3://***@bucket/a"),
+            ("http://a:1,http://u:pass@b:2", "http://***@b:2"),
+            ("http://host:1", "http://host:1"),
+            ("file:///runs/a@b", "file:///runs/a@b"),
+            ("a@b", "a@b"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
         }
     }
 
