@@ -398,11 +398,13 @@ pub(super) fn is_opened(renderer: &Renderer, ids: &[u32]) -> Result<bool, Tokeni
     Ok(renderer.family().think().is_some_and(|(start, _)| tail.trim_end().ends_with(start)))
 }
 
-/// Converts an error. A conversation that the template refuses is invalid. Other errors may not occur in the engine's own endpoint, so that
-/// endpoint serves the request.
+/// Converts an error. A conversation that the template refuses is invalid, and one on which it does not end would hold the engine, too.
+/// Other errors may not occur in the engine's own endpoint, so that endpoint serves the request.
 fn prompt_error(error: PromptError) -> RequestError {
     match error {
-        PromptError::Render(RenderError::Refused(_)) => RequestError::Invalid(error.to_string()),
+        PromptError::Render(RenderError::Refused(_) | RenderError::Endless(_)) => {
+            RequestError::Invalid(error.to_string())
+        }
         error => RequestError::Unsupported(error.to_string()),
     }
 }

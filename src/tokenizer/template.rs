@@ -7,6 +7,7 @@ mod data;
 mod dialect;
 mod dump;
 mod filters;
+mod fuel;
 mod methods;
 mod python;
 mod source;
@@ -31,6 +32,9 @@ pub enum RenderError {
     /// Rendering failed with this error.
     #[error("the chat template fails on these messages: {0}")]
     Failed(String),
+    /// Rendering was stopped after this number of instructions.
+    #[error("the chat template has not ended after {0} instructions on these messages, as if it looped for ever")]
+    Endless(u64),
 }
 
 /// The variables that a template renders.
@@ -80,7 +84,15 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the template rejects the conversation or fails.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, RenderError> {
-        let template = self.environment.get_template(NAME).expect("it was compiled under this name");
+        self.render_within(fuel::limit(conversation), conversation)
+    }
+
+    /// Renders a conversation in at most `fuel` instructions.
+    fn render_within(&self, fuel: u64, conversation: &Conversation<'_>) -> Result<String, RenderError> {
+        // a copy shares the compiled template and the filters
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        let template = environment.get_template(NAME).expect("it was compiled under this name");
         let mut variables: BTreeMap<&str, Jinja> =
             self.specials.iter().map(|(name, text)| (name.as_str(), Jinja::from(text.as_str()))).collect();
         // as in transformers, missing tools and documents are none and not undefined
@@ -89,6 +101,6 @@ impl ChatTemplate {
         variables.insert("messages", data::from_json_list(conversation.messages));
         variables.insert("add_generation_prompt", Jinja::from(conversation.generation_prompt));
         variables.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), data::from_json(value))));
-        template.render(variables).map_err(|error| dialect::render_error(&error))
+        template.render(variables).map_err(|error| dialect::render_error(&error, fuel))
     }
 }

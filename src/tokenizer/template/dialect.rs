@@ -52,8 +52,11 @@ fn dict(from: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     Ok(members.into_iter().collect())
 }
 
-/// The error of a failed rendering.
-pub(super) fn render_error(error: &Error) -> RenderError {
+/// The error of a failed rendering, which had this much fuel.
+pub(super) fn render_error(error: &Error, fuel: u64) -> RenderError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return RenderError::Endless(fuel);
+    }
     match error.detail().and_then(|detail| detail.strip_prefix(REFUSAL)) {
         Some(message) => RenderError::Refused(message.to_owned()),
         None => RenderError::Failed(error.to_string()),

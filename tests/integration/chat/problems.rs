@@ -147,3 +147,25 @@ async fn stream_error_precedes_the_done_event() {
     let (error, done) = (text.find("\"error\"").unwrap(), text.find("[DONE]").unwrap());
     assert!(error < done && text.contains("maximum context length"), "{text}");
 }
+
+#[tokio::test]
+async fn template_that_does_not_end_is_a_400_and_holds_neither_tokentap_nor_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(std::path::Path::new(super::TOKENIZER).join(file), folder.path().join(file)).unwrap();
+    }
+    let template = folder.path().join("chat_template.jinja");
+    let usual = std::fs::read_to_string(&template).unwrap();
+    let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}";
+    std::fs::write(&template, format!("{{% if messages[0].content == 'loop' %}}{endless}{{% endif %}}{usual}"))
+        .unwrap();
+    let options = EngineOptions { streaming: Streaming::Incremental, journal: true, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--tokenizer", folder.path().to_str().unwrap()]).await;
+    let chat = Chat { demo, path: "/v1/chat/completions".into() };
+    chat.say(&json!({"messages": messages(&[("user", "x")])}), "Yes.<|im_end|>").await;
+    let before = chat.demo.engine.journal().len();
+    let answer = chat.post(&json!({"messages": messages(&[("user", "loop")])})).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.text().contains("as if it looped for ever"), "{}", answer.text());
+    assert_eq!(chat.demo.engine.journal().len(), before, "the engine gets nothing");
+}
