@@ -48,6 +48,9 @@ pub enum EventKind {
     Failed(Error),
 }
 
+/// Bytes that an event takes beside its own bytes and outputs: itself, the counters of its `Arc`, and the pointers to it and to its bytes.
+const EVENT_OVERHEAD: usize = size_of::<GenerationEvent>() + 4 * size_of::<usize>();
+
 /// Why bytes are not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnparsedReason {
@@ -262,7 +265,7 @@ impl GenerationEvent {
         self.raw.slice(self.json.clone())
     }
 
-    /// The memory that the event uses, in bytes.
+    /// The memory that the event uses in an `Arc`, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         let members = |object: &Object| object.members.len() * size_of::<Member>();
@@ -274,7 +277,7 @@ impl GenerationEvent {
             EventKind::Outputs(outputs) => outputs.iter().map(fields).sum(),
             _ => 0,
         };
-        self.raw.len() + outputs
+        EVENT_OVERHEAD + self.raw.len() + outputs
     }
 
     /// The bytes that the spans of the outputs refer to.

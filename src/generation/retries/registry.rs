@@ -318,6 +318,11 @@ mod tests {
         Arc::new(GenerationEvent::unparsed(bytes, UnparsedReason::Piece))
     }
 
+    /// The memory of `count` events that have a piece each.
+    fn events_of_a_piece(count: usize) -> usize {
+        count * event(pieces(1)).size()
+    }
+
     fn answer(bytes: Bytes) -> Generation {
         Generation { head: head(), events: Events::Whole { event: Some(event(bytes)), observed: None } }
     }
@@ -377,7 +382,7 @@ mod tests {
     async fn reply_is_delivered_with_its_last_piece() {
         let attempts = Retries::default();
         lose(&attempts, key("s", "b"), pieces(3)).await;
-        assert_eq!(bytes(&attempts), 3 * PIECE + OVERHEAD + 1, "the reply and the request");
+        assert_eq!(bytes(&attempts), event(pieces(3)).size() + OVERHEAD + 1, "the reply and the request");
         let (reader, outcome) = attempts.enter(key("s", "b"), true, IDLE, none);
         assert_eq!(outcome, RetryOutcome::Replayed);
         let mut body = body(reader).await;
@@ -405,7 +410,7 @@ mod tests {
 
     #[tokio::test]
     async fn oversize_reply_is_read_by_current_readers_only() {
-        let attempts = Retries::new(ReplayLimits { reply: 2 * PIECE, ..ReplayLimits::default() });
+        let attempts = Retries::new(ReplayLimits { reply: events_of_a_piece(2), ..ReplayLimits::default() });
         let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, flowing(8));
         first.head().await;
         assert_eq!(next(&mut first), Poll::Ready(Some(Some(b'a'))));
@@ -441,7 +446,7 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_undelivered_attempts_are_evicted_first() {
-        let attempts = Retries::new(ReplayLimits { undelivered: 2, reply: 16 * PIECE, all: 10 * PIECE });
+        let attempts = Retries::new(ReplayLimits { undelivered: 2, reply: 16 * PIECE, all: events_of_a_piece(10) });
         let replayable = |session: &str, body: &str| {
             let (_list, same) = attempts.find_same(&key(session, body), IDLE);
             same.len() == 1
@@ -459,7 +464,7 @@ mod tests {
             assert!(next(&mut running).is_ready());
         }
         assert!(!replayable("s", "3") && !replayable("t", "4"), "evicted for a running attempt");
-        assert_eq!(bytes(&attempts), 10 * PIECE);
+        assert_eq!(bytes(&attempts), events_of_a_piece(10));
         assert!(next(&mut running).is_ready());
         assert_eq!(bytes(&attempts), 0, "an oversize reply is not kept");
         assert_eq!((next(&mut running), next(&mut running)), (Poll::Ready(Some(Some(b'l'))), Poll::Ready(None)));

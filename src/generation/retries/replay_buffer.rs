@@ -95,7 +95,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::generation::event::{EventAccess, EventFrame};
+    use crate::generation::event::{EventAccess, EventFrame, UnparsedReason};
     use crate::json::Edit;
 
     /// An event whose `rows` are removed: most of its bytes.
@@ -109,6 +109,21 @@ mod tests {
         edit.remove(|key| key.is("rows"));
         edit.finish(&mut parsed.changes);
         Arc::new(GenerationEvent::streamed(framed, parsed, EventAccess::Fields))
+    }
+
+    #[test]
+    fn memory_of_single_bytes_is_limited() {
+        const LIMIT: usize = 100_000;
+        let mut buffer = ReplayBuffer::new(LIMIT, BufferedBytes::new(Arc::default()));
+        let pieces = std::iter::repeat_with(|| {
+            let piece = GenerationEvent::unparsed(Bytes::from_static(b"x"), UnparsedReason::Piece);
+            buffer.push(Arc::new(piece));
+            buffer.is_complete()
+        });
+        let buffered = pieces.take(LIMIT).take_while(|is_complete| *is_complete).count();
+        assert!(buffered * size_of::<GenerationEvent>() <= LIMIT, "{buffered} events");
+        buffer.trim(buffer.count());
+        assert_eq!((buffer.events.len(), buffer.held), (0, 0), "what a reader has taken is dropped");
     }
 
     #[test]
