@@ -13,6 +13,8 @@ pub struct SseEvent {
     pub raw: Bytes,
     /// The range of its data, if it has exactly one data line: SGLang never writes more.
     pub data: Option<Range<usize>>,
+    /// It has several data lines, which are not read.
+    pub has_several: bool,
 }
 
 impl SseEvent {
@@ -99,9 +101,10 @@ impl Iterator for SseDecoder {
             (self.line, self.scanned) = (next, next);
             if blank {
                 let raw = self.buffer.split_to(next).freeze();
-                let data = self.data.take().filter(|_| self.data_lines == 1);
+                let has_several = self.data_lines > 1;
+                let data = self.data.take().filter(|_| !has_several);
                 (self.line, self.scanned, self.data_lines) = (0, 0, 0);
-                return Some(SseEvent { raw, data });
+                return Some(SseEvent { raw, data, has_several });
             }
         }
     }
@@ -145,6 +148,7 @@ mod tests {
         let (all, _) = events(&[b": comment\r\nevent: x\r\ndata:1\r\n\r\ndata: a\ndata: b\n\n\xef\xbb\xbfdata: c\n\n"]);
         assert_eq!(all[0].data(), Some(&b"1"[..]));
         assert_eq!(all[1].data(), None, "two lines of data are forwarded, not read");
+        assert_eq!([all[0].has_several, all[1].has_several], [false, true]);
         let (all, _) = events(&[b"data\ndata: a\n\ndata\n\n"]);
         assert_eq!((all[0].data(), all[1].data()), (None, Some(&b""[..])), "a name without a colon is a line of data");
         let (all, _) = events(&[b"\xef\xbb\xbfdata: c\r\rdata: d\r\r", b"x"]);

@@ -259,6 +259,9 @@ impl Recorder {
             // unreadable ids are left out: the turn is excluded from training anyway
             let _ = turn.resolve_ids(None, self.context.ids_are_sampled);
             if turn.ids.is_empty() {
+                if turn.tokens() > 0 {
+                    self.incomplete();
+                }
                 continue;
             }
             let at = index / n.max(1);

@@ -157,6 +157,9 @@ impl EventStream {
             }
             None => {
                 let rest = self.decoder.take_rest();
+                if !rest.trim_ascii().is_empty() {
+                    self.active.capture_mut().incomplete();
+                }
                 self.end();
                 unparsed(rest, UnparsedReason::NoData)
             }
@@ -201,12 +204,16 @@ impl EventStream {
             self.active.mark_ended();
             return self.completed(GenerationEvent::done(event.raw));
         }
-        let sse::SseEvent { raw, data } = event;
+        let sse::SseEvent { raw, data, has_several } = event;
         let Some(json) = data else {
+            if has_several {
+                self.active.capture_mut().incomplete();
+            }
             return self.completed(GenerationEvent::unparsed(raw, UnparsedReason::NoData));
         };
         let framed = EventFrame { raw, json };
         if framed.raw.get(framed.json.start) != Some(&b'{') {
+            self.active.capture_mut().incomplete();
             return self.completed(GenerationEvent::unreadable(framed));
         }
         let reads = self.reads;

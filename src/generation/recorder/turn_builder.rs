@@ -54,7 +54,7 @@ impl TurnBuilder {
                 // parsed only at the end: each event of a cumulative stream repeats the list
                 ListContent::Full => {
                     self.unread = bytes.slice(span.clone());
-                    self.repeated_ids = step.chosen_from.saturating_sub(self.tokens_before() as usize);
+                    self.repeated_ids = step.chosen_from.saturating_sub(self.tokens() as usize);
                 }
                 ListContent::Delta => {
                     let before = self.ids.len();
@@ -70,13 +70,13 @@ impl TurnBuilder {
         }
     }
 
-    /// Tokens before the current object.
-    fn tokens_before(&self) -> u32 {
+    /// Tokens of the objects so far.
+    pub(super) fn tokens(&self) -> u32 {
         self.marks.last().map_or(0, |mark| mark.last)
     }
 
     pub(super) fn mark_epoch(&mut self, epoch: u64, new: usize) {
-        let tokens = self.tokens_before().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+        let tokens = self.tokens().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
         match self.marks.last_mut() {
             Some(mark) if mark.epoch == epoch => mark.last = tokens,
             _ => self.marks.push(EpochMark { epoch, first: tokens, last: tokens }),
