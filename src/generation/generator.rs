@@ -227,8 +227,7 @@ impl Generator {
         upstream: &Capabilities,
         attempt: Option<AttemptContext>,
     ) -> Recorder {
-        let sampled = upstream.lists_sampled_ids();
-        let mut context = RecordContext::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
+        let mut context = RecordContext::of(&request.request, upstream, Arc::clone(&self.policy));
         context.chat = request.chat.clone();
         context.labels = request.labels.clone();
         context.engine = self.context.engines.single();

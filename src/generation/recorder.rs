@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::engine::probe::Capabilities;
 use crate::engine::request::GenerateRequest;
 use crate::engine::response::{Chunk, Numbers};
 use crate::generation::forcing::ItemPlan;
@@ -37,6 +38,8 @@ pub struct RecordContext {
     pub labels: Option<Arc<Labels>>,
     /// The engine's `output_ids` are the sampled tokens. Those of sglang-jax are not.
     pub ids_are_sampled: bool,
+    /// The size of the vocabulary, if it is known.
+    pub vocab_size: Option<u32>,
 }
 
 /// Records one reply.
@@ -101,7 +104,7 @@ pub struct ForwardedSequence {
 impl RecordContext {
     /// Builds the context from a request.
     #[must_use]
-    pub fn of(request: &GenerateRequest, model: &Arc<str>, policy: Arc<Policy>, ids_are_sampled: bool) -> Self {
+    pub fn of(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         let prompts = request.batch().unwrap_or(1);
         let text = |at: usize| {
             let span = request.sampling.get(at)?.span.clone();
@@ -110,13 +113,14 @@ impl RecordContext {
         Self {
             prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
             sampling: (0..prompts).map(text).collect(),
-            model: Arc::clone(model),
+            model: Arc::clone(&upstream.model),
             epoch: policy.epoch(),
             policy,
             chat: None,
             labels: None,
             engine: None,
-            ids_are_sampled,
+            ids_are_sampled: upstream.lists_sampled_ids(),
+            vocab_size: upstream.vocab_size,
         }
     }
 
@@ -234,7 +238,8 @@ impl Recorder {
             Some(kind) if **kind == *"abort" => Some(Fault::Aborted),
             _ => None,
         };
-        let fault = fault.or(read.err()).or_else(|| turn.fault(chunk, item, prompt.as_deref()));
+        let fault =
+            fault.or(read.err()).or_else(|| turn.fault(chunk, item, prompt.as_deref(), self.context.vocab_size));
         let label = chunk.text(bytes, "weight_version").map(Into::into);
         let reported = ReportedVersions { label, spans: chunk.weight_versions(bytes) };
         self.observe(&reported);

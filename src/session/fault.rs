@@ -23,6 +23,8 @@ pub enum Fault {
     /// The listed ids may not be the sampled ones: the engine is not known to be SGLang and sent no logprobs, or the
     /// events of its stream contradict each other. Request logprobs, or start sglang-jax with `--skip-tokenizer-init`.
     IdsUnverified,
+    /// A sampled id is outside the vocabulary of the engine. Report it, with the version of the engine; or correct `--vocab-size`.
+    IdsOutside,
     /// The number of logprobs differs from the number of tokens. Report it, with the version of the engine.
     LogprobsMismatch,
     /// The number of entropies differs from the number of tokens. Report it, with the version of the engine.
@@ -39,7 +41,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Aborted,
         Self::Disconnected,
         Self::Broken,
@@ -48,6 +50,7 @@ impl Fault {
         Self::CompletionMismatch,
         Self::IdsMismatch,
         Self::IdsUnverified,
+        Self::IdsOutside,
         Self::LogprobsMismatch,
         Self::EntropiesMismatch,
         Self::Unreadable,
@@ -73,6 +76,7 @@ impl Fault {
             Self::CompletionMismatch => "completion_mismatch",
             Self::IdsMismatch => "ids_mismatch",
             Self::IdsUnverified => "ids_unverified",
+            Self::IdsOutside => "ids_outside",
             Self::LogprobsMismatch => "logprobs_mismatch",
             Self::EntropiesMismatch => "entropies_mismatch",
             Self::Unreadable => "unreadable",

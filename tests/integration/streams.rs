@@ -249,3 +249,44 @@ async fn end_of_a_stream_is_forwarded_unchanged() {
         }
     }
 }
+
+/// The session `s` after a call that the engine answers with this stream.
+async fn recorded(reply: impl Fn() -> FakeReply + Send + Sync + 'static, request: Value) -> Value {
+    let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, move |_| reply()).await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let answer = post(proxy.data, "/sessions/s/generate", request.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    get(proxy.control, "/v1/sessions/s").await.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_cannot_be_read_marks_the_session_incomplete() {
+    for unreadable in [
+        "data: [1]\n\ndata: [DONE]\n\n",
+        "data: \"a\"\n\n",
+        "data: {\"meta_info\"\n\ndata: [DONE]\n\n",
+        "data: {\"text\":\ndata: \"a\"}\n\ndata: [DONE]\n\n",
+        "{\"text\":\"a\",\"meta_info\":{}}\n",
+    ] {
+        let request = json!({"input_ids": [1, 2, 3], "stream": true});
+        let session = recorded(move || stream(&[unreadable.as_bytes()]), request).await;
+        assert_eq!((&session["turns"], &session["incomplete"]), (&json!(0), &json!(true)), "{unreadable:?}: {session}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turn_with_an_id_outside_the_vocabulary_is_not_trained() {
+    let stop = json!({"type": "stop", "matched": 2});
+    for (last, fault) in [(151_935, Value::Null), (151_936, json!("ids_outside"))] {
+        let end = stop.clone();
+        let events = move || vec![event("r", &[5], 1, &Value::Null), event("r", &[last], 2, &end)];
+        let request = json!({"input_ids": [1, 2, 3], "stream": true, "return_entropy": true});
+        let session = recorded(move || stream(&[&written(&events(), true)]), request).await;
+        assert_eq!(session["list"][0]["fault"], fault, "{session}");
+        let whole = event("r", &[5, last], 2, &stop).to_string();
+        let reply = move || json_message(200, whole.as_bytes());
+        let session = recorded(reply, json!({"input_ids": [1, 2, 3], "return_entropy": true})).await;
+        assert_eq!(session["list"][0]["fault"], fault, "not streamed: {session}");
+    }
+}

@@ -142,7 +142,13 @@ impl TurnBuilder {
     }
 
     /// Returns the first inconsistency of the turn.
-    pub(super) fn fault(&self, chunk: &Chunk, item: &ItemPlan, prompt: Option<&[u32]>) -> Option<Fault> {
+    pub(super) fn fault(
+        &self,
+        chunk: &Chunk,
+        item: &ItemPlan,
+        prompt: Option<&[u32]>,
+        vocab_size: Option<u32>,
+    ) -> Option<Fault> {
         let is = |count: Option<u64>, len: usize| count.is_none_or(|count| count == len as u64);
         let Some(prompt) = prompt else { return Some(Fault::PromptUnknown) };
         let tokens = self.ids.len();
@@ -152,6 +158,8 @@ impl TurnBuilder {
             Some(Fault::CompletionMismatch)
         } else if self.contradicted {
             Some(Fault::IdsUnverified)
+        } else if vocab_size.is_some_and(|size| self.ids.iter().any(|id| *id >= size)) {
+            Some(Fault::IdsOutside)
         } else if item.logprob && self.logprobs.len() != tokens {
             Some(Fault::LogprobsMismatch)
         } else if !self.entropy.is_empty() && self.entropy.len() != tokens {

@@ -32,18 +32,19 @@ impl PassthroughRecorder {
         call: Call,
         uncaptured: UncapturedGeneration,
     ) -> Self {
-        let model = Arc::clone(&state.upstream.borrow().model);
+        let upstream = Arc::clone(&state.upstream.borrow());
         let policy = Arc::clone(&state.generator.policy);
         let context = RecordContext {
             prompts: Vec::new(),
             sampling: vec![Some(request.sampling.clone())],
             engine: state.engines.single(),
-            model,
+            model: Arc::clone(&upstream.model),
             epoch: policy.epoch(),
             policy,
             chat: None,
             labels,
             ids_are_sampled: true,
+            vocab_size: upstream.vocab_size,
         };
         let recorder = Recorder::new(call, context);
         Self { state: Arc::clone(state), request, forwarded_chat, uncaptured, recorder, first_ms: None }
