@@ -41,6 +41,7 @@ use crate::serve;
 use crate::serve::connection::{ListenDrops, Listener, Phase, ServerLimits, Tls, listen, serve};
 use crate::serve::control::Control;
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::discovery::Discovery;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::request_info::Port;
@@ -66,6 +67,7 @@ pub struct App {
     control: Listener,
     probed: watch::Sender<Arc<Capabilities>>,
     ready: watch::Sender<bool>,
+    discovery: watch::Sender<Discovery>,
     chats: watch::Sender<Arc<Chats>>,
     /// The log from which sessions are restored while the ports are open.
     directory: Option<Directory>,
@@ -127,6 +129,7 @@ impl App {
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
+        let (discovery, discovered) = watch::channel(Discovery::Unanswered(0));
         let log = SharedLog::default();
         let policy = Arc::new(Policy::new(log.clone()));
         let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
@@ -167,6 +170,7 @@ impl App {
             slices,
             upstream,
             ready: is_ready,
+            discovery: discovered,
             chats: serving,
             phase,
             budget,
@@ -182,6 +186,7 @@ impl App {
             control,
             probed,
             ready,
+            discovery,
             chats,
             directory,
             archive,
@@ -243,7 +248,7 @@ impl App {
     /// # Errors
     /// A line for the user when sessions cannot be restored.
     pub async fn run(self) -> Result<usize, String> {
-        let Self { parts, apis, data, control, probed, ready, chats, directory, archive, renderer } = self;
+        let Self { parts, apis, data, control, probed, ready, discovery, chats, directory, archive, renderer } = self;
         shared_ledger::share(&parts.sessions, &parts.config, &parts.metrics)?;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
@@ -263,12 +268,13 @@ impl App {
         let (restored, is_restored) = watch::channel(directory.is_none());
         let restoring = restoration::restore(Arc::clone(&parts), directory, restored);
         // neither task may change the sessions or the policy during the restoration
-        let watching = restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, ready));
+        let watching =
+            restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, (ready, discovery.clone())));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
         let sharing = restoration::after(&is_restored, Arc::clone(&parts.sessions).run_sharing());
         let archiving = archive.map(|storage| archive::start(&parts, storage, &is_restored));
         let thinking = tokio::spawn(think_entropy::watch(Arc::clone(&parts)));
-        let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
+        let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), (chats, discovery), renderer));
         let reloading = [&data, &control].map(|listener| tokio::spawn(reload_certificates(listener.tls.clone())));
         // the control port serves probes and metrics until the last request has ended
         let (stop, stopped) = watch::channel(Phase::Serving);
@@ -324,12 +330,13 @@ impl App {
 
 /// Builds the state of the routes of both ports.
 fn states(parts: &Parts) -> Control {
-    let Parts { config, client, engines, metrics, sessions, tools, upstream, generator, budget, .. } = parts;
+    let Parts { config, client, engines, metrics, sessions, tools, upstream, discovery, generator, budget, .. } = parts;
     let proxy = ProxyState {
         config: Arc::clone(config),
         client: client.clone(),
         engines: engines.clone(),
         upstream: upstream.clone(),
+        discovery: discovery.clone(),
         generator: Arc::clone(generator),
         tools: Arc::clone(tools),
         sessions: Arc::clone(sessions),

@@ -11,7 +11,7 @@
 //! | [`layers::authenticate`] | checks the tokens and, on the control port, the origin |
 //! | [`layers::restored`] | refuses requests that need sessions while sessions are being restored |
 //! | [`Admit`] | acquires a permit, which the body of the reply holds |
-//! | `Routes` | the routes of the port |
+//! | `Routes` | waits for the engine's first answer after the start; the routes of the port |
 
 pub(crate) mod access_log;
 pub(crate) mod body;

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use super::Parts;
 use crate::chat::model::Chats;
 use crate::engine::probe::Capabilities;
+use crate::serve::discovery::Discovery;
 use crate::tokenizer::Renderer;
 
 /// The capabilities of the engine that the decision depends on.
@@ -28,7 +29,11 @@ impl EngineFacts {
 }
 
 /// Updates `chats` until the probing task ends. `embedded` is a renderer that is used instead of the engine's tokenizer files.
-pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, embedded: Option<Arc<Renderer>>) {
+pub(super) async fn watch(
+    parts: Arc<Parts>,
+    (chats, discovery): (watch::Sender<Arc<Chats>>, watch::Sender<Discovery>),
+    embedded: Option<Arc<Renderer>>,
+) {
     let mut upstream = parts.upstream.clone();
     let mut decided_for = None;
     let mut renderer = embedded.clone();
@@ -56,6 +61,7 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
         }
         let decided = Arc::new(decided);
         chats.send_replace(Arc::clone(&decided));
+        discovery.send_replace(Discovery::Complete);
         match &*decided {
             Chats::Rendered(model) => {
                 renderer = Some(Arc::clone(&model.renderer));

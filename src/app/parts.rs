@@ -16,6 +16,7 @@ use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 use crate::serve::connection::Phase;
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::discovery::Discovery;
 use crate::session::Store;
 
 /// The parts of a running proxy.
@@ -39,6 +40,8 @@ pub struct Parts {
     pub upstream: watch::Receiver<Arc<Capabilities>>,
     /// Whether the upstream answers.
     pub ready: watch::Receiver<bool>,
+    /// What is known of the engine since the start.
+    pub discovery: watch::Receiver<Discovery>,
     /// Whether tokentap or the engine serves chat completions.
     pub chats: watch::Receiver<Arc<Chats>>,
     /// The phase: serving, draining or ending.

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::Parts;
 use crate::engine::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
+use crate::serve::discovery::Discovery;
 
 /// After this number of consecutive failed probes, one per second, the upstream is considered down.
 const MAX_FAILED_PROBES: u32 = 3;
@@ -20,7 +21,11 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks the liveness of the upstream every second. Probes its capabilities when it answers for the first time or again, and when its
 /// engines have changed.
-pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilities>>, ready: watch::Sender<bool>) {
+pub(super) async fn watch(
+    parts: Arc<Parts>,
+    probed: watch::Sender<Arc<Capabilities>>,
+    (ready, discovery): (watch::Sender<bool>, watch::Sender<Discovery>),
+) {
     let entropy = &parts.config.entropy;
     let probe = Survey::new(parts.engines.clone(), entropy.vocab_size, entropy.top_logprobs);
     let mut generation_probe: Option<tokio::task::JoinHandle<()>> = None;
@@ -66,7 +71,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
             }
             Ok(Some(found))
         };
-        let answer: Result<_, String> = probing.await;
+        let answer: Result<_, ProbeError> = probing.await;
         parts.generator.policy.set_several_engines(parts.engines.single().is_none());
         match answer {
             Ok(found) => {
@@ -87,6 +92,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     probed.send_replace(Arc::new(found.clone()));
                     parts.metrics.upstream_up.set(1);
                     ready.send_replace(true);
+                    record_probe(&discovery, Ok(()));
                     tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                 }
                 if let Some(found) = found.or(failed) {
@@ -100,6 +106,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
             }
             Err(error) => {
                 failed_probes += 1;
+                record_probe(&discovery, Err(&error));
                 if !up && !std::mem::replace(&mut waiting_logged, true) {
                     tracing::info!(%error, "waiting for the upstream");
                 }
@@ -115,10 +122,22 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
     }
 }
 
-/// Waits for an answer for at most [`PROBE_TIMEOUT`]. The error is a line for the log.
-async fn with_timeout<T>(answer: impl Future<Output = Result<T, ProbeError>>) -> Result<T, String> {
-    let answer = tokio::time::timeout(PROBE_TIMEOUT, answer).await.map_err(|_| "no answer in time".to_owned())?;
-    answer.map_err(|error| error.to_string())
+/// Records the outcome of a probe, until the engine has answered for the first time.
+fn record_probe(discovery: &watch::Sender<Discovery>, outcome: Result<(), &ProbeError>) {
+    discovery.send_if_modified(|known| {
+        let Discovery::Unanswered(failed) = *known else { return false };
+        *known = match outcome {
+            Ok(()) => Discovery::Answered,
+            Err(error) if error.is_client_error() => Discovery::Complete,
+            Err(_) => Discovery::Unanswered(failed + 1),
+        };
+        true
+    });
+}
+
+/// Waits for an answer for at most [`PROBE_TIMEOUT`].
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, ProbeError>>) -> Result<T, ProbeError> {
+    tokio::time::timeout(PROBE_TIMEOUT, answer).await.unwrap_or(Err(ProbeError::Timeout))
 }
 
 /// Probes the capabilities that only a generation shows. It runs in the background, because a paused engine does not answer until it

@@ -13,6 +13,7 @@ use crate::engine::probe::Capabilities;
 use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::metrics::Metrics;
+use crate::serve::discovery::Discovery;
 use crate::session::Store;
 
 /// The state of requests to the engine, on both ports.
@@ -26,6 +27,8 @@ pub struct ProxyState {
     pub engines: Engines,
     /// The capabilities that the probe found.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
+    /// What is known of the engine since the start.
+    pub discovery: watch::Receiver<Discovery>,
     /// Runs generations.
     pub generator: Arc<Generator>,
     /// The shared parts of generations; used here for the ids in flight.

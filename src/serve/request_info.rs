@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::Request;
 
 use crate::api::Api;
-use crate::engine::routes::{Kind, Route};
+use crate::engine::routes::{self, Kind, Route};
+use crate::serve::discovery::Need;
 use crate::serve::identity::InvalidName;
 
 /// One of the two ports.
@@ -79,6 +80,15 @@ impl RequestInfo {
             needs_sessions: false,
             is_probe: false,
         }
+    }
+
+    /// What must be known of the engine before the request is served: for an API of agents which side serves chats, for any other
+    /// generation the engine's answer.
+    pub(super) fn need(&self) -> Option<Need> {
+        let generates = matches!(self.route.kind, Kind::Generate | Kind::Generating);
+        // a gRPC call has another kind
+        let generates = generates || self.route.endpoint == routes::GENERATE.endpoint;
+        if self.api.is_some() { Some(Need::Chats) } else { generates.then_some(Need::Engine) }
     }
 
     /// Returns the classification from the request's extensions.

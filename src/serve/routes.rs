@@ -13,6 +13,7 @@ use tower::Service;
 use crate::serve::ReplyBody;
 use crate::serve::control::{self, Control};
 use crate::serve::data;
+use crate::serve::discovery;
 use crate::serve::grpc::Services;
 use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
@@ -49,6 +50,9 @@ impl Service<Request<Incoming>> for Routes {
         // the future is copied into its box, so rare routes have separate boxes
         Box::pin(async move {
             let PortRoutes { port, states, grpc } = &*routes;
+            if let Some(need) = RequestInfo::of(&request).need() {
+                discovery::wait(&states.proxy.discovery, need).await;
+            }
             Ok(match (RequestInfo::of(&request).protocol, port) {
                 (Protocol::Grpc, _) => Box::pin(grpc.answer(request)).await.map(ReplyBody::grpc),
                 (Protocol::Http, Port::Data) => data::answer(&states.proxy, request).await.map(ReplyBody::http),

@@ -6,7 +6,7 @@ use tokio::net::TcpSocket;
 
 use crate::support::binary::Binary;
 use crate::support::client::{Answer, Connection, get, post, request};
-use crate::support::manual_upstream::{ManualUpstream, STREAM, event, soon};
+use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{EngineProfile, FakeReply, Upstream, message};
 
@@ -197,4 +197,39 @@ async fn proxy_variables_of_the_environment_are_ignored() {
     let client = tokio::spawn(get(binary.data, "/health"));
     upstream.next().await.ok().await;
     assert_eq!(client.await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn generation_waits_for_the_first_answer_of_the_engine() {
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let mut upstream = ManualUpstream::start().await;
+    upstream.replace(profile);
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    let probe = upstream.next().await;
+    let body = br#"{"input_ids":[1,2,3],"stream":true,"return_entropy":false}"#;
+    let client = tokio::spawn(post(proxy.data, "/sessions/s/generate", body));
+    soon("the request is admitted", async {
+        while proxy.metric("tokentap_http_requests_active{endpoint=\"/generate\"}").await < 1.0 {}
+    })
+    .await;
+    assert!(!upstream.has_more(), "the engine gets nothing before it has answered the probe");
+    for path in ["/livez", "/readyz"] {
+        let expected = if path == "/livez" { 200 } else { 503 };
+        assert_eq!(get(proxy.control, path).await.status, expected, "{path}");
+    }
+    upstream.replace(EngineProfile { streaming: "incremental", ..EngineProfile::default() });
+    probe.reply(&message(404, &[], b"")).await;
+    let mut call = upstream.next().await;
+    call.send(STREAM).await;
+    for event in ["[5]", "[6]"] {
+        let finish = if event == "[6]" { r#"{"type":"length"}"# } else { "null" };
+        let event = format!(
+            r#"data: {{"output_ids":{event},"meta_info":{{"id":"r","finish_reason":{finish},"prompt_tokens":3}}}}"#
+        );
+        call.send(&chunk(format!("{event}\n\n").as_bytes())).await;
+    }
+    call.reply(END).await;
+    assert!(client.await.unwrap().complete);
+    let session = get(proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(session["list"][0]["fault"], serde_json::Value::Null, "{session}");
 }

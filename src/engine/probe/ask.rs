@@ -33,6 +33,9 @@ pub enum ProbeError {
     /// The upstream did not answer.
     #[error(transparent)]
     Failure(#[from] Failure),
+    /// The upstream did not answer in time.
+    #[error("no answer in time")]
+    Timeout,
     /// No engine of the router answers.
     #[error("the router lists engines, and none of them answers")]
     NoEngine,
@@ -46,6 +49,14 @@ pub enum ProbeError {
         /// Advice for the user.
         hint: &'static str,
     },
+}
+
+impl ProbeError {
+    /// Whether a server answered that it does not have the route or wants another key: it is not an engine that is starting.
+    #[must_use]
+    pub fn is_client_error(&self) -> bool {
+        matches!(self, Self::Answer { status, .. } if status.is_client_error())
+    }
 }
 
 /// The answer of `/server_info`.
