@@ -18,6 +18,7 @@ pub mod prompt;
 pub mod reply_reader;
 pub(crate) mod reply_stream;
 mod returned_arguments;
+mod schema_references;
 pub(crate) mod service;
 pub(crate) mod system_messages;
 pub(crate) mod tool_choice;

@@ -90,6 +90,68 @@ async fn required_tool_choice_calls_a_tool() {
     }
 }
 
+/// A call in a reply of Chat Completions, Messages or Responses: the name of the tool, and its arguments.
+fn forced_call(reply: &Value) -> (String, Value) {
+    let chat = &reply["choices"][0]["message"]["tool_calls"][0]["function"];
+    let mut items = [&reply["content"], &reply["output"]].into_iter().filter_map(Value::as_array).flatten();
+    let call = items.rfind(|item| item["name"].is_string()).unwrap_or(chat);
+    let text = call["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
+    (call["name"].as_str().unwrap_or_default().to_owned(), text.unwrap_or_else(|| call["input"].clone()))
+}
+
+#[tokio::test]
+async fn forced_call_follows_the_definitions_of_its_tool() {
+    let mut chat = Chat::start(&[]).await;
+    let parameters = |unit: &str| {
+        let properties = json!({"unit": {"$ref": "#/$defs/Unit"}, "other": {"$ref": "#/properties/unit"}});
+        json!({"type": "object", "properties": properties, "required": ["unit", "other"], "additionalProperties": false,
+            "$defs": {"Unit": {"enum": [unit]}}})
+    };
+    let tools = [("weather", parameters("C")), ("forecast", parameters("K"))];
+    let list = |tool: &dyn Fn(&str, &Value) -> Value| -> Value {
+        tools.iter().map(|(name, parameters)| tool(name, parameters)).collect()
+    };
+    let chat_tools =
+        list(&|name, parameters| json!({"type": "function", "function": {"name": name, "parameters": parameters}}));
+    let messages_tools = list(&|name, parameters| json!({"name": name, "input_schema": parameters}));
+    let responses_tools = list(&|name, parameters| json!({"type": "function", "name": name, "parameters": parameters}));
+    let user = messages(&[("user", "Weather?")]);
+    for (path, mut body, required, named) in [
+        (
+            "chat/completions",
+            json!({"messages": user, "tools": chat_tools}),
+            json!("required"),
+            json!({"type": "function", "function": {"name": "forecast"}}),
+        ),
+        (
+            "messages",
+            json!({"model": "m", "max_tokens": 512, "messages": user, "tools": messages_tools}),
+            json!({"type": "any"}),
+            json!({"type": "tool", "name": "forecast"}),
+        ),
+        (
+            "responses",
+            json!({"input": user, "tools": responses_tools}),
+            json!("required"),
+            json!({"type": "function", "name": "forecast"}),
+        ),
+    ] {
+        chat.path = format!("/sessions/s/v1/{path}");
+        for choice in [required, named.clone()] {
+            body["tool_choice"] = choice.clone();
+            let answer = chat.post(&body).await;
+            assert_eq!(answer.status, 200, "{path} {choice}: {}", answer.text());
+            let (name, arguments) = forced_call(&answer.json());
+            let unit = match &*name {
+                "weather" if choice != named => "C",
+                "forecast" => "K",
+                _ => panic!("{path} {choice}: {}", answer.text()),
+            };
+            assert_eq!(arguments, json!({"unit": unit, "other": unit}), "{path}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn deprecated_function_members_are_rejected_by_name() {
     let chat = Chat::start(&[]).await;
