@@ -8,6 +8,13 @@ pub(crate) fn invalid(message: impl Into<String>) -> RequestError {
     RequestError::invalid(message)
 }
 
+/// The error for a request that forces a tool call and constrains its text by the field `format`.
+pub(crate) fn two_constraints(format: &str) -> RequestError {
+    invalid(format!(
+        "tool_choice forces a tool call and {format} constrains the text: a request cannot have both, and SGLang refuses it too. Send tool_choice \"auto\", or leave out {format}"
+    ))
+}
+
 /// A request body and the spans of its members.
 pub(crate) struct RequestBody<'a> {
     pub(crate) bytes: &'a [u8],

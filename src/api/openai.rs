@@ -4,6 +4,7 @@ pub(crate) mod error;
 mod fields;
 mod logprobs;
 mod members;
+pub(crate) mod tools;
 mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};

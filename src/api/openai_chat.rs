@@ -8,7 +8,7 @@ pub(crate) mod reply;
 pub mod request;
 pub mod sglext;
 pub(crate) mod stream;
-mod tool_choice;
+mod tools;
 pub(crate) mod translation;
 
 use std::sync::Arc;
@@ -136,6 +136,7 @@ impl ApiRequest for DecodedChat {
             prompt: needs_prompt.then_some(ids),
             logprobs: chat.logprobs,
             extras: chat.extras,
+            custom_tools: Arc::clone(&chat.custom_tools),
             sglext: *sglext,
             n: chat.n,
         };

@@ -1,5 +1,7 @@
 //! Which tools the model may call, and the JSON schema of forced calls.
 
+use std::collections::HashSet;
+
 use super::schema_references::Definitions;
 use crate::json::Value;
 
@@ -12,6 +14,8 @@ pub enum ToolChoice {
     None,
     /// It must call at least one tool.
     Required,
+    /// It must call at least one of these tools, and no other tool.
+    OneOf(HashSet<String>),
     /// It must call this tool.
     Named(String),
 }
@@ -20,7 +24,7 @@ impl ToolChoice {
     /// Whether a call is forced: the reply is then a JSON list of calls and nothing else.
     #[must_use]
     pub fn is_forced(&self) -> bool {
-        matches!(self, Self::Required | Self::Named(_))
+        matches!(self, Self::Required | Self::OneOf(_) | Self::Named(_))
     }
 
     /// The JSON schema of forced calls, a list; `None` if no call is forced. It is SGLang's schema for formats without a grammar. It is
@@ -32,6 +36,7 @@ impl ToolChoice {
         }
         let allowed = tools.iter().filter(|tool| match self {
             Self::Named(named) => name(tool) == Some(named),
+            Self::OneOf(names) => name(tool).is_some_and(|name| names.contains(name)),
             _ => true,
         });
         let mut definitions = Definitions::default();

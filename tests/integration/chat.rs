@@ -13,6 +13,7 @@ mod problems;
 mod replies;
 mod streamed_calls;
 mod suffix;
+mod tools;
 mod watching;
 
 use serde_json::{Value, json};

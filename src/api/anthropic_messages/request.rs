@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::blocks::{append_message, system_prompt};
 use super::{error, tools};
-use crate::api::body::{RequestBody, invalid, is_present};
+use crate::api::body::{RequestBody, invalid, is_present, two_constraints};
 use crate::api::openai::{FIELDS, FieldTarget};
 use crate::api::skipped_parts::SkippedParts;
 use crate::chat::message::Message;
@@ -161,9 +161,7 @@ impl MessagesRequest {
     /// [`RequestError::Invalid`] if a forced tool call and a schema exclude each other.
     pub(super) fn constraint(&self) -> Result<Option<String>, RequestError> {
         match (&self.schema, self.conversation.forced_call_schema(self.parallel_calls)) {
-            (Some(_), Some(_)) => Err(invalid(
-                "tool_choice forces a tool call and output_config.format constrains the text: a request cannot have both",
-            )),
+            (Some(_), Some(_)) => Err(two_constraints("output_config.format")),
             (schema, forced) => Ok(schema.clone().or_else(|| forced.as_ref().map(dumps)).map(|text| quoted(&text))),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::request::ChatRequest;
-use crate::api::body::{RequestBody, invalid, is_present};
+use crate::api::body::{RequestBody, is_present, two_constraints};
 use crate::api::generate_request::{self, MemberWriter};
 use crate::api::openai::{lora_adapter, output_constraint};
 use crate::chat::{RequestError, dumps, quoted};
@@ -45,11 +45,7 @@ impl ChatRequest {
             .iter()
             .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_present(n)));
         let constraint = match (output_constraint(&body)?, self.conversation.forced_call_schema(self.parallel_calls)) {
-            (Some(_), Some(_)) => {
-                return Err(invalid(
-                    "tool_choice forces a tool call and response_format constrains the text: a request cannot have both",
-                ));
-            }
+            (Some(_), Some(_)) => return Err(two_constraints("response_format")),
             (constraint, schema) => constraint.or_else(|| Some(("json_schema", quoted(&dumps(&schema?))))),
         };
         let sampling = |sampling: &mut MemberWriter<'_>| {

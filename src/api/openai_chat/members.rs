@@ -32,7 +32,10 @@ pub(super) struct ToolCallMember<'a> {
     pub(super) index: usize,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<&'static str>,
-    pub(super) function: FunctionMember<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) function: Option<FunctionMember<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) custom: Option<CustomMember<'a>>,
 }
 
 /// `function` of a tool call.
@@ -43,15 +46,29 @@ pub(super) struct FunctionMember<'a> {
     pub(super) arguments: &'a str,
 }
 
+/// `custom` of a tool call.
+#[derive(Debug, Serialize)]
+pub(super) struct CustomMember<'a> {
+    pub(super) name: &'a str,
+    pub(super) input: &'a str,
+}
+
 impl<'a> ToolCallMember<'a> {
     /// A call, or the first part of one: with its id and name.
     pub(super) fn with_name(id: &'a str, index: usize, name: &'a str, arguments: &'a str) -> Self {
         let function = FunctionMember { name: Some(name), arguments };
-        Self { id: Some(id), index, kind: Some("function"), function }
+        Self { id: Some(id), index, kind: Some("function"), function: Some(function), custom: None }
+    }
+
+    /// A call of a custom tool.
+    pub(super) fn custom(id: &'a str, index: usize, name: &'a str, input: &'a str) -> Self {
+        let custom = CustomMember { name, input };
+        Self { id: Some(id), index, kind: Some("custom"), function: None, custom: Some(custom) }
     }
 
     /// A later part of a call: only arguments.
     pub(super) fn arguments(index: usize, arguments: &'a str) -> Self {
-        Self { id: None, index, kind: None, function: FunctionMember { name: None, arguments } }
+        let function = FunctionMember { name: None, arguments };
+        Self { id: None, index, kind: None, function: Some(function), custom: None }
     }
 }

@@ -1,6 +1,7 @@
 //! Decodes the messages of a chat request.
 
 use crate::api::body::invalid;
+use crate::api::openai::tools::{custom_arguments, is_raw_call};
 use crate::chat::RequestError;
 use crate::chat::dumps;
 use crate::chat::media::MediaPart;
@@ -68,21 +69,27 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> 
         None => Vec::new(),
         Some(Value::Array(calls)) => calls
             .iter()
-            .map(|call| tool_call(call).ok_or_else(|| invalid(".tool_calls has a call without function.name")))
+            .map(|call| tool_call(call).ok_or_else(|| invalid(".tool_calls has a call without the name of its tool")))
             .collect::<Result<_, _>>()?,
         Some(_) => return Err(invalid(".tool_calls must be a list")),
     };
     Ok(Message { role, texts, in_parts, media, reasoning, calls, tool_call_id, name, turn_keys: Vec::new() })
 }
 
-/// Decodes a tool call of an assistant; `None` without `function.name`.
+/// Decodes a tool call of an assistant; `None` without `function.name` and `custom.name`.
 fn tool_call(value: &Value) -> Option<MessageToolCall> {
-    let function = value.get("function")?;
-    let arguments = match function.get("arguments") {
+    let id = value.get("id").and_then(Value::as_str).map(str::to_owned);
+    let text = |value: Option<&Value>| match value {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(value) => dumps(value),
     };
-    let id = value.get("id").and_then(Value::as_str).map(str::to_owned);
-    Some(MessageToolCall { id, name: function.get("name")?.as_str()?.to_owned(), arguments })
+    let (tool, arguments) = match (value.get("function"), value.get("custom")) {
+        (None, Some(custom)) => {
+            let is_raw = id.as_deref().is_some_and(is_raw_call);
+            (custom, custom_arguments(&text(custom.get("input")), is_raw))
+        }
+        (function, _) => (function?, text(function?.get("arguments"))),
+    };
+    Some(MessageToolCall { id, name: tool.get("name")?.as_str()?.to_owned(), arguments })
 }

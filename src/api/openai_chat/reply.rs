@@ -1,10 +1,12 @@
 //! Encodes the body of a chat reply, and the members that a streamed reply has too.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::members::{MessageMember, ToolCallMember};
 use super::request::ReplyExtras;
 use super::sglext::{self, SglextOptions};
+use crate::api::openai::tools::CustomCall;
 use crate::api::openai::{Usage, id_list, logprob_list, metadata};
 use crate::api::to_json;
 use crate::chat::quoted;
@@ -28,10 +30,33 @@ pub(crate) struct ReplyContext {
     pub logprobs: bool,
     /// Additional members that the client asks for.
     pub extras: ReplyExtras,
+    /// The names of the custom tools.
+    pub custom_tools: Arc<HashSet<String>>,
     /// The ids that the client asks for in `sglext`.
     pub sglext: SglextOptions,
     /// The number of choices.
     pub n: usize,
+}
+
+/// A whole call.
+#[derive(Debug)]
+pub(super) struct ReplyCall {
+    id: String,
+    name: String,
+    /// The arguments, or the input of a custom tool.
+    text: String,
+    is_custom: bool,
+}
+
+impl ReplyCall {
+    /// The member of the reply. `at` is its index among the calls.
+    pub(super) fn member(&self, at: usize) -> ToolCallMember<'_> {
+        let Self { id, name, text, is_custom } = self;
+        match is_custom {
+            true => ToolCallMember::custom(id, at, name, text),
+            false => ToolCallMember::with_name(id, at, name, text),
+        }
+    }
 }
 
 impl ReplyContext {
@@ -76,18 +101,18 @@ impl ReplyContext {
     fn choice(&self, out: &mut String, update: &SequenceUpdate<'_>) -> Result<(), TokenizerError> {
         let finish = update.finish;
         let message = self.reader.message(&update.ids, finish)?;
-        let id = |(at, call): (usize, &ToolCall)| self.reader.call_id(call.id.as_deref(), at, update.name());
-        let ids: Vec<String> = message.calls.iter().enumerate().map(id).collect();
-        let calls = message.calls.iter().zip(&ids).enumerate();
+        let call = |(at, call): (usize, ToolCall)| {
+            let id = self.reader.call_id(call.id.as_deref(), at, update.name());
+            self.call(id, call.name, call.arguments)
+        };
+        let calls: Vec<ReplyCall> = message.calls.into_iter().enumerate().map(call).collect();
         let member = MessageMember {
             role: "assistant",
             content: &message.content,
             reasoning_content: message.reasoning.as_deref(),
-            tool_calls: calls
-                .map(|(at, (call, id))| ToolCallMember::with_name(id, at, &call.name, &call.arguments))
-                .collect(),
+            tool_calls: calls.iter().enumerate().map(|(at, call)| call.member(at)).collect(),
         };
-        let ends_with_calls = !message.calls.is_empty() && finish == Some("stop");
+        let ends_with_calls = !calls.is_empty() && finish == Some("stop");
         let finish = if ends_with_calls { "tool_calls" } else { finish.unwrap_or("stop") };
         let matched = update.matched.filter(|_| !ends_with_calls).unwrap_or("null");
         let logprobs = match self.logprobs {
@@ -107,6 +132,15 @@ impl ReplyContext {
             self.meta_info(update),
         ));
         Ok(())
+    }
+
+    /// A whole call of a tool with this name.
+    pub(super) fn call(&self, id: String, name: String, arguments: String) -> ReplyCall {
+        if !self.custom_tools.contains(&name) {
+            return ReplyCall { id, name, text: arguments, is_custom: false };
+        }
+        let CustomCall { id, input, .. } = CustomCall::of(id, arguments);
+        ReplyCall { id, name, text: input, is_custom: true }
     }
 
     /// `prompt_token_ids` of a choice, with a leading comma. Empty if not requested.

@@ -1,11 +1,12 @@
 //! Decodes the body of a chat request.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::message::message;
-use super::tool_choice::tool_choice;
+use super::tools::ChatTools;
 use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
 use crate::api::openai::UNSUPPORTED;
 use crate::chat::reply_reader::Stops;
@@ -31,6 +32,8 @@ pub struct ChatRequest {
     pub logprobs: bool,
     /// `parallel_tool_calls`.
     pub parallel_calls: bool,
+    /// The names of the custom tools, whose calls have a text as their input.
+    pub custom_tools: Arc<HashSet<String>>,
     /// `stop` and `stop_token_ids`.
     pub stops: Stops,
     /// `n`.
@@ -98,17 +101,13 @@ impl ChatRequest {
         }
         let decode = |(at, value): (usize, Value)| message(value, at);
         let messages = values.into_iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
-        let tools = match body.value("tools")? {
-            None => None,
-            Some(Value::Array(tools)) => Some(tools).filter(|tools| !tools.is_empty()),
-            Some(_) => return Err(invalid("tools must be a list")),
-        };
+        let tools = ChatTools::of(body.value("tools")?)?;
         for (older, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
             if body.raw(older).is_some_and(is_non_default) {
                 return Err(invalid(format!("{older} is deprecated and not supported; send {newer}")));
             }
         }
-        let tool_choice = tool_choice(body.value("tool_choice")?.as_ref(), tools.as_deref())?;
+        let tool_choice = tools.choice(body.value("tool_choice")?.as_ref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
         let extras = ReplyExtras {
@@ -120,7 +119,7 @@ impl ChatRequest {
         Ok(Self {
             model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
             conversation: Arc::new(Conversation {
-                tools,
+                tools: tools.definitions,
                 tool_choice,
                 template_variables: body.template_variables(body.value("reasoning_effort")?)?,
                 continues_last: body.flag("continue_final_message", false)?,
@@ -139,6 +138,7 @@ impl ChatRequest {
             },
             logprobs: body.flag("logprobs", false)?,
             parallel_calls: body.flag("parallel_tool_calls", true)?,
+            custom_tools: tools.custom,
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
             n: body.count("n")?,
             extras,

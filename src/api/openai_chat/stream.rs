@@ -12,7 +12,7 @@ use crate::chat::quoted;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
-use choice::Choice;
+use choice::{Choice, CustomParts};
 
 /// Encodes a chat reply, whole or streamed.
 #[derive(Debug)]
@@ -146,14 +146,27 @@ impl ReplyEncoder for ChatEncoder {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
                     let id = self.context.reader.call_id(id.as_deref(), number, update.name());
+                    if self.context.custom_tools.contains(&name) {
+                        self.choices[at].custom = Some(CustomParts { id, name, arguments: String::new() });
+                        continue;
+                    }
                     let call = ToolCallMember::with_name(&id, number, &name, "");
                     deltas.push(to_json(&Delta { tool_calls: &[call], ..Delta::default() }));
                 }
                 Event::Arguments(text) => {
+                    if let Some(custom) = &mut self.choices[at].custom {
+                        custom.arguments.push_str(&text);
+                        continue;
+                    }
                     let call = ToolCallMember::arguments(self.choices[at].calls.saturating_sub(1), &text);
                     deltas.push(to_json(&Delta { tool_calls: &[call], ..Delta::default() }));
                 }
-                Event::CallEnd { .. } => {}
+                Event::CallEnd { .. } => {
+                    let Some(CustomParts { id, name, arguments }) = self.choices[at].custom.take() else { continue };
+                    let call = self.context.call(id, name, arguments);
+                    let call = call.member(self.choices[at].calls.saturating_sub(1));
+                    deltas.push(to_json(&Delta { tool_calls: &[call], ..Delta::default() }));
+                }
             }
         }
         if deltas.is_empty() && extras.needs_chunk() {

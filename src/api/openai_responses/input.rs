@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 
-use super::items::{RAW_CUSTOM, is_raw_call};
-use super::tools::{ToolName, Tools, custom_arguments};
+use super::items::RAW_CUSTOM;
+use super::tools::{ToolName, Tools};
 use crate::api::body::invalid;
+use crate::api::openai::tools::{custom_arguments, is_raw_call};
 use crate::api::skipped_parts::SkippedParts;
 use crate::chat::media::MediaPart;
 use crate::chat::message::{Message, MessageToolCall};
@@ -138,7 +139,7 @@ impl InputReader<'_> {
                 let prefix = text_of(item, "id").and_then(|id| id.split_once('_')).map(|(prefix, _)| prefix);
                 let is_marked = text_of(item, "call_id").is_some_and(is_raw_call);
                 let is_raw = is_marked || prefix == Some(RAW_CUSTOM) && key(item).is_some();
-                self.call(item, place, if is_raw { input.to_owned() } else { custom_arguments(input) })?;
+                self.call(item, place, custom_arguments(input, is_raw))?;
             }
             "local_shell_call" => self.local_shell_call(item),
             "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {

@@ -1,8 +1,8 @@
 //! The output items of a response.
 
-use super::tools::{ToolName, custom_input};
+use super::tools::ToolName;
+use crate::api::openai::tools::CustomCall;
 use crate::chat::quoted;
-use crate::session::TurnKey;
 
 /// An output item.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,22 +32,6 @@ pub(super) enum ItemKind {
 /// The prefix of the ids of [`ItemKind::RawCustom`]. By it, or by the id of the call, the arguments are restored when the client returns the
 /// call.
 pub(super) const RAW_CUSTOM: &str = "ctcr";
-
-/// The id of a call of [`ItemKind::RawCustom`] that had this id. An id that the model wrote stays as it is.
-fn raw_call(call_id: &str) -> String {
-    match TurnKey::in_call_id(call_id) {
-        Some(key) => key.call_id(RAW_CALL | TurnKey::call_index(call_id)),
-        None => call_id.to_owned(),
-    }
-}
-
-/// Whether a call with this id is of [`ItemKind::RawCustom`].
-pub(super) fn is_raw_call(call_id: &str) -> bool {
-    TurnKey::in_call_id(call_id).is_some() && TurnKey::call_index(call_id) & RAW_CALL != 0
-}
-
-/// The bit of the index in the id of a call that marks [`ItemKind::RawCustom`].
-const RAW_CALL: usize = 0x8000;
 
 /// The id of a call, and the name of its tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,10 +63,9 @@ impl Status {
 impl ItemKind {
     /// The item of a call of a custom tool with these arguments, and its text.
     pub(super) fn of_custom(names: CallNames, arguments: String) -> (Self, String) {
-        match custom_input(&arguments) {
-            Some(input) => (Self::Custom(names), input),
-            None => (Self::RawCustom(CallNames { call_id: raw_call(&names.call_id), ..names }), arguments),
-        }
+        let CustomCall { id, input, is_raw } = CustomCall::of(names.call_id, arguments);
+        let names = CallNames { call_id: id, tool: names.tool };
+        (if is_raw { Self::RawCustom(names) } else { Self::Custom(names) }, input)
     }
 
     /// The prefix of the ids of such items.

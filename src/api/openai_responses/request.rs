@@ -8,8 +8,8 @@ use http::{HeaderMap, header};
 
 use super::error;
 use super::input::{self, TemplateRoles};
-use super::tools::{Choice, Tools};
-use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
+use super::tools::Tools;
+use crate::api::body::{RequestBody, invalid, is_non_default, is_present, two_constraints};
 use crate::api::openai::UNSUPPORTED;
 use crate::api::skipped_parts::SkippedParts;
 use crate::api::to_json;
@@ -67,8 +67,8 @@ pub(super) struct ResponsesRequest {
     pub(super) conversation: Arc<Conversation>,
     /// The tools, with the names that the client knows.
     pub(super) tools: Arc<Tools>,
-    /// The JSON schema of a forced call.
-    forced_call: Option<Value>,
+    /// `parallel_tool_calls`.
+    parallel_calls: bool,
     /// The JSON schema of the text, as JSON text.
     text_schema: Option<String>,
     /// `max_output_tokens`.
@@ -161,7 +161,7 @@ impl ResponsesRequest {
         let adds_tools = input::add_tools(&input, &mut tools, &mut skipped)?;
         // the tools of earlier responses are not known yet
         let choice = body.value("tool_choice")?.filter(|_| is_complete || !refers);
-        let choice = Choice::of(choice.as_ref(), &tools)?;
+        let tool_choice = tools.choice(choice.as_ref())?;
         let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped));
         let messages = messages.map_err(|error| match error {
             RequestError::Unsupported(_) if refers && !is_of_engine(previous.as_deref()) => error::not_for_engine(),
@@ -175,12 +175,11 @@ impl ResponsesRequest {
         let include = body.value("include")?.unwrap_or_default();
         let includes =
             |name: &str| include.as_array().unwrap_or_default().iter().any(|item| item.as_str() == Some(name));
-        let parallel_calls = body.flag("parallel_tool_calls", true)?;
         Ok(Self {
             model: text("model")?.filter(|model| !model.is_empty()).unwrap_or_else(|| "default".to_owned()),
             conversation: Arc::new(Conversation {
                 tools: tools.definitions(),
-                tool_choice: choice.tool_choice.clone(),
+                tool_choice,
                 template_variables: body.template_variables(effort)?,
                 continues_last: false,
                 prompt_ids: None,
@@ -190,7 +189,7 @@ impl ResponsesRequest {
                 keeps_stop: body.flag("no_stop_trim", false)?,
                 messages,
             }),
-            forced_call: choice.schema(&tools, parallel_calls),
+            parallel_calls: body.flag("parallel_tool_calls", true)?,
             text_schema: text_schema(body.value("text")?.as_ref())?,
             tools: Arc::new(tools),
             max_tokens: max_tokens(&body)?,
@@ -264,10 +263,8 @@ impl ResponsesRequest {
     /// # Errors
     /// [`RequestError::Invalid`] if a forced tool call and a schema exclude each other.
     pub(super) fn constraint(&self) -> Result<Option<String>, RequestError> {
-        match (&self.text_schema, &self.forced_call) {
-            (Some(_), Some(_)) => Err(invalid(
-                "tool_choice forces a tool call and text.format constrains the text: a request cannot have both",
-            )),
+        match (&self.text_schema, self.conversation.forced_call_schema(self.parallel_calls)) {
+            (Some(_), Some(_)) => Err(two_constraints("text.format")),
             (schema, forced) => Ok(schema.clone().or_else(|| forced.as_ref().map(dumps)).map(|text| quoted(&text))),
         }
     }

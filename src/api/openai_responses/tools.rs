@@ -1,14 +1,14 @@
 //! Converts the tools of a request to the format of chat templates, and their names back.
 //!
-//! Templates know functions only. So a custom tool is shown as a function with one string, and the name of a tool in a namespace begins with
-//! the namespace.
+//! Templates know functions only. So the name of a tool in a namespace begins with the namespace.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::api::body::invalid;
+use crate::api::openai::tools::{self, object};
 use crate::api::skipped_parts::SkippedParts;
 use crate::chat::tool_choice::ToolChoice;
-use crate::chat::{RequestError, dumps, quoted};
+use crate::chat::{RequestError, quoted};
 use crate::json::Value;
 use crate::session::Digest;
 
@@ -17,9 +17,6 @@ const SEPARATOR: &str = "__";
 
 /// The maximum length of a name in bytes. Longer names end with a hash.
 const MAX_NAME: usize = 128;
-
-/// The parameter of a custom tool.
-const INPUT: &str = "input";
 
 /// The tools of a request, in the order in which they occur.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,7 +113,7 @@ impl Tools {
     ) -> Result<(), RequestError> {
         let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
         // some clients send the tools of a chat request
-        let tool = tool.get("function").filter(|function| function.get("name").is_some()).unwrap_or(tool);
+        let tool = tools::named_tool(tool);
         if !matches!(kind, "function" | "custom" | "namespace") {
             return skipped.add(kind);
         }
@@ -144,7 +141,7 @@ impl Tools {
             *count += 1;
             shown = short(format!("{flat}_{count}"));
         }
-        let definition = if is_custom { custom(tool, &shown) } else { function(tool, &shown) };
+        let definition = if is_custom { tools::custom_definition(tool, &shown) } else { function(tool, &shown) };
         self.by_name.insert(name.clone(), self.list.len());
         self.by_shown.insert(shown.clone(), self.list.len());
         self.list.push(Tool { shown, name, is_custom, definition });
@@ -170,73 +167,14 @@ impl Tools {
     fn shown(&self, name: &ToolName) -> Option<&str> {
         self.by_name.get(name).map(|at| self.list[*at].shown.as_str())
     }
-}
 
-/// Which tools the model may or must call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Choice {
-    /// The choice for the prompt.
-    pub(super) tool_choice: ToolChoice,
-    /// The names of the tools to which a forced call is restricted, as the model sees them. `None` for all tools.
-    allowed: Option<HashSet<String>>,
-}
-
-impl Choice {
-    /// Reads `tool_choice`.
+    /// Decodes `tool_choice`.
     ///
     /// # Errors
     /// [`RequestError::Invalid`] when it is malformed, or when it names a tool that the request does not have.
-    pub(super) fn of(choice: Option<&Value>, tools: &Tools) -> Result<Self, RequestError> {
-        let all = |tool_choice| Ok(Self { tool_choice, allowed: None });
-        let required = |allowed: Option<HashSet<String>>| match &allowed {
-            None if tools.list.is_empty() => {
-                Err(invalid("tool_choice: a required call needs a function or custom tool"))
-            }
-            Some(allowed) if allowed.is_empty() => {
-                Err(invalid("tool_choice: none of the allowed tools is a function or custom tool of the request"))
-            }
-            _ => Ok(Self { tool_choice: ToolChoice::Required, allowed }),
-        };
-        let Some(choice) = choice else { return all(ToolChoice::Auto) };
-        if let Some(mode) = choice.as_str() {
-            return match mode {
-                "auto" => all(ToolChoice::Auto),
-                "none" => all(ToolChoice::None),
-                "required" => required(None),
-                _ => Err(invalid(format!("tool_choice {mode:?} is none of auto, none, required"))),
-            };
-        }
-        match choice.get("type").and_then(Value::as_str) {
-            Some("function" | "custom") => {
-                let name = ToolName::of(choice.get("function").unwrap_or(choice));
-                let name = name.ok_or_else(|| invalid("tool_choice.name must be a string"))?;
-                let shown = tools.shown(&name);
-                let shown = shown.ok_or_else(|| invalid(format!("tool_choice: there is no tool {:?}", name.name)))?;
-                all(ToolChoice::Named(shown.to_owned()))
-            }
-            Some("allowed_tools") => {
-                let named = choice.get("tools").and_then(Value::as_array).unwrap_or_default();
-                let names = named.iter().filter_map(|tool| ToolName::of(tool.get("function").unwrap_or(tool)));
-                let allowed = names.filter_map(|name| tools.shown(&name).map(str::to_owned)).collect();
-                match choice.get("mode").and_then(Value::as_str) {
-                    Some("required") => required(Some(allowed)),
-                    // the tools stay in the prompt, so that it continues the earlier one; no grammar can forbid the others
-                    _ => all(ToolChoice::Auto),
-                }
-            }
-            kind => Err(invalid(format!(
-                "tool_choice.type {:?} is none of function, custom, allowed_tools",
-                kind.unwrap_or_default()
-            ))),
-        }
-    }
-
-    /// The JSON schema of a forced call; `None` if no call is forced. With `parallel`, there may be several calls.
-    pub(super) fn schema(&self, tools: &Tools, parallel: bool) -> Option<Value> {
-        let is_allowed = |tool: &&Tool| self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&tool.shown));
-        let definitions: Vec<Value> =
-            tools.list.iter().filter(is_allowed).map(|tool| tool.definition.clone()).collect();
-        self.tool_choice.schema(&definitions, parallel)
+    pub(super) fn choice(&self, choice: Option<&Value>) -> Result<ToolChoice, RequestError> {
+        let shown = |tool: &Value| self.shown(&ToolName::of(tool)?).map(str::to_owned);
+        tools::tool_choice(choice, !self.list.is_empty(), shown)
     }
 }
 
@@ -246,53 +184,7 @@ fn function(tool: &Value, shown: &str) -> Value {
     let empty = || object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
     let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
     let strict = tool.get("strict").filter(|strict| **strict != Value::Null).cloned();
-    definition(shown, description, parameters.unwrap_or_else(empty), strict)
-}
-
-/// A custom tool as a function with one string.
-fn custom(tool: &Value, shown: &str) -> Value {
-    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-    let grammar = tool.get("format").filter(|format| text(format, "type").as_deref() == Some("grammar"));
-    let grammar = grammar.map(|format| {
-        let syntax = text(format, "syntax").unwrap_or_else(|| "lark".to_owned());
-        format!("The input must match this {syntax} grammar:\n{}", text(format, "definition").unwrap_or_default())
-    });
-    let description = text(tool, "description").filter(|description| !description.is_empty());
-    let description = description.into_iter().chain(grammar).collect::<Vec<_>>().join("\n\n");
-    let input = object([("type", "string".into()), ("description", "The whole input of the tool, as text.".into())]);
-    let parameters = object([
-        ("type", "object".into()),
-        ("properties", object([(INPUT, input)])),
-        ("required", vec![INPUT.into()].into()),
-    ]);
-    definition(shown, &description, parameters, None)
-}
-
-fn definition(name: &str, description: &str, parameters: Value, strict: Option<Value>) -> Value {
-    let members = [("name", name.into()), ("description", description.into()), ("parameters", parameters)];
-    let function = object(members.into_iter().chain(strict.map(|strict| ("strict", strict))));
-    object([("type", "function".into()), ("function", function)])
-}
-
-/// The input in the arguments of a call of a custom tool, which the model writes as the member `input` of an object. `None` if the arguments
-/// are anything else; then they are the input themselves.
-pub(super) fn custom_input(arguments: &str) -> Option<String> {
-    match Value::parse(arguments.as_bytes()) {
-        Ok(Value::Object(members)) => match <[(String, Value); 1]>::try_from(members) {
-            Ok([(name, Value::String(text))]) if name == INPUT => Some(text),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The arguments with this input: the reverse of [`custom_input`].
-pub(super) fn custom_arguments(input: &str) -> String {
-    dumps(&object([(INPUT, input.into())]))
-}
-
-fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    tools::definition(shown, description, parameters.unwrap_or_else(empty), strict)
 }
 
 #[cfg(test)]
@@ -356,15 +248,5 @@ mod tests {
         let list = Value::parse(br#"[{"type":"function","name":"f"},{"type":"custom","name":"f"}]"#).unwrap();
         let error = Tools::default().add(Some(&list), "tools", &mut SkippedParts::new(false)).unwrap_err();
         assert!(error.to_string().starts_with("tools[1].name"), "{error}");
-    }
-
-    #[test]
-    fn input_of_a_custom_tool_survives_the_round_trip() {
-        for input in ["", "*** Begin Patch\n\"é\\\n", "{}", r#"{"input":"x"}"#] {
-            assert_eq!(custom_input(&custom_arguments(input)).as_deref(), Some(input));
-        }
-        for arguments in ["no JSON", "[1]", r#"{"input":1}"#, r#"{"patch":"x"}"#, r#"{"input":"x","more":1}"#] {
-            assert_eq!(custom_input(arguments), None, "{arguments}");
-        }
     }
 }

@@ -19,7 +19,18 @@ pub(super) struct Choice {
     pub(super) tokens: usize,
     /// The number of tool calls so far.
     pub(super) calls: usize,
+    /// A call of a custom tool that is incomplete. It is sent when it is complete, because its input is a text in the arguments.
+    pub(super) custom: Option<CustomParts>,
     pub(super) ended: bool,
+}
+
+/// The parts of an incomplete call of a custom tool.
+#[derive(Debug)]
+pub(super) struct CustomParts {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// The arguments so far.
+    pub(super) arguments: String,
 }
 
 impl Choice {
@@ -31,6 +42,7 @@ impl Choice {
             ids: Vec::new(),
             tokens: 0,
             calls: 0,
+            custom: None,
             ended: false,
         }
     }
