@@ -1,6 +1,7 @@
 //! Anthropic's Messages API.
 
 mod blocks;
+mod client_tools;
 mod encoder;
 mod error;
 mod reply;

@@ -1,12 +1,14 @@
 //! Converts the tools of a request to the format of chat templates.
 
+use super::client_tools;
 use crate::api::body::invalid;
 use crate::api::skipped_parts::SkippedParts;
 use crate::chat::RequestError;
 use crate::chat::tool_choice::{self, ToolChoice};
 use crate::json::Value;
 
-/// Converts `tools`. Tools that Anthropic's servers execute are skipped: they have no schema. Tools with `defer_loading` are shown like all
+/// Converts `tools`. Tools of Anthropic that the client executes get their published schema. Those that Anthropic's servers execute are
+/// skipped. Tools with `defer_loading` are shown like all
 /// others, so that the prompt does not change when the client refers to one. `None` if no tool remains.
 ///
 /// # Errors
@@ -17,11 +19,13 @@ pub(super) fn tools(tools: Option<Value>, skipped: &mut SkippedParts) -> Result<
     let mut converted = Vec::with_capacity(tools.len());
     for (at, tool) in tools.iter().enumerate() {
         let kind = tool.get("type").and_then(Value::as_str).unwrap_or("custom");
-        if kind != "custom" && tool.get("input_schema").is_none() {
+        if kind == "custom" || tool.get("input_schema").is_some() {
+            converted.push(function(tool, at)?);
+        } else if let Some(tool) = client_tools::with_schema(tool, kind, at)? {
+            converted.push(function(&tool, at)?);
+        } else {
             skipped.add(kind)?;
-            continue;
         }
-        converted.push(function(tool, at)?);
     }
     Ok(Some(converted).filter(|tools| !tools.is_empty()))
 }
@@ -55,13 +59,17 @@ pub(super) fn choice(choice: Option<&Value>, tools: Option<&[Value]>) -> Result<
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
         "any" | "tool" if tools.is_none() => {
-            return Err(invalid(format!("tool_choice: {kind:?} needs at least one tool with an input_schema")));
+            return Err(invalid(format!(
+                "tool_choice: {kind:?} needs at least one tool that Anthropic's servers do not execute"
+            )));
         }
         "any" => ToolChoice::Required,
         "tool" => {
             let name = choice.get("name").and_then(Value::as_str).unwrap_or_default();
             if !tools.unwrap_or_default().iter().any(|tool| tool_choice::name(tool) == Some(name)) {
-                return Err(invalid(format!("tool_choice: there is no tool {name:?} with an input_schema")));
+                return Err(invalid(format!(
+                    "tool_choice: there is no tool {name:?} that Anthropic's servers do not execute"
+                )));
             }
             ToolChoice::Named(name.to_owned())
         }

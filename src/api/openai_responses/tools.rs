@@ -18,6 +18,9 @@ const SEPARATOR: &str = "__";
 /// The maximum length of a name in bytes. Longer names end with a hash.
 const MAX_NAME: usize = 128;
 
+/// Tools of OpenAI that the client executes. Without them an agent could not work, so they are not left out.
+const CLIENT_TOOLS: [&str; 5] = ["local_shell", "shell", "apply_patch", "computer", "computer_use_preview"];
+
 /// The tools of a request, in the order in which they occur.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tools {
@@ -114,6 +117,11 @@ impl Tools {
         let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
         // some clients send the tools of a chat request
         let tool = tools::named_tool(tool);
+        if CLIENT_TOOLS.contains(&kind) {
+            return Err(invalid(format!(
+                "{place}.type: the client executes {kind:?}, and its calls are not supported; send a function or a custom tool"
+            )));
+        }
         if !matches!(kind, "function" | "custom" | "namespace") {
             return skipped.add(kind);
         }

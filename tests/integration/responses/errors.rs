@@ -36,6 +36,8 @@ async fn invalid_requests_name_the_field() {
         (with("user", json!(5)), "user must be a string"),
         (with("tools", json!({})), "tools must be a list"),
         (with("tools", json!([{"type": "function"}])), "tools[0].name"),
+        (with("tools", json!([{"type": "local_shell"}])), "tools[0].type: the client executes \"local_shell\""),
+        (with("tools", json!([{"type": "apply_patch"}])), "send a function or a custom tool"),
         (with("tool_choice", json!("required")), "Tools cannot be empty"),
         (with("tool_choice", json!({"type": "function", "name": "x"})), "Tool 'x' not found in tools list"),
         (with("tool_choice", json!({"type": "web_search"})), "tool_choice.type"),
