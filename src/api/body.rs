@@ -74,7 +74,7 @@ impl<'a> RequestBody<'a> {
 
 /// Whether a value differs from the default of its field. Clients send defaults of fields that they do not use.
 pub(crate) fn is_non_default(value: &[u8]) -> bool {
-    !matches!(value, b"null" | b"false" | b"[]" | b"{}" | b"\"\"" | b"\"none\"" | b"[\"text\"]")
+    !matches!(value, b"null" | b"false" | b"[]" | b"{}" | b"\"\"" | b"\"none\"")
 }
 
 /// Whether a value is present and not null.

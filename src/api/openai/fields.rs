@@ -61,8 +61,6 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_flat_raw_output_top_logprobs",
     "return_cached_tokens_details",
     "return_spec_tokens_details",
-    "audio",
-    "modalities",
     "mm_processor_kwargs",
     "task",
 ];

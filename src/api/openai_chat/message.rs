@@ -57,6 +57,10 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> 
                 match (&part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
                     (Value::String(text), ..) => texts.push(text.clone()),
                     (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
+                    (_, Some("refusal"), _) => {
+                        let refusal = part.get("refusal").and_then(Value::as_str);
+                        texts.push(refusal.ok_or_else(|| invalid(".content has a refusal without a text"))?.to_owned());
+                    }
                     // an image or audio
                     (_, Some(kind), _) if kind != "text" => media.push(MediaPart { at: texts.len(), part }),
                     _ => return Err(invalid(".content has a part without a text")),

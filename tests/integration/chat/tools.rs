@@ -188,3 +188,20 @@ async fn names_of_custom_tools_are_checked() {
         assert!(answer.json()["message"].as_str().unwrap().starts_with(words), "{}", answer.text());
     }
 }
+
+#[tokio::test]
+async fn refusals_and_modalities_stay_on_the_token_path() {
+    let chat = Chat::start(&[]).await;
+    let mut body = json!({"messages": messages(&[("user", "x")]), "modalities": ["text", "audio"],
+        "audio": {"voice": "alloy", "format": "wav"}});
+    let reply = chat.say(&body, "I cannot help with that.<|im_end|>").await;
+    let text = &reply["choices"][0]["message"]["content"];
+    let refusal = json!({"role": "assistant", "content": [{"type": "refusal", "refusal": text}]});
+    body["messages"].as_array_mut().unwrap().extend([refusal, json!({"role": "user", "content": "Why?"})]);
+    chat.say(&body, "No.<|im_end|>").await;
+    let turns = chat.turns().await;
+    assert_eq!((&turns[1]["cause"], &turns[1]["foreign_assistant_text"]), (&json!("extends"), &json!(false)));
+    body["messages"][1]["content"][0] = json!({"type": "refusal"});
+    let answer = chat.post(&body).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+}
