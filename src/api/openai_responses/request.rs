@@ -129,6 +129,8 @@ impl ResponsesRequest {
         });
         let object = object.and_then(|object| cursor.end().map(|()| object));
         let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
+        // these members may stand for an input
+        check_members(&RequestBody { bytes: &bytes, object: &object })?;
         let Some(input) = input else { return Err(invalid("input is required")) };
         Self::of(bytes, object, input, options)
     }
@@ -149,7 +151,6 @@ impl ResponsesRequest {
         let DecodeOptions { roles, is_strict, is_complete, .. } = options;
         let mut skipped = SkippedParts::new(is_strict);
         let body = RequestBody { bytes: &bytes, object: &object };
-        check_members(&body)?;
         let text = |name: &str| -> Result<Option<String>, RequestError> {
             Ok(body.value(name)?.and_then(|value| value.as_str().map(str::to_owned)))
         };

@@ -16,6 +16,11 @@ async fn invalid_requests_name_the_field() {
     };
     for (body, words) in [
         (json!({"model": "m"}), "input is required"),
+        (
+            json!({"model": "m", "prompt": {"id": "pmpt_1"}}),
+            "prompt is not supported: tokentap stores no prompt templates",
+        ),
+        (json!({"model": "m", "conversation": "conv_1"}), "conversation is not supported"),
         (request(json!(5)), "input must be"),
         (request(json!([])), "input: no item"),
         (request(json!(["x"])), "input[0] must be an object"),
