@@ -26,6 +26,29 @@ const LONGEST: u64 = 512;
 const BELOW_V1: [&str; 7] =
     ["/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings", "/rerank"];
 
+/// Routes that take only POST.
+const POSTED: [&str; 6] = [
+    routes::CHAT,
+    routes::COMPLETIONS,
+    routes::RESPONSES,
+    routes::INPUT_TOKENS,
+    routes::MESSAGES,
+    routes::COUNT_TOKENS,
+];
+
+/// Ollama's routes.
+const OLLAMA: [&str; 9] = [
+    "/api/chat",
+    "/api/generate",
+    "/api/tags",
+    "/api/show",
+    "/api/ps",
+    "/api/version",
+    "/api/embed",
+    "/api/embeddings",
+    "/api/pull",
+];
+
 /// Paths that Claude Code requests to check that the server is up.
 const PROBES: [&str; 2] = ["/", "/api/hello"];
 
@@ -126,6 +149,20 @@ impl MisdirectedRequest {
                 "it is a route of tokentap's control port (--control-listen), and this is the data port".to_owned(),
             );
         }
+        if let Some(api) = foreign_api(path) {
+            return Some(format!(
+                "it is a route of {api}; the base URL of an OpenAI client is {}, and the base URL of a Messages client is {}",
+                self.url("/v1"),
+                self.url("")
+            ));
+        }
+        if self.method != Method::POST && POSTED.contains(&route.endpoint) {
+            let stored = match route.endpoint {
+                routes::RESPONSES => format!("; a stored response is at {}/ID", self.url(routes::RESPONSES)),
+                _ => String::new(),
+            };
+            return Some(format!("send POST{stored}"));
+        }
         match route.endpoint {
             routes::RESPONSES | routes::INPUT_TOKENS => Some(format!(
                 "this engine does not serve the Responses API, and tokentap serves it only where it can read the model's tokenizer (see --tokenizer); use Chat Completions, {} (in openai-agents: set_default_openai_api(\"chat_completions\"))",
@@ -152,6 +189,29 @@ impl MisdirectedRequest {
     fn not_found(&self, suggestion: &str) -> Response<Body> {
         not_found(&format!("{} {} is not served: {suggestion}", self.method, self.path))
     }
+}
+
+/// The API of another provider that has this path.
+fn foreign_api(path: &str) -> Option<&'static str> {
+    let after = |start: &str| path.strip_prefix(start);
+    // Gemini's and Vertex AI's paths end with the name of a method
+    let method = path.rsplit_once('/').and_then(|(_, last)| last.split_once(':'));
+    if after("/v1beta/").is_some() || method.is_some_and(|(_, name)| name.ends_with("Content") || name == "countTokens")
+    {
+        return Some("Gemini's API");
+    }
+    if method.is_some_and(|(_, name)| matches!(name, "rawPredict" | "streamRawPredict")) {
+        return Some("Vertex AI");
+    }
+    if after("/openai/").is_some() {
+        return Some("Azure OpenAI");
+    }
+    if OLLAMA.contains(&path) {
+        return Some("Ollama's API");
+    }
+    let (_, operation) = after("/model/")?.rsplit_once('/')?;
+    matches!(operation, "invoke" | "invoke-with-response-stream" | "converse" | "converse-stream")
+        .then_some("Amazon Bedrock")
 }
 
 /// Replies to a request on the control port for a route of the data port.

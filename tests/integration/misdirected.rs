@@ -36,6 +36,52 @@ async fn unknown_engine_path_names_the_right_url() {
 }
 
 #[tokio::test]
+async fn paths_of_other_apis_name_both_base_urls() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let data = demo.proxy.data;
+    for (method, path, api) in [
+        ("POST", "/v1beta/models/gemini-3-pro:generateContent", "Gemini"),
+        ("POST", "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse", "Gemini"),
+        ("GET", "/v1beta/models", "Gemini"),
+        ("POST", "/v1/projects/p/locations/l/publishers/google/models/gemini-3-pro:countTokens", "Gemini"),
+        ("POST", "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict", "Vertex AI"),
+        ("POST", "/openai/deployments/gpt-6/chat/completions?api-version=2026-02-01", "Azure"),
+        ("POST", "/openai/v1/responses", "Azure"),
+        ("POST", "/api/chat", "Ollama"),
+        ("POST", "/api/generate", "Ollama"),
+        ("GET", "/api/tags", "Ollama"),
+        ("POST", "/model/anthropic.claude-5%3A0/invoke", "Bedrock"),
+        ("POST", "/model/anthropic.claude-5/invoke-with-response-stream", "Bedrock"),
+        ("POST", "/model/arn:aws:bedrock:eu-central-1:1:inference-profile/eu.meta.llama/converse", "Bedrock"),
+    ] {
+        for session in ["", "/sessions/run-1"] {
+            let reply = request(data, method, &format!("{session}{path}"), &[], b"{}").await;
+            let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
+            assert_eq!(reply.status, 404, "{path}: {}", reply.text());
+            assert!(message.contains(api), "{path}: {message}");
+            let client =
+                |kind: &str, url: &str| format!("the base URL of {kind} client is http://{data}{session}{url}");
+            assert!(message.contains(&client("an OpenAI", "/v1,")), "{path}: {message}");
+            assert!(message.ends_with(&client("a Messages", "")), "{path}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn get_of_a_route_that_takes_post_says_so() {
+    let chat = super::chat::Chat::start(&[]).await;
+    let data = chat.demo.proxy.data;
+    for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
+        let reply = get(data, &format!("/sessions/run-1{path}")).await;
+        let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(reply.status, 404, "{path}: {}", reply.text());
+        assert!(message.contains("send POST") && !message.contains("--tokenizer"), "{path}: {message}");
+        let stored = format!("http://{data}/sessions/run-1/v1/responses/ID");
+        assert_eq!(message.contains(&stored), path == "/v1/responses", "{path}: {message}");
+    }
+}
+
+#[tokio::test]
 async fn engine_redirect_leads_to_tokentap() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for (path, location) in [
