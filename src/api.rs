@@ -192,6 +192,9 @@ pub trait ReplyEncoder: Debug + Send + Sync {
     /// When it cannot be encoded. The stream then ends with an error.
     fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError>;
 
+    /// Whether every requested sequence has ended, as far as events were encoded.
+    fn has_ended(&self) -> bool;
+
     /// Appends the error event of a stream.
     fn fail(&mut self, error: &ApiError, out: &mut String);
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use crate::json::Value;
-use crate::parse::{Format, Grammar, Message as ParsedMessage, Think, ToolCall};
+use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, Think, ToolCall};
 use crate::session::{ParseOptions, Turn};
-use crate::tokenizer::{Renderer, TokenizerError};
+use crate::tokenizer::{Detokenizer, Renderer, TokenizerError};
 
 use super::Conversation;
 use super::canonical::dumps;
@@ -46,12 +46,24 @@ impl ParserSettings {
 /// How a reply ended. It decides whether a stop token or a stop string is removed from its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyEnd<'a> {
-    /// The finish reason is `stop`.
-    pub stopped: bool,
+    /// The finish reason, if it is known.
+    pub finish: Option<&'a str>,
     /// The stop strings of the request.
     pub stops: &'a [String],
     /// The stop tokens of the request.
     pub stop_ids: &'a [u32],
+}
+
+impl ReplyEnd<'_> {
+    fn stopped(&self) -> bool {
+        self.finish == Some("stop")
+    }
+
+    /// The engine aborted the reply. Text that waits for what follows it, such as the start of a call, is then not part of the message.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        self.finish == Some("abort")
+    }
 }
 
 /// The stop strings and stop tokens of a request.
@@ -99,8 +111,8 @@ pub struct ReplyReader {
 impl ReplyReader {
     /// How a sequence with this finish reason ended.
     #[must_use]
-    pub fn end(&self, finish: Option<&str>) -> ReplyEnd<'_> {
-        ReplyEnd { stopped: finish == Some("stop"), stops: &self.stops.strings, stop_ids: &self.stops.ids }
+    pub fn end<'a>(&'a self, finish: Option<&'a str>) -> ReplyEnd<'a> {
+        ReplyEnd { finish, stops: &self.stops.strings, stop_ids: &self.stops.ids }
     }
 
     /// Parses the message of a whole sequence.
@@ -128,7 +140,7 @@ pub fn without_stop_token<'a>(
     end: ReplyEnd<'_>,
 ) -> &'a [u32] {
     match ids.split_last() {
-        Some((last, before)) if end.stopped && !options.keep_stop && is_stop_token(renderer, *last, end) => before,
+        Some((last, before)) if end.stopped() && !options.keep_stop && is_stop_token(renderer, *last, end) => before,
         _ => ids,
     }
 }
@@ -141,11 +153,31 @@ fn is_stop_token(renderer: &Renderer, id: u32, end: ReplyEnd<'_>) -> bool {
 /// not the string that occurs first in the text.
 #[must_use]
 pub fn without_stop_string<'a>(text: &'a str, options: &ParseOptions, end: ReplyEnd<'_>) -> &'a str {
-    if !end.stopped || options.keep_stop {
+    if !end.stopped() || options.keep_stop {
         return text;
     }
     let found = end.stops.iter().filter(|stop| !stop.is_empty()).find_map(|stop| text.find(stop.as_str()));
     found.map_or(text, |at| &text[..at])
+}
+
+/// The length in bytes of the text before a stop string, or before what may be the start of one.
+#[must_use]
+pub(super) fn length_without_stop(text: &str, stops: &[String], keep_stop: bool) -> usize {
+    if keep_stop {
+        return text.len();
+    }
+    let lengths = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
+        if let Some(at) = text.find(stop.as_str()) {
+            return at;
+        }
+        let longest = text.len().min(stop.len());
+        let start = (1..=longest).rev().find(|length| {
+            text.is_char_boundary(text.len() - length)
+                && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - length..])
+        });
+        text.len() - start.unwrap_or(0)
+    });
+    lengths.min().unwrap_or(text.len())
 }
 
 /// The grammar by which the text of a reply is parsed.
@@ -191,6 +223,14 @@ fn parse_reply(
     options: &ParseOptions,
     end: ReplyEnd<'_>,
 ) -> Result<ParsedMessage, TokenizerError> {
+    if end.is_aborted() {
+        let text = Detokenizer::new(options.skip_special).push(renderer.tokenizer(), ids)?;
+        let mut events = Vec::new();
+        let length = length_without_stop(&text, end.stops, options.keep_stop);
+        grammar(renderer, options).stream().push(&text[..length], &mut events);
+        events.retain(|event| !(is_call_list(options) && matches!(event, Event::Content(_))));
+        return Ok(events.into_iter().collect());
+    }
     let ids = without_stop_token(renderer, ids, options, end);
     let text = renderer.tokenizer().decode(ids, options.skip_special)?;
     let message = grammar(renderer, options).parse(without_stop_string(&text, options, end));
@@ -202,8 +242,7 @@ fn parse_reply(
 pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
     let options = &turn.about.chat.as_ref()?.reading;
     let stops = turn.about.sampling.as_ref().map(|sampling| Stops::of(sampling.as_bytes())).unwrap_or_default();
-    let stopped = turn.about.finish.as_deref() == Some("stop");
-    let end = ReplyEnd { stopped, stops: &stops.strings, stop_ids: &stops.ids };
+    let end = ReplyEnd { finish: turn.about.finish.as_deref(), stops: &stops.strings, stop_ids: &stops.ids };
     let parsed = parse_reply(renderer, &turn.response, options, end).ok()?;
     let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
     Some(Message {
@@ -248,9 +287,9 @@ mod tests {
         let options = ParseOptions::default();
         for (stops, expected) in [(&["oo", "foo"][..], "xf"), (&["foo", "oo"], "x"), (&["", "y"], "xfoo")] {
             let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
-            let end = ReplyEnd { stopped: true, stops: &stops, stop_ids: &[] };
+            let end = ReplyEnd { finish: Some("stop"), stops: &stops, stop_ids: &[] };
             assert_eq!(without_stop_string("xfoo", &options, end), expected, "{stops:?}");
-            assert_eq!(without_stop_string("xfoo", &options, ReplyEnd { stopped: false, ..end }), "xfoo");
+            assert_eq!(without_stop_string("xfoo", &options, ReplyEnd { finish: None, ..end }), "xfoo");
         }
     }
 }

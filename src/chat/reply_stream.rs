@@ -39,16 +39,15 @@ impl ReplyStream {
         finish: Option<&str>,
     ) -> Result<Vec<Event>, TokenizerError> {
         let (tokenizer, end) = (reader.renderer.tokenizer(), reader.end(finish));
-        let ids = match finish {
-            Some(_) => reply_reader::without_stop_token(&reader.renderer, ids, &reader.options, end),
-            None => ids,
-        };
+        let is_last = finish.is_some() && !end.is_aborted();
+        let ids = reply_reader::without_stop_token(&reader.renderer, ids, &reader.options, end);
         self.pending.push_str(&self.text.push(tokenizer, ids)?);
         let mut events = Vec::new();
         let Some(parser) = &mut self.parser else { return Ok(events) };
         let is_list = reply_reader::is_call_list(&reader.options);
-        if finish.is_none() {
-            let length = length_without_stop(&self.pending, &reader.stops.strings, reader.options.keep_stop);
+        if !is_last {
+            let length =
+                reply_reader::length_without_stop(&self.pending, &reader.stops.strings, reader.options.keep_stop);
             parser.push(&self.pending[..length], &mut events);
             self.pending.drain(..length);
             if is_list {
@@ -69,23 +68,4 @@ impl ReplyStream {
         }
         Ok(events)
     }
-}
-
-/// The length in bytes of the text before a stop string, or before what may be the start of one.
-fn length_without_stop(text: &str, stops: &[String], keep_stop: bool) -> usize {
-    if keep_stop {
-        return text.len();
-    }
-    let lengths = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
-        if let Some(at) = text.find(stop.as_str()) {
-            return at;
-        }
-        let longest = text.len().min(stop.len());
-        let start = (1..=longest).rev().find(|length| {
-            text.is_char_boundary(text.len() - length)
-                && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - length..])
-        });
-        text.len() - start.unwrap_or(0)
-    });
-    lengths.min().unwrap_or(text.len())
 }

@@ -20,8 +20,10 @@ pub struct Finish {
     pub kind: String,
     /// The range of `matched`, if it is present and not null.
     pub matched: Option<Range<usize>>,
-    /// It has a `status_code`: the engine failed.
-    pub is_error: bool,
+    /// `status_code`, if it is an HTTP status: the engine failed. An abort that was requested has none.
+    pub status_code: Option<u16>,
+    /// The range of `message`, if it is present and not null.
+    pub message: Option<Range<usize>>,
 }
 
 /// The length of a short element of `output_token_logprobs`, in bytes: `[-0.1234567,1234,null],`.
@@ -319,18 +321,20 @@ fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
         return None;
     }
     let mut cursor = Cursor::at(&bytes[..span.end], span.start);
-    let (mut kind, mut matched, mut is_error) = (None, None, false);
+    let (mut kind, mut matched, mut status_code, mut message) = (None, None, None, None);
+    let not_null = |span: Range<usize>| Some(span).filter(|span| &bytes[span.clone()] != b"null");
     for_each_member(&mut cursor, |key, _, cursor| {
         let span = cursor.skip()?;
         match key.raw {
             b"type" => kind = Some(span),
-            b"matched" => matched = Some(span).filter(|span| &bytes[span.clone()] != b"null"),
-            b"status_code" => is_error = true,
+            b"matched" => matched = not_null(span),
+            b"status_code" => status_code = integer(&bytes[span]).and_then(|status| u16::try_from(status).ok()),
+            b"message" => message = not_null(span),
             _ => {}
         }
         Ok(())
     })
     .ok()?;
     let kind = Cursor::at(bytes, kind?.start).string().ok()?.decode().into_owned();
-    Some(Finish { kind, matched, is_error })
+    Some(Finish { kind, matched, status_code, message })
 }

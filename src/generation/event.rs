@@ -1,5 +1,6 @@
 //! The events of a generation. Each is parsed once: the native API splices its bytes, every other API reads its fields.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -294,14 +295,19 @@ impl GenerationEvent {
 }
 
 impl Output {
-    /// The member `error` as JSON text, if the object reports an error instead of a result.
+    /// The engine's error as JSON text, if the object reports one: the member `error` of an object without a result, or an object like it
+    /// for a sequence that ended with a `status_code`.
     #[must_use]
-    pub fn error<'a>(&self, event: &'a GenerationEvent) -> Option<&'a str> {
-        let object: &Object = &self.chunk.object;
-        if self.chunk.meta.is_some() {
-            return None;
+    pub fn error<'a>(&self, event: &'a GenerationEvent) -> Option<Cow<'a, str>> {
+        let bytes = event.raw();
+        if self.chunk.meta.is_none() {
+            return std::str::from_utf8(self.chunk.object.get(bytes, "error")?).ok().map(Cow::Borrowed);
         }
-        std::str::from_utf8(object.get(event.raw(), "error")?).ok()
+        let finish = self.chunk.finish.as_ref()?;
+        let status = finish.status_code?;
+        let message = finish.message.clone().and_then(|span| std::str::from_utf8(&bytes[span]).ok());
+        let message = message.unwrap_or(r#""the engine failed""#);
+        Some(Cow::Owned(format!("{{\"message\":{message},\"code\":{status}}}")))
     }
 }
 
@@ -356,7 +362,7 @@ mod tests {
             GenerationEvent::outline(Bytes::from_static(b"{\"error\":{\"message\":\"m\"}}"), EventAccess::Fields)
                 .unwrap();
         let EventKind::Outputs(outputs) = &error.kind else { panic!("an object was parsed") };
-        assert_eq!(outputs[0].error(&error), Some("{\"message\":\"m\"}"));
+        assert_eq!(outputs[0].error(&error).as_deref(), Some("{\"message\":\"m\"}"));
         let failed = GenerationEvent::failed(Error::Strict { reason: "missing_rows".to_owned() });
         assert!(
             failed.native().starts_with(b"data: {") && failed.native_json().ends_with(b"}"),

@@ -160,8 +160,13 @@ impl EventStream {
                 if !rest.trim_ascii().is_empty() {
                     self.active.capture_mut().incomplete();
                 }
+                let has_end_mark = self.active.is_ended();
                 self.end();
-                unparsed(rest, UnparsedReason::NoData)
+                match self.reads {
+                    // an API needs the end mark for its last events, also where the engine omits it
+                    EventAccess::Fields if !has_end_mark => Some(self.completed(GenerationEvent::done(Bytes::new()))),
+                    _ => unparsed(rest, UnparsedReason::NoData),
+                }
             }
         };
         Poll::Ready(event)

@@ -21,8 +21,6 @@ pub struct SequenceUpdate<'a> {
     pub finish: Option<&'a str>,
     /// `finish_reason.matched`, as JSON text.
     pub matched: Option<&'a str>,
-    /// Whether the engine failed.
-    pub failed: bool,
     /// The number of new tokens.
     new: usize,
     event: &'a GenerationEvent,
@@ -66,7 +64,6 @@ impl<'a> SequenceUpdate<'a> {
             new: tokens - known,
             finish: finish.map(|finish| &*finish.kind),
             matched: finish.and_then(|finish| std::str::from_utf8(&bytes[finish.matched.clone()?]).ok()),
-            failed: finish.is_some_and(|finish| finish.is_error),
             event,
             output,
         };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::error;
 use super::reply::{ReplyContext, StopReason, input, usage};
 use crate::api::openai::Usage;
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
@@ -134,11 +135,11 @@ impl ReplyEncoder for MessageEncoder {
     fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let [update] = updates else { return Err("the engine's reply does not have one sequence".into()) };
         let reader = &self.context.reader;
+        if update.finish == Some("abort") {
+            return Ok(Err(error::aborted()));
+        }
         let message = reader.message(&update.ids, update.finish)?;
-        let stop = match self.context.stop_reason(update, !message.calls.is_empty()) {
-            Ok(stop) => stop,
-            Err(error) => return Ok(Err(error)),
-        };
+        let stop = self.context.stop_reason(update, !message.calls.is_empty());
         let (rid, index) = update.name();
         let mut blocks = Vec::new();
         blocks.extend(message.reasoning.as_deref().map(|thinking| {
@@ -196,6 +197,11 @@ impl ReplyEncoder for MessageEncoder {
             return Ok(());
         }
         self.tokens = update.tokens;
+        if update.finish == Some("abort") {
+            // clients use a block that has stopped: they would run the part of a call that was sampled
+            self.fail(&error::aborted(), out);
+            return Ok(());
+        }
         let events = self.reply.push(&self.context.reader, &update.ids, update.finish)?;
         for (at, event) in events.iter().enumerate() {
             // SDKs parse the input while it arrives, and fail at text that cannot be JSON: the rest of an invalid call
@@ -208,12 +214,13 @@ impl ReplyEncoder for MessageEncoder {
             self.end_block(None, update, out);
             self.usage = Usage::default();
             self.usage.add(update, 1);
-            match self.context.stop_reason(update, self.calls > 0) {
-                Ok(stop) => self.stop = Some(stop),
-                Err(error) => self.fail(&error, out),
-            }
+            self.stop = Some(self.context.stop_reason(update, self.calls > 0));
         }
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.stop.is_some()
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {

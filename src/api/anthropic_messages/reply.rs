@@ -1,8 +1,5 @@
 //! The parts of a reply that whole and streamed replies share.
 
-use http::StatusCode;
-
-use super::error;
 use crate::api::openai::Usage;
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
@@ -43,25 +40,14 @@ impl ReplyContext {
     }
 
     /// Why the message ended. `has_calls` is true if it calls tools.
-    ///
-    /// # Errors
-    /// The error that replaces the reply, if the engine aborted it.
-    pub(super) fn stop_reason(
-        &self,
-        update: &SequenceUpdate<'_>,
-        has_calls: bool,
-    ) -> Result<StopReason, crate::api::ApiError> {
-        let reason = |reason| Ok(StopReason { reason, sequence: "null".to_owned() });
-        if update.failed {
-            return Err(error::error(StatusCode::INTERNAL_SERVER_ERROR, "the engine failed"));
-        }
+    pub(super) fn stop_reason(&self, update: &SequenceUpdate<'_>, has_calls: bool) -> StopReason {
+        let reason = |reason| StopReason { reason, sequence: "null".to_owned() };
         match update.finish {
-            Some("abort") => Err(error::aborted()),
             Some("length") if self.is_limited_by_context => reason("model_context_window_exceeded"),
             Some("length") => reason("max_tokens"),
             _ if has_calls => reason("tool_use"),
             _ => match update.matched.filter(|matched| self.is_stop_sequence(matched)) {
-                Some(matched) => Ok(StopReason { reason: "stop_sequence", sequence: matched.to_owned() }),
+                Some(matched) => StopReason { reason: "stop_sequence", sequence: matched.to_owned() },
                 None => reason("end_turn"),
             },
         }

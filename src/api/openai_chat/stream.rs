@@ -69,7 +69,6 @@ impl ChatEncoder {
     fn end(&mut self, at: usize, update: &SequenceUpdate<'_>, finish: &str) {
         self.usage.add(update, self.context.n);
         self.metadata = metadata(update);
-        self.failed |= update.failed;
         let choice = &mut self.choices[at];
         choice.ended = true;
         let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
@@ -181,6 +180,10 @@ impl ReplyEncoder for ChatEncoder {
             self.end(at, update, finish);
         }
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.len() >= self.context.n
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {

@@ -39,6 +39,7 @@ struct Choice {
     /// An event has shown that events hold only new text.
     is_incremental: bool,
     has_started: bool,
+    has_ended: bool,
 }
 
 impl Choice {
@@ -167,10 +168,15 @@ impl ReplyEncoder for CompletionEncoder {
         let usage = if self.continuous_usage { usage.json() } else { "null".to_owned() };
         out.push_str(&format!("data: {}\"choices\":[{choice}],\"usage\":{usage}}}\n\n", self.head(&self.id)));
         if update.finish.is_some() {
+            self.choices[at].has_ended = true;
             self.usage.add(update, self.n);
             self.metadata = metadata(update);
         }
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.choices.iter().filter(|choice| choice.has_ended).count() >= self.sequences
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {

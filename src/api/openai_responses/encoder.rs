@@ -204,11 +204,11 @@ impl ReplyEncoder for ResponseEncoder {
     fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let [update] = updates else { return Err("the engine's reply does not have one sequence".into()) };
         let context = &self.context;
-        let message = context.reader.message(&update.ids, update.finish)?;
         let status = match context.status(update) {
             Ok(status) => status,
             Err(error) => return Ok(Err(error)),
         };
+        let message = context.reader.message(&update.ids, update.finish)?;
         let key = context.turn_key(update);
         let mut items = Vec::new();
         items.extend(message.reasoning.map(|text| (context.reasoning(key), text)));
@@ -272,6 +272,13 @@ impl ReplyEncoder for ResponseEncoder {
             return Ok(());
         }
         self.tokens = update.tokens;
+        let status = match self.context.status(update) {
+            Ok(status) => status,
+            Err(error) => {
+                self.fail(&error, out);
+                return Ok(());
+            }
+        };
         let mut ids = &update.ids[..];
         if update.finish == Some("length") {
             // an item that is complete without the cut has not been cut
@@ -288,22 +295,22 @@ impl ReplyEncoder for ResponseEncoder {
         if update.finish.is_some() {
             let mut usage = Usage::default();
             usage.add(update, 1);
-            match self.context.status(update) {
-                Ok(status) => {
-                    self.end_item(status, out);
-                    self.end = Some((status, usage));
-                }
-                Err(error) => self.fail(&error, out),
-            }
+            self.end_item(status, out);
+            self.end = Some((status, usage));
         }
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.end.is_some()
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        self.end_item(Status::Incomplete, out);
+        // clients use an item that is done: they would run the part of a call that was sampled
+        self.open = None;
         // a generation without a token leaves no turn
         self.context.has_turn_key &= self.tokens > 0;
         let error = error::of_response(error);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
 
 use super::error;
 use super::items::{CallNames, Item, ItemKind, Status};
@@ -82,11 +81,8 @@ impl ResponseContext {
     /// How a sequence ended.
     ///
     /// # Errors
-    /// The error that replaces the reply, if the engine failed or aborted it.
+    /// The error that replaces the reply, if the engine aborted it.
     pub(super) fn status(&self, update: &SequenceUpdate<'_>) -> Result<Status, ApiError> {
-        if update.failed {
-            return Err(error::error(StatusCode::INTERNAL_SERVER_ERROR, "the engine failed"));
-        }
         match update.finish {
             Some("abort") => Err(error::aborted()),
             Some("length") if !self.completes_at_length => Ok(Status::Incomplete),

@@ -62,7 +62,7 @@ impl ApiRequest for Toy {
         Ok(ApiGeneration {
             request: Box::new(request),
             chat: None,
-            encoder: Box::new(ToyEncoder { session, tokens: 0 }),
+            encoder: Box::new(ToyEncoder { session, tokens: 0, has_ended: false }),
         })
     }
 }
@@ -72,6 +72,7 @@ impl ApiRequest for Toy {
 struct ToyEncoder {
     session: Option<String>,
     tokens: usize,
+    has_ended: bool,
 }
 
 impl ReplyEncoder for ToyEncoder {
@@ -86,8 +87,13 @@ impl ReplyEncoder for ToyEncoder {
 
     fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
         self.tokens = update.tokens;
+        self.has_ended = update.finish.is_some();
         out.push_str(&format!("toy {:?}\n", update.ids));
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {

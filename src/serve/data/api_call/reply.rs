@@ -110,11 +110,11 @@ async fn start(
         return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        let encoded = encode_whole(state, events, &*encoder).await?;
+        let encoded = encode_whole(state, &**api, events, &*encoder).await?;
         return encoded.map(ReplyStart::Whole).map_err(ReplyFailure::Engine);
     }
     let limit = state.config.limits.max_reply_bytes;
-    let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
+    let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit, has_failed: false };
     let timeout = match encoder.encoder.first_event_timeout() {
         _ if events.are_deferred() => Some(DEFERRED_TIMEOUT),
         None if !state.config.chat.sse_keepalive.is_zero() => Some(Duration::ZERO),
@@ -129,7 +129,11 @@ async fn start(
             Some(timeout) => tokio::time::timeout(timeout, events.next()).await.unwrap_or_default(),
         };
         let event = event.transpose().map_err(|error| upstream(error.to_string()))?;
-        if let Some(error) = event.as_ref().and_then(|event| first_error(&**api, event)) {
+        let error = event.as_ref().and_then(|event| match event.kind {
+            EventKind::Done if !encoder.encoder.has_ended() => Some(unfinished(&**api)),
+            _ => engine_error(&**api, event),
+        });
+        if let Some(error) = error {
             read_end(&**api, events).await;
             return Err(ReplyFailure::Engine(error));
         }
@@ -145,7 +149,7 @@ async fn start(
 /// Reads a failed stream to its end, so that dropping it sends no abort. Stops if another of its sequences continues.
 async fn read_end(api: &dyn Api, events: &mut Events) {
     while let Some(Ok(event)) = events.next().await {
-        if matches!(event.kind, EventKind::Outputs(_)) && first_error(api, &event).is_none() {
+        if matches!(event.kind, EventKind::Outputs(_)) && engine_error(api, &event).is_none() {
             return;
         }
     }
@@ -158,6 +162,7 @@ fn upstream(message: String) -> Error {
 /// Encodes the body of a reply that does not stream.
 async fn encode_whole(
     state: &ProxyState,
+    api: &dyn Api,
     events: &mut Events,
     encoder: &dyn ReplyEncoder,
 ) -> Result<EncodedReply, Error> {
@@ -175,8 +180,14 @@ async fn encode_whole(
             Arc::new(outline.map_err(unreadable)?)
         }
     };
-    if !matches!(event.kind, EventKind::Outputs(_)) {
+    let EventKind::Outputs(outputs) = &event.kind else {
         return Err(unreadable("neither an object nor a list of objects"));
+    };
+    if let Some(error) = engine_error(api, &event) {
+        return Ok(Err(error));
+    }
+    if outputs.iter().any(|output| output.chunk.meta.is_none()) {
+        return Err(unreadable("an object without `meta_info`"));
     }
     on_body(BodyLength::Reply(event.raw().len()), || {
         let updates = SequenceUpdate::all(&event).map_err(unreadable)?;
@@ -189,15 +200,20 @@ fn unreadable(what: impl std::fmt::Display) -> Error {
     upstream(format!("the engine's reply is {what}"))
 }
 
-/// The error of the first event of a stream.
-fn first_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
+/// The error of an event in place of a result.
+fn engine_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
     match &event.kind {
         EventKind::Outputs(outputs) => {
-            outputs.iter().find_map(|output| output.error(event)).map(|error| api.event_error(error))
+            outputs.iter().find_map(|output| output.error(event)).map(|error| api.event_error(&error))
         }
         EventKind::Failed(error) => Some(failed(api, error)),
         EventKind::Done | EventKind::Unparsed(_) | EventKind::Trailers(_) => None,
     }
+}
+
+/// The error of a stream that ends before its sequences have ended.
+fn unfinished(api: &dyn Api) -> ApiError {
+    api.error(StatusCode::BAD_GATEWAY, "the engine ended the stream without a finish reason".to_owned())
 }
 
 fn failed(api: &dyn Api, error: &Error) -> ApiError {
@@ -213,6 +229,8 @@ struct ApiEventEncoder {
     text: String,
     /// `--max-reply-bytes`.
     limit: u64,
+    /// The stream has an error event.
+    has_failed: bool,
 }
 
 impl EventEncoder for ApiEventEncoder {
@@ -223,8 +241,13 @@ impl EventEncoder for ApiEventEncoder {
                     self.output(event, output)?;
                 }
             }
-            EventKind::Done => self.encoder.finish(&mut self.text),
-            EventKind::Failed(error) => self.encoder.fail(&failed(&*self.api, error), &mut self.text),
+            EventKind::Done => {
+                if !self.has_failed && !self.encoder.has_ended() {
+                    self.fail(&unfinished(&*self.api));
+                }
+                self.encoder.finish(&mut self.text);
+            }
+            EventKind::Failed(error) => self.fail(&failed(&*self.api, error)),
             // the engine's comments keep connections alive
             EventKind::Unparsed(UnparsedReason::NoData) if event.raw().starts_with(b":") => {
                 out.extend_from_slice(event.raw());
@@ -256,9 +279,14 @@ impl ApiEventEncoder {
         self.text.clear();
     }
 
+    fn fail(&mut self, error: &ApiError) {
+        self.has_failed = true;
+        self.encoder.fail(error, &mut self.text);
+    }
+
     fn output(&mut self, event: &GenerationEvent, output: &Output) -> Result<(), BoxError> {
         if let Some(error) = output.error(event) {
-            self.encoder.fail(&self.api.event_error(error), &mut self.text);
+            self.fail(&self.api.event_error(&error));
             return Ok(());
         }
         let update = SequenceUpdate::of(event, output, self.encoder.encoded_tokens(output.index));
