@@ -26,6 +26,7 @@ mod effective;
 mod entropy;
 mod exact;
 mod exporting;
+mod extras;
 mod failed_replies;
 mod failures;
 mod faults;

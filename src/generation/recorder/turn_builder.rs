@@ -171,7 +171,8 @@ impl TurnBuilder {
 }
 
 /// Members that are kept even without logprobs: the engine sends them only on request.
-const REQUEST_ONLY_MEMBERS: [&str; 2] = ["routed_experts", "indexer_topk"];
+const REQUEST_ONLY_MEMBERS: [&str; 5] =
+    ["routed_experts", "indexer_topk", "hidden_states", "output_token_sampling_mask", "output_token_sampling_logprobs"];
 
 /// Whether a member of `meta_info` is kept with the turn: only if the client requested it.
 fn is_kept(name: &str, item: &ItemPlan) -> bool {
