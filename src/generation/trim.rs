@@ -2,6 +2,7 @@
 
 use crate::engine::flat::{self, TopLogprobsField};
 use crate::engine::scan;
+use crate::generation::enrich::ADDED_MEMBERS;
 use crate::generation::forcing::{ExactSource, ItemPlan};
 use crate::generation::plan::Plan;
 use crate::json::{Edit, Malformed, Object, Splice, Text};
@@ -31,9 +32,10 @@ pub(crate) fn trim(
     edit: &mut Edit<'_>,
     splice: &mut Splice,
 ) -> Result<(), Malformed> {
-    // tokentap's own list has the same name and replaces it; or the engine added it for another item of the batch
+    // those that tokentap adds replace those of the plugin, or of an upstream that is another tokentap; or the engine added them for another
+    // item of the batch
     if plan.entropy_request.wanted || plan.plugin && !item.own_plugin {
-        edit.remove(|key| key.is("output_token_entropy"));
+        edit.remove(|key| ADDED_MEMBERS.iter().any(|name| key.is(name)));
     }
     if item.exact == Some(ExactSource::Support) && item.forces_exact() {
         edit.remove(|key| key.starts_with("output_token_sampling_"));

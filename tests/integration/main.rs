@@ -50,6 +50,7 @@ mod messages;
 mod misdirected;
 mod multiplexed;
 mod openapi;
+mod nested;
 mod oracle;
 mod outgoing;
 mod oversize;

@@ -49,7 +49,7 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
             report.line(
                 Warn,
                 "exact",
-                format!("tokentap-sglang is there but not used, so entropies are estimates: {reason}"),
+                format!("no, entropies are estimates; those that the engine reports are not used: {reason}"),
             );
         }
         Plugin::Absent => {

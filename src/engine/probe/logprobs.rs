@@ -110,6 +110,7 @@ impl Probe {
             return Box::pin(self.first_row(prompt, sampling, found)).await;
         }
         let exact = meta.get("output_token_entropy").cloned();
+        let is_of_tokentap = meta.get("entropy_info").is_some();
         let flat = meta.get("output_top_logprobs_val_flat_b64").and_then(Value::as_str);
         found.flat |= flat.is_some();
         found.echoes_prompt |= answer.prompt_token_ids.as_ref() == Some(&json!(prompt));
@@ -118,7 +119,7 @@ impl Probe {
             let floats =
                 bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
             found.gives_logprobs = Some(true);
-            return Ok(Some(FirstToken { logprobs: floats.collect(), exact }));
+            return Ok(Some(FirstToken { logprobs: floats.collect(), exact, is_of_tokentap }));
         }
         let row = meta.pointer("/output_top_logprobs/0").and_then(Value::as_array);
         found.gives_logprobs = Some(row.is_some());
@@ -126,7 +127,7 @@ impl Probe {
             found.notes.push(format!("a request with logprobs was answered {status} without them"));
         }
         let logprobs = row.map(|row| row.iter().filter_map(|triple| triple.get(0).and_then(Value::as_f64)).collect());
-        Ok(logprobs.map(|logprobs| FirstToken { logprobs, exact }))
+        Ok(logprobs.map(|logprobs| FirstToken { logprobs, exact, is_of_tokentap }))
     }
 }
 

@@ -17,12 +17,20 @@ pub(super) struct FirstToken {
     pub logprobs: Vec<f64>,
     /// The member `output_token_entropy`.
     pub exact: Option<Value>,
+    /// The reply has `entropy_info`, which only tokentap writes.
+    pub is_of_tokentap: bool,
 }
 
 /// Verifies the plugin with the first tokens of several replies.
 pub(super) fn judge(tokens: &[&FirstToken], vocab: Option<u32>) -> Plugin {
     let mut verdict = Plugin::Absent;
     for token in tokens {
+        if token.is_of_tokentap {
+            return Plugin::Unusable(
+                "the upstream is another tokentap, which measures them itself; give --upstream the address of SGLang"
+                    .to_owned(),
+            );
+        }
         let Some(reported) = &token.exact else { return Plugin::Absent };
         let Some([value]) = reported.as_array().map(Vec::as_slice) else {
             return Plugin::Unusable(format!("it answered {reported} for one token"));
@@ -70,7 +78,7 @@ mod tests {
 
     fn token(exact: Value) -> FirstToken {
         // 0.5, 0.25 and 0.25 among five tokens
-        FirstToken { logprobs: [0.5_f64, 0.125].map(f64::ln).to_vec(), exact: Some(exact) }
+        FirstToken { logprobs: [0.5_f64, 0.125].map(f64::ln).to_vec(), exact: Some(exact), is_of_tokentap: false }
     }
 
     #[test]
@@ -89,7 +97,9 @@ mod tests {
             let verdict = judge(&[&token(json!([1.3863])), &token(reported.clone())], Some(5));
             assert!(matches!(verdict, Plugin::Unusable(_)), "{reported}: {verdict:?}");
         }
-        assert_eq!(judge(&[&FirstToken { exact: None, ..token(Value::Null) }], Some(5)), Plugin::Absent);
+        let token = FirstToken { is_of_tokentap: true, ..token(json!([1.3863])) };
+        assert!(matches!(judge(&[&token], Some(5)), Plugin::Unusable(reason) if reason.contains("another tokentap")));
+        assert_eq!(judge(&[&FirstToken { exact: None, ..self::token(Value::Null) }], Some(5)), Plugin::Absent);
     }
 
     #[test]
