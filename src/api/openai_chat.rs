@@ -71,7 +71,7 @@ impl Api for OpenAiChat {
     }
 
     fn passthrough(&self, body: &[u8], members: &Object, headers: &HeaderMap) -> Option<PassthroughRequest> {
-        Some(PassthroughRequest::of(body, members, headers, &self.upstream.borrow().chat))
+        Some(PassthroughRequest::of(body, members, headers, &self.upstream.borrow()))
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {

@@ -43,6 +43,8 @@ pub struct GenerateRequest {
     pub rid: PerItem<String>,
     /// `sampling_params`.
     pub sampling: PerItem<SamplingParams>,
+    /// `lora_path`: the adapter.
+    pub lora_path: PerItem<String>,
     /// `return_logprob`.
     pub return_logprob: PerItem<bool>,
     /// `top_logprobs_num`.
@@ -140,6 +142,7 @@ impl GenerateRequest {
             }
             b"rid" => self.rid = PerItem::read(cursor, field::string)?,
             b"sampling_params" => self.sampling = PerItem::read(cursor, SamplingParams::read)?,
+            b"lora_path" => self.lora_path = PerItem::read(cursor, field::string)?,
             b"return_logprob" => self.return_logprob = PerItem::read(cursor, field::boolean)?,
             b"top_logprobs_num" => self.top_logprobs_num = PerItem::read(cursor, field::integer)?,
             b"logprob_start_len" => self.logprob_start_len = PerItem::read(cursor, field::integer)?,

@@ -119,6 +119,7 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
         None => text.key("sampling_sources").literal("null"),
     }
     text.key("model").string(&about.model);
+    text.key("lora_path").maybe_string(about.lora_path.as_deref());
     text.key("started_ms").integer(about.started_ms);
     text.key("first_ms").maybe(about.first_ms);
     text.key("elapsed_ms").integer(about.elapsed_ms);
@@ -197,6 +198,7 @@ mod tests {
             reason: None,
         });
         about.sampling = Some(r#"{"temperature": 0.7, "stop": "\n"}"#.into());
+        about.lora_path = Some("a".into());
         about.extras = [("routed_experts".into(), r#""AAA=""#.into()), ("odd".into(), "[NaN]".into())].into();
         (about.started_ms, about.first_ms, about.elapsed_ms) = (5, Some(6), 7);
         about.supersedes = vec![0];
@@ -209,8 +211,8 @@ mod tests {
         let entries = entries(turns);
         let blank = json!({
             "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
-            "trained": true, "supersedes": [], "measured": null, "sampling": null, "sampling_sources": null, "model": "m", "started_ms": 0,
-            "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": {},
+            "trained": true, "supersedes": [], "measured": null, "sampling": null, "sampling_sources": null, "model": "m", "lora_path": null,
+            "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": {},
         });
         assert_eq!(
             entries[0],
@@ -236,7 +238,7 @@ mod tests {
                     "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "finish_reason": "length",
                     "fault": null, "trained": true, "supersedes": [0],
                     "measured": {"source": "top_k", "estimator": "estimate", "temperature": 0.7, "top_k": 20, "reason": null},
-                    "sampling": {"temperature": 0.7, "stop": "\n"}, "sampling_sources": null, "model": "m", "started_ms": 5, "first_ms": 6,
+                    "sampling": {"temperature": 0.7, "stop": "\n"}, "sampling_sources": null, "model": "m", "lora_path": "a", "started_ms": 5, "first_ms": 6,
                     "elapsed_ms": 7, "cached_tokens": null,
                     "labels": {"client": "c/1", "request_class": "main", "after_compaction": true},
                     "extras": {"odd": "[NaN]", "routed_experts": "AAA="},

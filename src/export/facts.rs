@@ -15,8 +15,12 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     let (mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
     let mut faults = HashSet::new();
     // a single pass, because a path may have thousands of turns
-    for turn in path.steps.iter().map(|step| &step.turn) {
+    for step in &path.steps {
+        let turn = &step.turn;
         turn.about.policy.iter().for_each(|span| policies.add(span));
+        if step.trained {
+            policies.add_adapter(turn.about.lora_path.as_deref());
+        }
         extends |= turn.about.cause == Cause::ExtendsLength;
         if let Some(chat) = &turn.about.chat {
             retokenised |= chat.retokenised;

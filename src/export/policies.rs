@@ -22,6 +22,7 @@ pub(super) struct Policies<'a> {
     has_only_name: bool,
     has_only_weight_version: bool,
     has_unlabelled: bool,
+    adapters: Distinct<Option<&'a str>>,
 }
 
 impl<'a> Policies<'a> {
@@ -46,6 +47,11 @@ impl<'a> Policies<'a> {
         }
     }
 
+    /// Adds the adapter of a trained turn; `None` for the model without one.
+    pub(super) fn add_adapter(&mut self, adapter: Option<&'a str>) {
+        self.adapters.add(adapter);
+    }
+
     /// Whether two spans have different policies.
     pub(super) fn differ(&self) -> bool {
         // where every span with a weight_version has a name, the names decide
@@ -53,11 +59,14 @@ impl<'a> Policies<'a> {
         self.has_two_epochs || self.names.differ() || by_weight_version
     }
 
-    /// Whether the policy of a span is uncertain, or two spans cannot be compared.
+    /// Whether the policy of a span is uncertain, or two spans cannot be compared. An epoch does not tell
+    /// adapters apart, so turns of two adapters cannot be compared.
     pub(super) fn are_uncertain(&self) -> bool {
         let have_no_common_label =
             self.has_only_name && self.has_only_weight_version && self.partly_labelled.are_several();
-        self.has_uncertain_epoch || self.epochs.len() > 1 && (self.has_unlabelled || have_no_common_label)
+        self.has_uncertain_epoch
+            || self.adapters.are_several()
+            || self.epochs.len() > 1 && (self.has_unlabelled || have_no_common_label)
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::engine::probe::Capabilities;
-use crate::engine::request::GenerateRequest;
+use crate::engine::request::{GenerateRequest, PerItem};
 use crate::engine::response::{Chunk, Numbers};
 use crate::generation::forcing::ItemPlan;
 use crate::generation::sequence::EventStep;
@@ -26,6 +26,8 @@ pub struct RecordContext {
     pub sampling: Vec<Option<Box<str>>>,
     /// The served model.
     pub model: Arc<str>,
+    /// The adapter of each prompt.
+    pub lora_paths: Vec<Option<Arc<str>>>,
     /// The URL of the engine, where it is known.
     pub engine: Option<Arc<str>>,
     /// The policy.
@@ -114,6 +116,7 @@ impl RecordContext {
             prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(&upstream.model),
+            lora_paths: lora_paths(request, prompts),
             epoch: policy.epoch(),
             policy,
             chat: None,
@@ -130,6 +133,16 @@ impl RecordContext {
         let Some(span) = &output.chunk.prompt_ids else { return };
         let mut ids = Vec::new();
         *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
+    }
+}
+
+/// The adapter of each prompt of a request. Empty without adapters.
+fn lora_paths(request: &GenerateRequest, prompts: usize) -> Vec<Option<Arc<str>>> {
+    let name = |name: &String| Some(name.as_str()).filter(|name| !name.is_empty()).map(Arc::from);
+    match &request.lora_path {
+        PerItem::Absent | PerItem::Unreadable => Vec::new(),
+        PerItem::One(one) => vec![name(one); prompts],
+        PerItem::Many(_) => (0..prompts).map(|at| name(request.lora_path.get(at)?)).collect(),
     }
 }
 
@@ -300,6 +313,7 @@ impl Recorder {
             policy: self.context.policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
             sampling: self.context.sampling.get(at).cloned().flatten(),
             model: Arc::clone(&self.context.model),
+            lora_path: self.context.lora_paths.get(at).cloned().flatten(),
             started_ms: self.started_ms,
             first_ms: turn.first_ms,
             elapsed_ms: self.elapsed_ms(),

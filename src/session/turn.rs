@@ -70,6 +70,9 @@ pub struct TurnMetadata {
     pub sampling: Option<Box<str>>,
     /// The served model.
     pub model: Arc<str>,
+    /// `lora_path`: the adapter of the model that the request named; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora_path: Option<Arc<str>>,
     /// The arrival of the request: milliseconds since 1970.
     pub started_ms: u64,
     /// From then to the first token, milliseconds; `None` for a reply that is not a stream.
@@ -84,7 +87,7 @@ pub struct TurnMetadata {
     /// The client and the purpose of the request; `None` without a signal. The samples of a request share them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<Arc<Labels>>,
-    /// Requested members of `meta_info` by name, as JSON text: routed experts, top-k rows, prompt logprobs.
+    /// Requested members of `meta_info` by name, as JSON text: routed experts, hidden states, sampling masks, top-k rows, prompt logprobs.
     pub extras: BTreeMap<Box<str>, Box<str>>,
 }
 
@@ -259,6 +262,7 @@ impl Turn {
         let about = &self.about;
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let engine = about.engine.as_ref().map_or(0, |engine| engine.len());
+        let lora_path = about.lora_path.as_ref().map_or(0, |name| name.len());
         let extras: usize = about.extras.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
         let spans: usize =
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
@@ -267,8 +271,14 @@ impl Turn {
         let chat = about.chat.as_ref();
         let chat = chat.map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + stored(chat) + CONVERSATION);
         let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
-        let texts =
-            chat + labels + engine + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
+        let texts = chat
+            + labels
+            + engine
+            + lora_path
+            + text(&about.rid)
+            + text(&about.finish)
+            + text(&about.sampling)
+            + about.model.len();
         (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

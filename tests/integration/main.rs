@@ -5,6 +5,7 @@
 
 mod access_log;
 mod accuracy;
+mod adapters;
 mod agent;
 mod archive;
 mod branched;
@@ -49,8 +50,8 @@ mod long_bodies;
 mod messages;
 mod misdirected;
 mod multiplexed;
-mod openapi;
 mod nested;
+mod openapi;
 mod oracle;
 mod outgoing;
 mod oversize;

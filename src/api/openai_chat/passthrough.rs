@@ -1,11 +1,14 @@
 //! The fields of a chat request that are needed to record the reply of the engine's own endpoint.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 
 use super::sglext::SglextOptions;
 use crate::api::body::{RequestBody, is_present};
 use crate::api::generate_request::MemberWriter;
-use crate::engine::probe::ChatFacts;
+use crate::api::openai::lora_adapter;
+use crate::engine::probe::Capabilities;
 use crate::json::Object;
 
 /// The fields of a request that the engine's own endpoint serves.
@@ -17,17 +20,22 @@ pub struct PassthroughRequest {
     pub n: usize,
     /// The sampling fields under their names in `sampling_params`, as a JSON object.
     pub sampling: Box<str>,
+    /// The adapter, from `model` or `lora_path`.
+    pub lora_path: Option<Arc<str>>,
 }
 
 impl PassthroughRequest {
     /// Reads a request. `object` has the spans of the members of its body.
     #[must_use]
-    pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
+    pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &Capabilities) -> Self {
         let body = RequestBody { bytes, object };
+        let text = |name: &str| body.value(name).ok().flatten()?.as_str().map(str::to_owned);
+        let (model, lora_path) = (text("model").unwrap_or_default(), text("lora_path"));
         Self {
-            sglext: SglextOptions::of(bytes, object, headers, engine),
+            sglext: SglextOptions::of(bytes, object, headers, &engine.chat),
             n: body.count("n").unwrap_or(1),
             sampling: sampling(&body),
+            lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).map(Into::into),
         }
     }
 }
@@ -51,11 +59,13 @@ mod tests {
 
     use super::*;
     use crate::api::openai_chat::sglext::options::{FRAMED, INPUT, OUTPUT};
+    use crate::engine::probe::ChatFacts;
 
     fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> PassthroughRequest {
         let yes = HeaderValue::from_static("1");
         let headers = headers.iter().map(|name| ((*name).clone(), yes.clone())).collect();
-        PassthroughRequest::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap(), &headers, engine)
+        let engine = Capabilities { chat: engine.clone(), model: "m:1".into(), ..Capabilities::default() };
+        PassthroughRequest::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap(), &headers, &engine)
     }
 
     #[test]
@@ -91,5 +101,16 @@ mod tests {
         let read = read(body, &[], &ChatFacts::default());
         assert_eq!(&*read.sampling, r#"{"max_new_tokens":8,"temperature":1.50,"n":2,"sampling_seed":7}"#);
         assert_eq!(read.n, 2);
+    }
+
+    #[test]
+    fn adapter_is_in_the_model_or_in_lora_path() {
+        for (body, expected) in [
+            (r#"{"model":"m:1"}"#, None),
+            (r#"{"model":"m:1:a","lora_path":"b"}"#, Some("a")),
+            (r#"{"model":"other","lora_path":"b"}"#, Some("b")),
+        ] {
+            assert_eq!(read(body, &[], &ChatFacts::default()).lora_path.as_deref(), expected, "{body}");
+        }
     }
 }

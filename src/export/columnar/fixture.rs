@@ -34,6 +34,7 @@ pub(crate) fn rich() -> Batch {
     about.extras = [("routed_experts".into(), "[[1]]".into()), ("odd".into(), "NaN".into())].into();
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
+    about.lora_path = Some("a".into());
     about.labels = Some(Arc::new(Labels {
         dialect: Some(Dialect::Messages),
         client: Some("claude-cli/2.1.330".into()),
@@ -76,13 +77,13 @@ pub(crate) const ROWS: &str = r#"[
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
-        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
+        "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "finish_reason": "length",
         "fault": null, "trained": true, "supersedes": [0], "entropy_source": "top_k", "entropy_estimator": "estimate",
         "entropy_top_k": 20, "entropy_reason": "r", "temperature": 0.7,
-        "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
+        "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "lora_path": "a", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
         "cached_tokens": 4,
         "labels": {
           "dialect": "messages", "client": "claude-cli/2.1.330", "agent": null, "agent_type": null, "parent_agent": null,
@@ -115,13 +116,13 @@ pub(crate) const ROWS: &str = r#"[
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
-        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
+        "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
         "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
-        "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
+        "model": "m", "lora_path": null, "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       }
     ]
   }

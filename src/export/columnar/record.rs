@@ -276,6 +276,7 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         texts("sampling", rows.iter().zip(chosen).flat_map(|(row, chosen)| chosen.sampling(row))),
         texts("sampling_sources", sources.iter().map(Option::as_deref)),
         required("model", StringArray::from_iter_values(about().map(|about| &*about.model))),
+        texts("lora_path", about().map(|about| about.lora_path.as_deref())),
         required("started_ms", counts(about().map(|about| about.started_ms))),
         optional("first_ms", maybe_counts(about().map(|about| about.first_ms))),
         required("elapsed_ms", counts(about().map(|about| about.elapsed_ms))),

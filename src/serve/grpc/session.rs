@@ -83,6 +83,7 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         sampling: text(sampling.as_deref()),
         sampling_sources: about.sampling_sources().map(SamplingSources::json),
         model: about.model.to_string(),
+        lora_path: text(about.lora_path.as_deref()),
         started_ms: about.started_ms,
         first_ms: about.first_ms,
         elapsed_ms: about.elapsed_ms,

@@ -461,6 +461,7 @@ mod tests {
                     measured,
                     sampling: rid.clone(),
                     model: model.into(),
+                    lora_path: rid.as_deref().map(Into::into),
                     started_ms,
                     first_ms,
                     elapsed_ms: started_ms,

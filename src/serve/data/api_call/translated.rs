@@ -42,6 +42,7 @@ const CHAT: &str = "/v1/chat/completions";
 pub(super) struct TranslatedCall {
     body: Bytes,
     sampling: Box<str>,
+    lora_path: Option<Arc<str>>,
     /// The client expects a stream.
     streams: bool,
     encoder: Box<dyn ReplyEncoder>,
@@ -69,7 +70,9 @@ impl TranslatedCall {
             forwarded_chat.complete(*chat);
         }
         encoder.set_rid(&rid);
-        Some(Self { body: state.budget.hold(body), sampling, streams: request.stream == Some(true), encoder })
+        let lora_path = request.lora_path.get(0).map(|name| name.as_str().into());
+        let streams = request.stream == Some(true);
+        Some(Self { body: state.budget.hold(body), sampling, lora_path, streams, encoder })
     }
 }
 
@@ -83,7 +86,7 @@ pub(super) async fn serve(
     translated: TranslatedCall,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
-    let TranslatedCall { body, sampling, streams, encoder } = translated;
+    let TranslatedCall { body, sampling, lora_path, streams, encoder } = translated;
     let identity = call.identity.clone();
     let identity = identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
     identity.report_ignored(state);
@@ -94,7 +97,7 @@ pub(super) async fn serve(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // the reply is parsed, so it must not be compressed
     headers.remove(header::ACCEPT_ENCODING);
-    let request = PassthroughRequest { sglext: SglextOptions::default(), n: 1, sampling };
+    let request = PassthroughRequest { sglext: SglextOptions::default(), n: 1, sampling, lora_path };
     let recorder = PassthroughRecorder::new(
         state,
         (request, call.forwarded_chat.clone(), call.labels(state, None)),

@@ -186,6 +186,9 @@ pub struct Turn {
     /// `context`.
     #[prost(string, optional, tag = "25")]
     pub sampling_sources: ::core::option::Option<::prost::alloc::string::String>,
+    /// The adapter that its request named, in `lora_path` or in `model`; absent without one.
+    #[prost(string, optional, tag = "26")]
+    pub lora_path: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// What the headers and the body of a request say about its client. A member is absent if there is no signal for it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -39,6 +39,7 @@ impl PassthroughRecorder {
             sampling: vec![Some(request.sampling.clone())],
             engine: state.engines.single(),
             model: Arc::clone(&upstream.model),
+            lora_paths: vec![request.lora_path.clone()],
             epoch: policy.epoch(),
             policy,
             chat: None,
