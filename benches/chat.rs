@@ -115,6 +115,7 @@ fn main() {
         defaults: SamplingDefaults::default(),
         parser,
         has_reasoning_parser: false,
+        context: None,
     };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
     let corpus = corpus::corpus();

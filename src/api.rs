@@ -23,6 +23,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde::Serialize;
 
+use crate::budget::{Work, values_bytes};
 use crate::chat::RequestError;
 pub use crate::chat::RequestSession;
 use crate::chat::forwarded::ForwardedChat;
@@ -67,6 +68,11 @@ pub trait Api: Debug + Send + Sync {
         method == Method::POST
     }
 
+    /// The memory that decoding a body takes besides the body.
+    fn decoded_bytes(&self, body: &[u8]) -> usize {
+        values_bytes(body)
+    }
+
     /// Decodes a request. Its session is not known yet.
     ///
     /// # Errors
@@ -75,6 +81,11 @@ pub trait Api: Debug + Send + Sync {
 
     /// Returns the error of this API for a status and a message.
     fn error(&self, status: StatusCode, message: String) -> ApiError;
+
+    /// The message for a prompt that leaves no room for a reply in the context of the model. The numbers are tokens.
+    fn prompt_too_long(&self, tokens: usize, context: u64) -> String {
+        RequestError::TooLong { tokens, context }.to_string()
+    }
 
     /// Converts an error reply of the engine.
     fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError;
@@ -100,10 +111,10 @@ pub trait ApiRequest: Debug + Send + Sync {
     ///
     /// # Errors
     /// [`RequestError`].
-    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError>;
+    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError>;
 
     /// Answers the request without a generation. `None` if it needs one.
-    fn reply(&self, _session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
+    fn reply(&self, _session: RequestSession<'_>, _work: &Work) -> Option<Result<LocalReply, RequestError>> {
         None
     }
 
@@ -121,7 +132,7 @@ pub trait ApiRequest: Debug + Send + Sync {
     }
 
     /// Describes the chat that a turn records if the engine's own endpoint serves the request.
-    fn forwarded_chat(&self, _session: RequestSession<'_>) -> Option<ForwardedChat> {
+    fn forwarded_chat(&self, _session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
         None
     }
 }

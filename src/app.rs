@@ -359,12 +359,8 @@ fn states(parts: &Parts) -> Control {
 fn apis(parts: &Parts) -> Apis {
     let (config, upstream) = (Arc::clone(&parts.config), parts.upstream.clone());
     let chats = Arc::new(ChatService::new(Arc::clone(&config), Arc::clone(&parts.metrics), parts.chats.clone()));
-    let messages = |counts_tokens| AnthropicMessages {
-        chats: Arc::clone(&chats),
-        budget: parts.budget.clone(),
-        upstream: upstream.clone(),
-        counts_tokens,
-    };
+    let messages =
+        |counts_tokens| AnthropicMessages { chats: Arc::clone(&chats), upstream: upstream.clone(), counts_tokens };
     let (messages, count_tokens) = (messages(false), messages(true));
     let responses = |counts_tokens| OpenAiResponses {
         chats: Arc::clone(&chats),
@@ -379,8 +375,8 @@ fn apis(parts: &Parts) -> Apis {
         shows_input,
     };
     let (stored_response, input_items) = (stored(false), stored(true));
-    let chat = OpenAiChat { chats, budget: parts.budget.clone(), upstream: upstream.clone() };
-    let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
+    let chat = OpenAiChat { chats, upstream: upstream.clone() };
+    let completions = OpenAiCompletions { config, upstream };
     Apis::default()
         .with(routes::CHAT, Arc::new(chat))
         .with(routes::COMPLETIONS, Arc::new(completions))

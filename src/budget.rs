@@ -1,9 +1,11 @@
-//! The bytes of requests and replies that are held whole, of all of them together.
+//! The bytes of requests and replies that are held whole, and of the work on requests, of all of them together.
 //!
-//! A body is counted for as long as its bytes are in memory, also while they wait for a client that reads slowly. Requests are refused
-//! once three quarters of the budget are in use. The last quarter is for replies, because the engine has already done the work for them.
+//! A body is counted for as long as its bytes are in memory, also while they wait for a client that reads slowly. What parsing, rendering and
+//! encoding a request will take is counted before it begins. Requests are refused once three quarters of the budget are in use. The last
+//! quarter is for replies, because the engine has already done the work for them.
 
 mod body_buffer;
+mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 pub(crate) use body_buffer::BodyBuffer;
+pub(crate) use work::{Stopped, Work};
+
+/// The memory of a parsed JSON value, besides its text.
+const VALUE_BYTES: usize = 64;
+
+/// The copies of a body's text that exist while it is decoded.
+const DECODED_COPIES: usize = 2;
+
+/// The memory that the values in a JSON text take.
+#[must_use]
+pub(crate) fn values_bytes(json: &[u8]) -> usize {
+    let (mut values, mut rest) = (1, json);
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        match first {
+            b',' | b'[' | b'{' => values += 1,
+            b'"' => {
+                while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
+                    let is_escape = rest[at] == b'\\';
+                    rest = &rest[(at + 1 + usize::from(is_escape)).min(rest.len())..];
+                    if !is_escape {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    DECODED_COPIES * json.len() + VALUE_BYTES * values
+}
 
 /// A limit in bytes and a count of the bytes in use. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -116,6 +148,11 @@ impl Share {
         let _ = self.resize(bytes);
     }
 
+    /// Takes over the bytes of another share of the same budget.
+    pub fn join(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Counts a refused request and releases the share.
     pub fn shed(self) {
         self.budget.0.shed.fetch_add(1, Ordering::Relaxed);
@@ -148,6 +185,14 @@ impl AsRef<[u8]> for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_counted_outside_strings() {
+        let count = |json: &str| (values_bytes(json.as_bytes()) - DECODED_COPIES * json.len()) / VALUE_BYTES;
+        assert_eq!(count("7"), 1);
+        assert_eq!(count(r#"{"a,[{": [1, "\\\"],{,", {}], "b": "\\"}"#), 7);
+        assert_eq!(count(r#"["unterminated, \"#), 2);
+    }
 
     #[test]
     fn requests_leave_a_quarter_to_replies() {

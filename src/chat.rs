@@ -15,6 +15,7 @@ pub(crate) mod media;
 pub(crate) mod message;
 pub mod model;
 pub mod prompt;
+mod rendering;
 pub mod reply_reader;
 pub(crate) mod reply_stream;
 mod returned_arguments;

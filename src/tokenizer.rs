@@ -5,6 +5,7 @@ mod content;
 mod detokenizer;
 mod family;
 mod folder;
+mod limits;
 mod render;
 pub mod template;
 mod word_encoder;
@@ -20,8 +21,11 @@ pub use content::{Content, TextOrigin};
 pub use detokenizer::Detokenizer;
 pub use family::Family;
 pub use folder::{Folder, FolderError, SamplingDefaults};
+pub use limits::EncodeLimits;
 pub use render::{ContinuationCheck, Fit, Prompt, PromptError, Renderer, Setting};
 use word_encoder::{Marks, WordEncoder};
+
+use crate::budget::{Stopped, Work};
 
 /// Error: a tokenizer failed to load, to encode or to decode.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,15 @@ pub enum TokenizerError {
     /// The ids have no text.
     #[error("the tokenizer cannot decode the ids: {0}")]
     Decode(#[source] tokenizers::Error),
+    /// The text has more tokens than allowed.
+    #[error("the text has at least {tokens} tokens")]
+    TooLong {
+        /// A number of tokens that it has at least.
+        tokens: usize,
+    },
+    /// The encoding does not go on.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
 }
 
 /// A loaded tokenizer.
@@ -49,6 +62,9 @@ pub struct Tokenizer {
     /// The faster encoder; `None` if the tokenizer has steps that it lacks.
     words: Option<Arc<WordEncoder>>,
 }
+
+/// The memory that the `tokenizers` crate takes to encode a text, as a multiple of its length.
+const CRATE_FACTOR: usize = 96;
 
 /// A text with many kinds of words, with which the faster encoder is checked.
 const SAMPLE: &str =
@@ -72,7 +88,8 @@ impl Tokenizer {
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let words = WordEncoder::new(&inner).map(Arc::new);
         let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, inner };
-        if tokenizer.encode_words(SAMPLE).ok().flatten() != tokenizer.encode_whole(SAMPLE).ok() {
+        let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };
+        if tokenizer.encode_words(SAMPLE, &limits).ok().flatten() != tokenizer.encode_whole(SAMPLE).ok() {
             tokenizer.words = None;
         }
         tokenizer
@@ -105,9 +122,18 @@ impl Tokenizer {
     /// # Errors
     /// When the text has parts without an id.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        if let Some(ids) = self.encode_words(text).map_err(TokenizerError::Encode)? {
+        self.encode_within(text, &EncodeLimits { work: &Work::unlimited(), tokens: None })
+    }
+
+    /// The same within limits.
+    ///
+    /// # Errors
+    /// When the text has parts without an id, or a limit is reached.
+    pub fn encode_within(&self, text: &str, limits: &EncodeLimits<'_>) -> Result<Vec<u32>, TokenizerError> {
+        if let Some(ids) = self.encode_words(text, limits)? {
             return Ok(ids);
         }
+        let _memory = limits.work.take(CRATE_FACTOR * text.len())?;
         if !Content::is_marked(text) {
             return self.encode_whole(text).map_err(TokenizerError::Encode);
         }
@@ -119,10 +145,10 @@ impl Tokenizer {
     }
 
     /// The ids of a text with or without marks, by the faster encoder; `None` if it cannot encode the text.
-    fn encode_words(&self, text: &str) -> tokenizers::Result<Option<Vec<u32>>> {
+    fn encode_words(&self, text: &str, limits: &EncodeLimits<'_>) -> Result<Option<Vec<u32>>, TokenizerError> {
         let Some(words) = &self.words else { return Ok(None) };
         let marks = Content::is_marked(text).then_some(Marks { mark: Content::MARK, special: &self.special });
-        words.encode(self.inner.get_model(), text, marks)
+        words.encode(self.inner.get_model(), text, marks, limits)
     }
 
     /// The ids of a text without marks.

@@ -14,12 +14,11 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
-use super::body::invalid;
 use super::client_headers::{add_attribution, session_in_user_id};
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
 use super::skipped_parts::SkippedParts;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply};
-use crate::budget::Budget;
+use crate::budget::Work;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
@@ -36,8 +35,6 @@ use request::MessagesRequest;
 pub struct AnthropicMessages {
     /// Prepares the prompts.
     pub chats: Arc<ChatService>,
-    /// Counts the bodies of the /generate requests against the memory budget.
-    pub budget: Budget,
     /// The capabilities of the engine.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
     /// Requests are answered with the number of tokens of their prompt.
@@ -77,6 +74,10 @@ impl Api for AnthropicMessages {
         error::error(status, &message)
     }
 
+    fn prompt_too_long(&self, tokens: usize, context: u64) -> String {
+        error::prompt_too_long(tokens, context)
+    }
+
     fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
         error::from_engine(status, body)
     }
@@ -109,23 +110,23 @@ impl ApiRequest for DecodedMessages {
         self.api.chats.is_long(session)
     }
 
-    fn reply(&self, session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
+    fn reply(&self, session: RequestSession<'_>, work: &Work) -> Option<Result<LocalReply, RequestError>> {
         self.api.counts_tokens.then(|| {
             let Self { api, request } = self;
             let model = api.chats.model(&request.conversation)?;
-            let tokens = api.chats.count_tokens(&model, &request.conversation, session)?;
+            let tokens = api.chats.count_tokens(&model, &request.conversation, session, work)?;
             Ok(Ok(format!("{{\"input_tokens\":{tokens}}}")).into())
         })
     }
 
-    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
         let Self { api, request } = self;
         let model = api.chats.model(&request.conversation)?;
         let constraint = request.constraint()?;
-        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session)?;
+        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session, work)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
-            .map_err(|context| invalid(error::prompt_too_long(ids.len(), context)))?;
+            .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;
         let client = request.sampling();
         let sampling = |sampling: &mut MemberWriter<'_>| {
             sampling.put_max_new_tokens(length.tokens);
@@ -156,7 +157,7 @@ impl ApiRequest for DecodedMessages {
         };
         let is_set = |name: &str| client.iter().any(|(known, _)| *known == name);
         chat.sampling_sources = Some(sampling_sources(&model.defaults, is_set, length.is_limited_by_context));
-        let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
+        let generation = generate_request(&ids, sampling, members, work)?;
         let context = ReplyContext {
             reader: ReplyReader {
                 renderer: Arc::clone(&model.renderer),
@@ -172,7 +173,7 @@ impl ApiRequest for DecodedMessages {
         Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
     }
 
-    fn forwarded_chat(&self, session: RequestSession<'_>) -> Option<ForwardedChat> {
+    fn forwarded_chat(&self, session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
         self.api.chats.forwarded_chat(&self.request.conversation, session)
     }
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::body::invalid;
+use crate::budget::Work;
 use crate::chat::RequestError;
 use crate::engine::probe::Capabilities;
 use crate::engine::request::GenerateRequest;
@@ -12,8 +11,11 @@ use crate::json::{Malformed, write_ids};
 use crate::session::{SamplingSource, SamplingSources};
 use crate::tokenizer::SamplingDefaults;
 
-/// Writes the /generate request of a prompt. `sampling` writes the members of `sampling_params`, `members` the other ones. `hold` counts the
-/// body against the memory budget until it is dropped.
+/// The bytes of an id in a prompt: as a number, and as text.
+const ID_BYTES: usize = 4 + 7;
+
+/// Writes the /generate request of a prompt. `sampling` writes the members of `sampling_params`, `members` the other ones. `work` counts the
+/// ids and the body until the body is dropped.
 ///
 /// # Errors
 /// [`RequestError`].
@@ -21,8 +23,9 @@ pub(crate) fn generate_request(
     ids: &Arc<[u32]>,
     sampling: impl FnOnce(&mut MemberWriter<'_>),
     members: impl FnOnce(&mut MemberWriter<'_>),
-    hold: impl FnOnce(Vec<u8>) -> Bytes,
+    work: &Work,
 ) -> Result<Box<GenerateRequest>, RequestError> {
+    let mut share = work.take(ID_BYTES * ids.len() + 512)?;
     let mut out = Vec::with_capacity(7 * ids.len() + 512);
     out.extend_from_slice(b"{\"input_ids\":");
     let start = out.len();
@@ -35,7 +38,8 @@ pub(crate) fn generate_request(
     out.push(b'}');
     members(&mut MemberWriter::after_members(&mut out));
     out.push(b'}');
-    GenerateRequest::parse_with_ids(hold(out), Arc::clone(ids), ids_span).map(Box::new).map_err(unreadable)
+    share.insist(4 * ids.len() + out.capacity());
+    GenerateRequest::parse_with_ids(share.hold(out), Arc::clone(ids), ids_span).map(Box::new).map_err(unreadable)
 }
 
 /// The number of tokens that a reply may have.

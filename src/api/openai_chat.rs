@@ -22,7 +22,7 @@ use super::generate_request::sampling_sources;
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest};
-use crate::budget::Budget;
+use crate::budget::Work;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
@@ -42,8 +42,6 @@ use stream::ChatEncoder;
 pub struct OpenAiChat {
     /// Prepares the prompts.
     pub chats: Arc<ChatService>,
-    /// Counts the bodies of the /generate requests against the memory budget.
-    pub budget: Budget,
     /// The capabilities of the engine.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
 }
@@ -110,11 +108,11 @@ impl ApiRequest for DecodedChat {
         self.api.chats.is_long(session)
     }
 
-    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
         let Self { api, chat, sglext } = self;
         let model = api.chats.model(&chat.conversation)?;
         chat.check_fields()?;
-        let ChatPrompt { ids, chat: mut recorded } = api.chats.prompt(&model, &chat.conversation, session)?;
+        let ChatPrompt { ids, chat: mut recorded } = api.chats.prompt(&model, &chat.conversation, session, work)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let options = recorded.reading.clone();
         let inputs = GenerateInputs {
@@ -127,7 +125,7 @@ impl ApiRequest for DecodedChat {
         };
         let body = RequestBody { bytes: &chat.bytes, object: &chat.object };
         recorded.sampling_sources = Some(sampling_sources(&model.defaults, |name| body.has(name), false));
-        let request = chat.generate_request(inputs, |body| api.budget.hold(body))?;
+        let request = chat.generate_request(inputs, work)?;
         let needs_prompt = chat.extras.includes_prompt_ids() || sglext.input;
         let context = ReplyContext {
             reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops: chat.stops.clone() },
@@ -144,7 +142,7 @@ impl ApiRequest for DecodedChat {
         Ok(ApiGeneration { request, chat: Some(Box::new(recorded)), encoder })
     }
 
-    fn forwarded_chat(&self, session: RequestSession<'_>) -> Option<ForwardedChat> {
+    fn forwarded_chat(&self, session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
         self.api.chats.forwarded_chat(&self.chat.conversation, session)
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, RequestSession};
-use crate::budget::Budget;
+use crate::budget::{Work, values_bytes};
 use crate::chat::RequestError;
 use crate::config::{ChatMode, Config};
 use crate::engine::probe::Capabilities;
@@ -26,8 +26,6 @@ pub use request::CompletionRequest;
 pub struct OpenAiCompletions {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Counts the bodies of the /generate requests against the memory budget.
-    pub budget: Budget,
     /// The capabilities of the engine.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
 }
@@ -46,6 +44,11 @@ impl Api for OpenAiCompletions {
 
     fn is_served(&self) -> bool {
         self.config.chat.chat != ChatMode::Passthrough
+    }
+
+    fn decoded_bytes(&self, body: &[u8]) -> usize {
+        // the prompt is parsed only for `echo`
+        if memchr::memmem::find(body, b"echo").is_some() { values_bytes(body) } else { body.len() }
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
@@ -71,11 +74,10 @@ impl ApiRequest for DecodedCompletion {
         self.completion.session_names()
     }
 
-    fn generation(&self, _session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+    fn generation(&self, _session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
         let Self { api, completion } = self;
         let upstream = Arc::clone(&api.upstream.borrow());
-        let request =
-            completion.generate_request(&upstream.model, upstream.loses_ids(), |body| api.budget.hold(body))?;
+        let request = completion.generate_request(&upstream.model, upstream.loses_ids(), work)?;
         let encoder = Box::new(CompletionEncoder::new(completion, seconds_since_1970(), upstream.streaming));
         Ok(ApiGeneration { request, chat: None, encoder })
     }

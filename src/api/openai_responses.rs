@@ -22,7 +22,7 @@ use super::client_headers::{OVERRIDE_RID, add_codex};
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
-use crate::budget::Budget;
+use crate::budget::{Budget, Work};
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::model::ChatModel;
 use crate::chat::reply_reader::{ReplyReader, Stops};
@@ -36,13 +36,14 @@ use input::TemplateRoles;
 use request::{DecodeOptions, ResponsesRequest};
 use response::ResponseContext;
 pub use retrieval::StoredResponses;
+use stored::WholeRequest;
 
 /// `POST /v1/responses` and `POST /v1/responses/input_tokens`. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct OpenAiResponses {
     /// Prepares the prompts.
     pub chats: Arc<ChatService>,
-    /// Counts the bodies of the /generate requests against the memory budget.
+    /// Counts what the replies repeat of their requests.
     pub budget: Budget,
     /// The capabilities of the engine.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
@@ -60,7 +61,7 @@ struct DecodedResponses {
     /// The client has chosen the request id. It could be guessed, so the response is not stored.
     names_rid: bool,
     /// The request with the stored items to which it refers, once they have been read.
-    whole: OnceLock<Result<ResponsesRequest, RequestError>>,
+    whole: OnceLock<Result<WholeRequest, RequestError>>,
 }
 
 impl OpenAiResponses {
@@ -100,6 +101,10 @@ impl Api for OpenAiResponses {
         error::error(status, message)
     }
 
+    fn prompt_too_long(&self, tokens: usize, context: u64) -> String {
+        error::prompt_too_long(tokens, context)
+    }
+
     fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
         error::from_engine(status, body)
     }
@@ -131,26 +136,26 @@ impl ApiRequest for DecodedResponses {
         self.request.refers || self.api.chats.is_long(session)
     }
 
-    fn reply(&self, session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
+    fn reply(&self, session: RequestSession<'_>, work: &Work) -> Option<Result<LocalReply, RequestError>> {
         self.api.counts_tokens.then(|| {
             let api = &self.api;
-            let request = self.with_history(session)?;
+            let request = self.with_history(session, work)?;
             let model = api.chats.model(&request.conversation)?;
-            let tokens = api.chats.count_tokens(&model, &request.conversation, session)?;
+            let tokens = api.chats.count_tokens(&model, &request.conversation, session, work)?;
             Ok(Ok(format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}")).into())
         })
     }
 
-    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
         let api = &self.api;
-        let request = self.with_history(session)?;
+        let request = self.with_history(session, work)?;
         let model = api.chats.model(&request.conversation)?;
         request.check_fields()?;
         let constraint = request.constraint()?;
-        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session)?;
+        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session, work)?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
-            .map_err(|context| RequestError::TooLong(error::prompt_too_long(ids.len(), context)))?;
+            .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;
         let body = request.body();
         let sampling = |sampling: &mut MemberWriter<'_>| {
             sampling.put_max_new_tokens(length.tokens);
@@ -181,7 +186,7 @@ impl ApiRequest for DecodedResponses {
         };
         chat.sampling_sources =
             Some(sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context));
-        let generation = generate_request(&ids, sampling, members, |body| api.budget.hold(body))?;
+        let generation = generate_request(&ids, sampling, members, work)?;
         let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
         context.stores = request.stores && session.is_named && !self.names_rid && api.chats.records_sessions();
         if context.stores {
@@ -196,7 +201,7 @@ impl ApiRequest for DecodedResponses {
     }
 
     fn failed_stream(&self, error: &RequestError) -> Option<String> {
-        let RequestError::TooLong(message) = error else { return None };
+        let RequestError::TooLong { tokens, context } = error else { return None };
         if !self.request.stream {
             return None;
         }
@@ -204,12 +209,13 @@ impl ApiRequest for DecodedResponses {
         let mut encoder = ResponseEncoder::new(self.request.context(&self.api, &model, ParseOptions::default(), 0));
         let mut events = String::new();
         encoder.begin(&mut events);
+        let message = error::prompt_too_long(*tokens, *context);
         encoder.fail(&error::error(StatusCode::BAD_REQUEST, message), &mut events);
         Some(events)
     }
 
-    fn forwarded_chat(&self, session: RequestSession<'_>) -> Option<ForwardedChat> {
-        let request = self.with_history(session).ok()?;
+    fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {
+        let request = self.with_history(session, work).ok()?;
         self.api.chats.forwarded_chat(&request.conversation, session)
     }
 }
@@ -219,12 +225,13 @@ impl DecodedResponses {
     ///
     /// # Errors
     /// [`RequestError`].
-    fn with_history(&self, session: RequestSession<'_>) -> Result<&ResponsesRequest, RequestError> {
+    fn with_history(&self, session: RequestSession<'_>, work: &Work) -> Result<&ResponsesRequest, RequestError> {
         if !self.request.refers {
             return Ok(&self.request);
         }
-        let read = || stored::with_history(&self.api, &self.request, session.existing, &self.caller);
-        self.whole.get_or_init(read).as_ref().map_err(Clone::clone)
+        let read = || stored::with_history(&self.api, &self.request, session.existing, &self.caller, work);
+        let whole = self.whole.get_or_init(read).as_ref();
+        whole.map(|whole| &whole.request).map_err(Clone::clone)
     }
 }
 

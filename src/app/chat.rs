@@ -15,6 +15,7 @@ use crate::tokenizer::Renderer;
 struct EngineFacts {
     tokenizer_path: Option<String>,
     model_path: Option<String>,
+    longest_prompt: Option<u64>,
     chat: crate::engine::probe::ChatFacts,
 }
 
@@ -23,6 +24,7 @@ impl EngineFacts {
         Self {
             tokenizer_path: upstream.tokenizer_path.clone(),
             model_path: upstream.model_path.clone(),
+            longest_prompt: upstream.longest_prompt(),
             chat: upstream.chat.clone(),
         }
     }

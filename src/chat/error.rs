@@ -1,5 +1,7 @@
 //! Errors of requests that tokentap does not serve from tokens.
 
+use crate::budget::Stopped;
+
 /// Why tokentap does not serve a request from tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
@@ -15,8 +17,16 @@ pub enum RequestError {
         message: String,
     },
     /// The prompt leaves no room for a reply in the context of the model. The reply is a 400.
-    #[error("{0}")]
-    TooLong(String),
+    #[error("The input ({tokens} tokens) is longer than the model's context length ({context} tokens).")]
+    TooLong {
+        /// The number of its tokens. It has more if it is more than twice as long as the context, because only so many are encoded.
+        tokens: usize,
+        /// The context of the model, in tokens.
+        context: u64,
+    },
+    /// The work on it does not go on. If there was no room, the reply is a 503.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
     /// Only the engine's own endpoint can serve it.
     #[error("{0}")]
     Unsupported(String),

@@ -134,7 +134,10 @@ impl Message {
             let part = |text: &String| object([("type", "text".into()), ("text", string(text))]);
             Value::Array(self.texts.iter().map(part).collect())
         } else {
-            string(&self.texts.join(" "))
+            match &self.texts[..] {
+                [text] => string(text),
+                texts => string(&texts.join(" ")),
+            }
         };
         let mut members = vec![("role", string(&self.role)), ("content", content)];
         if self.role == "user" {

@@ -31,6 +31,8 @@ pub struct ChatModel {
     pub parser: ParserSettings,
     /// The engine has a reasoning parser: it separates thinking from the text, and applies grammars after the thinking.
     pub has_reasoning_parser: bool,
+    /// The length of the context in tokens, if the engine refuses longer prompts.
+    pub context: Option<u64>,
 }
 
 /// A text with many kinds of characters, for which different tokenizers return different ids.
@@ -123,6 +125,7 @@ impl ChatModel {
             defaults: sampling_defaults(upstream, renderer.folder())?,
             parser: parser_settings(config, upstream, &renderer)?,
             has_reasoning_parser: upstream.chat.reasoning_parser.is_some(),
+            context: upstream.longest_prompt(),
             renderer,
         })
     }

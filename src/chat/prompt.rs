@@ -13,12 +13,14 @@ use super::history::{ContinuedTurn, History, has_same_thoughts};
 use super::history_change::{AssistantMessage, AssistantMessages};
 use super::message::Message;
 use super::model::ChatModel;
+use super::rendering::{RENDERED_TEXT_FACTOR, Rendering};
 use super::reply_reader::{self, ParserSettings};
+use crate::budget::Work;
 use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::session::{Chat, Session, Turn};
 use crate::tokenizer::template::RenderError;
-use crate::tokenizer::{Prompt, PromptError, Renderer, Setting, TextOrigin, TokenizerError};
+use crate::tokenizer::{EncodeLimits, Prompt, PromptError, Renderer, Setting, TextOrigin, TokenizerError};
 
 /// A prompt, and the chat that its turn records.
 #[derive(Debug)]
@@ -64,6 +66,25 @@ pub struct PromptBuilder<'a> {
     pub parser: ParserSettings,
 }
 
+/// What building a prompt may take.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptLimits<'a> {
+    /// Counts its memory, and says whether the prompt is still wanted.
+    pub work: &'a Work,
+    /// The context of the model, in tokens, if the engine refuses longer prompts. A prompt of up to twice its length is built, so that the error
+    /// has its length.
+    pub context: Option<u64>,
+}
+
+impl<'a> PromptLimits<'a> {
+    /// The limits of the text after these tokens.
+    fn after(&self, tokens: &PromptTokens) -> EncodeLimits<'a> {
+        let most = |context: u64| usize::try_from(context.saturating_mul(2)).unwrap_or(usize::MAX);
+        let rest = |context| most(context).saturating_sub(tokens.len());
+        EncodeLimits { work: self.work, tokens: self.context.map(rest) }
+    }
+}
+
 /// The tokens of a prompt.
 #[derive(Default)]
 struct PromptTokens {
@@ -76,6 +97,10 @@ struct PromptTokens {
 }
 
 impl PromptTokens {
+    fn len(&self) -> usize {
+        self.reused.len() + self.prompt.ids.len()
+    }
+
     /// Removes the last token.
     fn pop(&mut self) {
         if self.prompt.ids.pop().is_none() {
@@ -110,7 +135,19 @@ impl<'a> PromptBuilder<'a> {
     /// # Errors
     /// [`RequestError`] if the template or the tokenizer refuses the conversation.
     pub fn render_whole(&self, request: &Conversation) -> Result<Vec<u32>, RequestError> {
-        Ok(self.tokens(request, None, &[])?.unwrap_or_default().prompt.ids)
+        self.render_whole_within(request, PromptLimits { work: &Work::unlimited(), context: None })
+    }
+
+    /// The same within limits.
+    ///
+    /// # Errors
+    /// Like [`Self::render_whole`], or if a limit is reached.
+    pub fn render_whole_within(
+        &self,
+        request: &Conversation,
+        limits: PromptLimits<'_>,
+    ) -> Result<Vec<u32>, RequestError> {
+        Ok(self.tokens(request, None, &[], limits)?.unwrap_or_default().prompt.ids)
     }
 
     /// Builds the prompt of a request.
@@ -118,6 +155,18 @@ impl<'a> PromptBuilder<'a> {
     /// # Errors
     /// [`RequestError`] if the template or the tokenizer refuses the conversation.
     pub fn prepare(&self, request: &Conversation) -> Result<PreparedPrompt, RequestError> {
+        self.prepare_within(request, PromptLimits { work: &Work::unlimited(), context: None })
+    }
+
+    /// The same within limits.
+    ///
+    /// # Errors
+    /// Like [`Self::prepare`], or if a limit is reached.
+    pub fn prepare_within(
+        &self,
+        request: &Conversation,
+        limits: PromptLimits<'_>,
+    ) -> Result<PreparedPrompt, RequestError> {
         let history = History::of(request);
         let conversation = history.conversation();
         let client_ids = request.prompt_ids.clone();
@@ -132,11 +181,12 @@ impl<'a> PromptBuilder<'a> {
                 let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
                 replies = AssistantMessages::of(&request.messages, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
-                let mut tokens = self.tokens(request, continued.as_ref(), &spliced);
-                if !spliced.is_empty() && !matches!(tokens, Ok(Some(_))) {
+                let mut tokens = self.tokens(request, continued.as_ref(), &spliced, limits);
+                let has_reached_limit = matches!(tokens, Err(RequestError::Stopped(_) | RequestError::TooLong { .. }));
+                if !spliced.is_empty() && !has_reached_limit && !matches!(tokens, Ok(Some(_))) {
                     // a template may refuse the messages before a turn alone
                     spliced.clear();
-                    tokens = self.tokens(request, continued.as_ref(), &[]);
+                    tokens = self.tokens(request, continued.as_ref(), &[], limits);
                 }
                 match tokens? {
                     Some(tokens) => tokens,
@@ -144,7 +194,7 @@ impl<'a> PromptBuilder<'a> {
                         // the template does not separate turns: the conversation is rendered as text
                         continued = None;
                         replies = AssistantMessages::of(&request.messages, 0, session, self.renderer);
-                        self.tokens(request, None, &[])?.unwrap_or_default()
+                        self.tokens(request, None, &[], limits)?.unwrap_or_default()
                     }
                 }
             }
@@ -245,6 +295,7 @@ impl<'a> PromptBuilder<'a> {
         request: &Conversation,
         continued: Option<&ContinuedTurn>,
         repeated: &[RepeatedTurn],
+        limits: PromptLimits<'_>,
     ) -> Result<Option<PromptTokens>, RequestError> {
         let mut tokens = PromptTokens::default();
         let mut last = None;
@@ -254,7 +305,7 @@ impl<'a> PromptBuilder<'a> {
         }
         for RepeatedTurn { at, turn } in repeated {
             let start = last.map_or(0, |(at, _)| at + 1);
-            if !self.append_messages(request, last, &request.messages[start..*at], &mut tokens)? {
+            if !self.append_messages(request, last, &request.messages[start..*at], &mut tokens, limits)? {
                 return Ok(None);
             }
             tokens.prompt.ids.extend_from_slice(&turn.response);
@@ -275,11 +326,11 @@ impl<'a> PromptBuilder<'a> {
         {
             (assistant_prefix, new) = (Some(last.texts.concat()), before);
         }
-        if !self.append_messages(request, last, new, &mut tokens)? {
+        if !self.append_messages(request, last, new, &mut tokens, limits)? {
             return Ok(None);
         }
         if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(request, &mut tokens.prompt, &prefix)?;
+            self.append_assistant_prefix(request, &mut tokens, &prefix, limits)?;
         }
         Ok(Some(tokens))
     }
@@ -292,26 +343,33 @@ impl<'a> PromptBuilder<'a> {
         last: Option<(usize, &Arc<Turn>)>,
         new: &[Message],
         tokens: &mut PromptTokens,
+        limits: PromptLimits<'_>,
     ) -> Result<bool, RequestError> {
+        let tools = request.tools.as_ref().filter(|_| last.is_none() && request.parses_tool_calls());
+        let variables = request.template_variables.iter().map(|(_, value)| value);
+        let values = || tools.into_iter().flatten().chain(variables.clone());
+        let memory = Rendering::default().of_messages(new).of_values(values()).bytes();
+        let _memory = limits.work.take(memory)?;
+        let encoding = limits.after(tokens);
         let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
         let extra = self.template_variables(request);
         let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
         let Some((at, turn)) = last else {
             let marks = self.renderer.tokenizer().content();
-            let tools = request.tools.as_ref().filter(|_| request.parses_tool_calls());
             let tools: Option<Vec<Value>> =
                 tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
             let setting = Setting { tools: tools.as_deref(), ..setting };
-            tokens.append(self.renderer.render_conversation(&values, setting).map_err(prompt_error)?);
+            let prompt = self.renderer.render_conversation(&values, setting, &encoding);
+            tokens.append(prompt.map_err(|error| prompt_error(error, tokens, limits))?);
             return Ok(true);
         };
         let end = self.renderer.end_of_turn();
         let ended = end.is_some() && self.has_ended(turn);
         let reply = self.template_value(&request.messages[at]);
-        let mut suffix = match self.renderer.render_after_turn(&reply, &values, ended, setting) {
+        let mut suffix = match self.renderer.render_after_turn(&reply, &values, ended, setting, &encoding) {
             Ok(suffix) => suffix,
             Err(PromptError::NoBoundary) => return Ok(false),
-            Err(error) => return Err(prompt_error(error)),
+            Err(error) => return Err(prompt_error(error, tokens, limits)),
         };
         let stop = self.stop_token(turn).filter(|_| end.is_none());
         if stop.is_some() {
@@ -357,10 +415,14 @@ impl<'a> PromptBuilder<'a> {
     fn append_assistant_prefix(
         &self,
         request: &Conversation,
-        prompt: &mut Prompt,
+        tokens: &mut PromptTokens,
         text: &str,
+        limits: PromptLimits<'_>,
     ) -> Result<(), RequestError> {
         let tokenizer = self.renderer.tokenizer();
+        let _memory = limits.work.take(RENDERED_TEXT_FACTOR * text.len())?;
+        let encoding = limits.after(tokens);
+        let prompt = &mut tokens.prompt;
         if let Some((_, end)) = self.renderer.family().think().filter(|_| prompt.opened && request.has_reasoning_items)
         {
             // the text is the start of the answer, not of the thought
@@ -370,8 +432,12 @@ impl<'a> PromptBuilder<'a> {
             prompt.opened = false;
         }
         let marked = tokenizer.content().mark(text, TextOrigin::Person);
-        let ids = tokenizer.encode_rendered(&marked).map_err(|error| RequestError::Invalid(error.to_string()))?;
-        prompt.ids.extend(ids);
+        match tokenizer.encode_within(&marked, &encoding) {
+            Ok(ids) => prompt.ids.extend(ids),
+            Err(TokenizerError::Encode(error)) => return Err(RequestError::Invalid(error.to_string())),
+            Err(error) => return Err(prompt_error(error.into(), tokens, limits)),
+        }
+        let prompt = &mut tokens.prompt;
         prompt.opened = self.renderer.family().ends_in_thought(text).unwrap_or(prompt.opened);
         Ok(())
     }
@@ -400,8 +466,12 @@ pub(super) fn is_opened(renderer: &Renderer, ids: &[u32]) -> Result<bool, Tokeni
 
 /// Converts an error. A conversation that the template refuses is invalid, and one on which it does not end would hold the engine, too.
 /// Other errors may not occur in the engine's own endpoint, so that endpoint serves the request.
-fn prompt_error(error: PromptError) -> RequestError {
+fn prompt_error(error: PromptError, tokens: &PromptTokens, limits: PromptLimits<'_>) -> RequestError {
     match error {
+        PromptError::Encode(TokenizerError::Stopped(stopped)) => stopped.into(),
+        PromptError::Encode(TokenizerError::TooLong { tokens: more }) => {
+            RequestError::TooLong { tokens: tokens.len() + more, context: limits.context.unwrap_or(u64::MAX) }
+        }
         PromptError::Render(RenderError::Refused(_) | RenderError::Endless(_)) => {
             RequestError::Invalid(error.to_string())
         }

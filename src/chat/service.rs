@@ -8,8 +8,9 @@ use tokio::sync::watch;
 use super::drift::{Drift, DriftSampler};
 use super::forwarded::ForwardedChat;
 use super::model::{ChatModel, Chats};
-use super::prompt::{PreparedPrompt, PromptBuilder};
+use super::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use super::{Conversation, RequestError, limits};
+use crate::budget::Work;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::session::{Chat, Session};
@@ -129,13 +130,16 @@ impl ChatService {
         model: &Arc<ChatModel>,
         conversation: &Arc<Conversation>,
         session: RequestSession<'_>,
+        work: &Work,
     ) -> Result<ChatPrompt, RequestError> {
+        let limits = PromptLimits { work, context: model.context };
         if session.omits_media {
-            let PreparedPrompt { ids, chat, .. } = PromptBuilder::without_session(model).prepare(conversation)?;
+            let prepared = PromptBuilder::without_session(model).prepare_within(conversation, limits)?;
+            let PreparedPrompt { ids, chat, .. } = prepared;
             return Ok(ChatPrompt { ids, chat });
         }
         check_media(conversation)?;
-        let prepared = self.builder(model, session).prepare(conversation)?;
+        let prepared = self.builder(model, session).prepare_within(conversation, limits)?;
         self.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
         let PreparedPrompt { ids, chat, continues, .. } = prepared;
         let is_lost = chat.retokenised || chat.foreign_text && !session.is_named;
@@ -147,7 +151,8 @@ impl ChatService {
         if let (Some(turn), Some(session)) = (continues, session.existing)
             && self.drift.is_due(self.config.chat.drift_sample)
         {
-            self.measure_drift(model, Arc::clone(conversation), Arc::clone(session), turn, Arc::clone(&ids));
+            let drift = (Arc::clone(session), turn, Arc::clone(&ids));
+            self.measure_drift(model, Arc::clone(conversation), drift, work.detached());
         }
         Ok(ChatPrompt { ids, chat })
     }
@@ -161,9 +166,11 @@ impl ChatService {
         model: &ChatModel,
         conversation: &Conversation,
         session: RequestSession<'_>,
+        work: &Work,
     ) -> Result<usize, RequestError> {
         check_media(conversation)?;
-        Ok(self.builder(model, session).prepare(conversation)?.ids.len())
+        let limits = PromptLimits { work, context: None };
+        Ok(self.builder(model, session).prepare_within(conversation, limits)?.ids.len())
     }
 
     fn builder<'a>(&self, model: &'a ChatModel, session: RequestSession<'a>) -> PromptBuilder<'a> {
@@ -194,14 +201,15 @@ impl ChatService {
         &self,
         model: &Arc<ChatModel>,
         conversation: Arc<Conversation>,
-        session: Arc<Session>,
-        turn: u32,
-        sent: Arc<[u32]>,
+        (session, turn, sent): (Arc<Session>, u32, Arc<[u32]>),
+        work: Work,
     ) {
         let Ok(permit) = Arc::clone(&self.drift.permit).try_acquire_owned() else { return };
         let (metrics, model) = (Arc::clone(&self.metrics), Arc::clone(model));
         tokio::task::spawn_blocking(move || {
-            let Ok(rendered) = PromptBuilder::without_session(&model).render_whole(&conversation) else { return };
+            let limits = PromptLimits { work: &work, context: model.context };
+            let rendered = PromptBuilder::without_session(&model).render_whole_within(&conversation, limits);
+            let Ok(rendered) = rendered else { return };
             let drift = Drift::between(&sent, &session.mask(turn), &rendered, model.renderer.tokenizer().special());
             metrics.chat.drift.with_label_values(&[drift.name()]).inc();
             tracing::debug!(session = %session.id, turn, drift = drift.name(), "compared a prompt with its rendering");

@@ -115,6 +115,8 @@ pub struct Capabilities {
     pub generates: Option<bool>,
     /// The context length, in tokens of prompt and reply together.
     pub context_length: Option<u64>,
+    /// It cuts a prompt that is longer than the context, in place of refusing it.
+    pub truncates: bool,
     /// Rows of the output layer.
     pub vocab_size: Option<u32>,
     /// The source of `vocab_size`.
@@ -168,6 +170,7 @@ impl Default for Capabilities {
             dialect: None,
             generates: None,
             context_length: None,
+            truncates: false,
             vocab_size: None,
             vocab_source: None,
             streaming: None,
@@ -205,6 +208,12 @@ impl Capabilities {
     #[must_use]
     pub fn reserved_tokens(&self) -> u64 {
         if self.speculative.is_some() { 128 } else { 6 }
+    }
+
+    /// The length of the context in tokens, if it refuses longer prompts. `None` if it cuts them, or if the length is not known.
+    #[must_use]
+    pub fn longest_prompt(&self) -> Option<u64> {
+        self.context_length.filter(|_| !self.truncates)
     }
 
     /// Whether its streams lose ids when events are merged, so that only logprobs list all of them.

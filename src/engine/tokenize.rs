@@ -1,21 +1,9 @@
 //! Calls the engine's tokenizer over HTTP.
 
 use http::Method;
-use serde::Deserialize;
 
 use super::client::Client;
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Tokens {
-    One(Vec<u32>),
-    Many(Vec<Vec<u32>>),
-}
-
-#[derive(Debug, Deserialize)]
-struct TokenizeReply {
-    tokens: Tokens,
-}
+use crate::json::Object;
 
 /// Returns the ids that /generate would use for a prompt, or for a list of prompts. `text` is its JSON text.
 ///
@@ -28,9 +16,13 @@ pub(crate) async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>
     if !status.is_success() {
         return Err(format!("/tokenize answered {status}"));
     }
-    let answer: TokenizeReply = serde_json::from_slice(&answer).map_err(|error| format!("/tokenize: {error}"))?;
-    Ok(match answer.tokens {
-        Tokens::One(ids) => vec![ids],
-        Tokens::Many(lists) => lists,
-    })
+    let object = Object::parse(&answer).map_err(|error| format!("/tokenize: the reply is {error}"))?;
+    let tokens = object.get(&answer, "tokens").ok_or("/tokenize: the reply has no tokens")?;
+    // a derived enumeration of both forms would copy the list into values of 32 bytes
+    let is_nested = tokens.strip_prefix(b"[").is_some_and(|inner| inner.trim_ascii_start().starts_with(b"["));
+    let lists = match is_nested {
+        true => serde_json::from_slice(tokens),
+        false => serde_json::from_slice(tokens).map(|ids| vec![ids]),
+    };
+    lists.map_err(|error| format!("/tokenize: {error}"))
 }

@@ -29,7 +29,7 @@ use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;
 use super::text_prompt::TextPrompt;
 use super::{CaptureTools, session_limits};
-use crate::budget::Budget;
+use crate::budget::{Budget, Work};
 use crate::config::Config;
 use crate::engine::client::{Client, Failure, Reply, UploadError};
 use crate::engine::engines::Engines;
@@ -191,7 +191,8 @@ impl Generator {
             true => Some(on_body(length, || self.recorder(&request, &upstream, attempt)).await),
             false => None,
         };
-        let prompts = record.then(|| TextPrompt::of(&request.request)).flatten();
+        let work = Work::new(&self.context.budget);
+        let prompts = if record { TextPrompt::of(&request.request, &work)? } else { None };
         let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
         let GenerationRequest { head, request, session, authorization, reads, .. } = request;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::budget::{Share, Work};
 use crate::engine::engines::Engines;
 use crate::engine::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::tokenize::tokenize;
@@ -13,20 +14,30 @@ use crate::error::Error;
 /// How long the tokenizer may take. After that the turn's prompt stays unknown.
 const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The memory of a call of the tokenizer, as a multiple of the text's length: the body, the reply, and the ids before and after they are
+/// shared.
+const CALL_FACTOR: usize = 6;
+
 /// A text prompt whose ids only the tokenizer can provide.
 #[derive(Debug)]
 pub(crate) struct TextPrompt {
     text: Bytes,
+    _memory: Share,
 }
 
 impl TextPrompt {
-    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
-    #[must_use]
-    pub(crate) fn of(request: &GenerateRequest) -> Option<Self> {
+    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses. `work` counts the memory of
+    /// the call and of the ids.
+    ///
+    /// # Errors
+    /// A 503 if the budget has no room for them.
+    pub(crate) fn of(request: &GenerateRequest, work: &Work) -> Result<Option<Self>, Error> {
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
         let alone = request.ids.shape == IdShape::Absent;
-        let span = request.text_span.clone().filter(|_| text && alone)?;
-        Some(Self { text: request.bytes.slice(span) })
+        let Some(span) = request.text_span.clone().filter(|_| text && alone) else { return Ok(None) };
+        let memory = work.take(CALL_FACTOR * span.len());
+        let memory = memory.map_err(|stopped| Error::Unavailable { message: stopped.to_string() })?;
+        Ok(Some(Self { text: request.bytes.slice(span), _memory: memory }))
     }
 
     /// Asks the engine's tokenizer. A failure leaves the prompt of the record unknown and does not affect the generation.

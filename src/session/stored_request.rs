@@ -1,5 +1,7 @@
 //! The request of a stored response: what is needed, besides the tokens of its turn, to return the response or to continue it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Digest, TurnKey};
@@ -27,7 +29,7 @@ pub struct StoredRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedItems>,
     /// The other items of the input, as JSON texts.
-    pub items: Vec<Box<str>>,
+    pub items: Vec<Arc<str>>,
     /// The API key of the caller.
     pub caller: CallerKey,
 }
@@ -71,7 +73,7 @@ impl StoredRequest {
     /// The bytes that it takes, and an entry of an index.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let items: usize = self.items.iter().map(|item| size_of::<Box<str>>() + item.len()).sum();
+        let items: usize = self.items.iter().map(|item| size_of::<Arc<str>>() + item.len()).sum();
         size_of::<Self>() + self.members.as_ref().map_or(0, |members| members.len()) + items + 64
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::template::{Conversation, RenderError};
-use super::{Family, Folder, Tokenizer, TokenizerError};
+use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
 use after_turn::text_after_placeholder;
 
@@ -184,9 +184,14 @@ impl Renderer {
     ///
     /// # Errors
     /// [`PromptError`].
-    pub fn render_conversation(&self, messages: &[Value], setting: Setting<'_>) -> Result<Prompt, PromptError> {
+    pub fn render_conversation(
+        &self,
+        messages: &[Value],
+        setting: Setting<'_>,
+        limits: &EncodeLimits<'_>,
+    ) -> Result<Prompt, PromptError> {
         let text = self.render_text(messages, setting)?;
-        self.encode_prompt(&text, setting)
+        self.encode_prompt(&text, setting, limits)
     }
 
     /// Renders what follows an assistant turn: its end token unless the sampled tokens have `ended` with it, the separator, and the `new`
@@ -200,18 +205,24 @@ impl Renderer {
         new: &[Value],
         ended: bool,
         setting: Setting<'_>,
+        limits: &EncodeLimits<'_>,
     ) -> Result<Prompt, PromptError> {
         let text = self.text_after_turn(turn, new, setting)?;
         let text = match (&self.end_token, ended) {
             (Some((end, _)), true) => text.split_once(end.as_str()).map_or(&*text, |(_, after)| after),
             _ => &text,
         };
-        self.encode_prompt(text, setting)
+        self.encode_prompt(text, setting, limits)
     }
 
-    fn encode_prompt(&self, text: &str, setting: Setting<'_>) -> Result<Prompt, PromptError> {
+    fn encode_prompt(
+        &self,
+        text: &str,
+        setting: Setting<'_>,
+        limits: &EncodeLimits<'_>,
+    ) -> Result<Prompt, PromptError> {
         let opened = setting.generation_prompt && self.opens_thought(text, setting);
-        Ok(Prompt { ids: self.folder.tokenizer.encode_rendered(text)?, opened, rendered: text.len() })
+        Ok(Prompt { ids: self.folder.tokenizer.encode_within(text, limits)?, opened, rendered: text.len() })
     }
 
     /// Renders messages with the template, or with the template for tools if the options have tools.

@@ -10,18 +10,31 @@ use std::sync::{PoisonError, RwLock};
 
 use tokenizers::utils::SysRegex;
 use tokenizers::{
-    Model, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+    Model, ModelWrapper, NormalizedString, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
     pre_tokenizers::split::SplitPattern,
 };
 
-use super::char_of_byte;
+use super::limits::EncodeLimits;
 use super::word_pattern::{GPT2, WordPattern};
+use super::{Content, TokenizerError, char_of_byte};
 
 /// The maximum number of known words. When it is reached, all are forgotten.
 const MAX_WORDS: usize = 1 << 15;
 
 /// The maximum length of a known word in bytes. Longer words rarely repeat.
 const MAX_WORD: usize = 64;
+
+/// Bytes of text between two checks of the limits.
+const PIECE: usize = 64 << 10;
+
+/// The memory that the model takes for a word, as a multiple of its length.
+const WORD_FACTOR: usize = 96;
+
+/// The memory that the normalizer takes for a piece, as a multiple of its length.
+const NFC_FACTOR: usize = 40;
+
+/// The normalizer shortens no text to less than the inverse of this.
+const NFC_SHORTENS: usize = 3;
 
 /// An encoder for one tokenizer.
 #[derive(Debug)]
@@ -35,6 +48,8 @@ pub(super) struct WordEncoder {
     pattern: Option<WordPattern>,
     /// The tokenizer normalizes text to NFC.
     normalizes: bool,
+    /// The length in bytes of the longest token.
+    longest: usize,
     /// The ids of words. The lock is held to look up the words of a text up to the next unknown one, or to add one word.
     words: RwLock<HashMap<Box<str>, Box<[u32]>>>,
 }
@@ -89,6 +104,13 @@ impl WordEncoder {
         let first_bytes: Vec<u8> = (0..=u8::MAX).filter(|byte| !added[usize::from(*byte)].is_empty()).collect();
         Some(Self {
             first_bytes: Some(first_bytes).filter(|bytes| bytes.len() <= 3).unwrap_or_default(),
+            // each character of the vocabulary is a byte of the text
+            longest: added
+                .iter()
+                .flatten()
+                .map(|(text, _)| text.len())
+                .chain(model.get_vocab().keys().map(|token| token.chars().count()))
+                .max()?,
             added,
             regex: SysRegex::new(regex).ok()?,
             pattern: WordPattern::of(regex),
@@ -97,27 +119,31 @@ impl WordEncoder {
         })
     }
 
-    /// The ids of a text. `None` if the text may not be in NFC, or if it has marks and a word becomes a special token.
+    /// The ids of a text; `None` if it has marks and a word becomes a special token.
     pub(super) fn encode(
         &self,
         model: &ModelWrapper,
         text: &str,
         marks: Option<Marks<'_>>,
-    ) -> tokenizers::Result<Option<Vec<u32>>> {
-        let mark = marks.map(|marks| marks.mark);
-        if self.normalizes && !text.is_ascii() && !text.chars().all(|c| is_normal(c) || Some(c) == mark) {
-            return Ok(None);
-        }
-        let mut ids = Vec::with_capacity(text.len() / 2);
+        limits: &EncodeLimits<'_>,
+    ) -> Result<Option<Vec<u32>>, TokenizerError> {
+        let mut ids = Vec::new();
         let mut rest = text;
+        // bytes that become no token
+        let mut unseen = marks.map_or(0, |_| mark_bytes(text));
+        let shortens = if self.normalizes && !text.is_ascii() { NFC_SHORTENS } else { 1 };
         loop {
             let (part, token, after) = self.split_at_added(rest);
-            let part = match mark {
+            unseen -= marks.map_or(0, |_| mark_bytes(part));
+            let _copies = limits.work.take(if self.is_changed(part, marks) { 2 * part.len() } else { 0 })?;
+            let part = if self.is_normalized(part) { Cow::Borrowed(part) } else { nfc(part, limits)?.into() };
+            let part = match marks.map(|marks| marks.mark) {
                 Some(mark) if part.contains(mark) => Cow::Owned(part.replace(mark, "")),
-                _ => Cow::Borrowed(part),
+                _ => part,
             };
             let start = ids.len();
-            self.encode_part(model, &part, &mut ids)?;
+            let least_after = (after.len() - unseen) / (self.longest * shortens);
+            self.encode_part(model, &part, (&mut ids, least_after), limits)?;
             if marks.is_some_and(|marks| ids[start..].iter().any(|id| marks.special.contains(id))) {
                 return Ok(None);
             }
@@ -125,6 +151,16 @@ impl WordEncoder {
             ids.push(token);
             rest = after;
         }
+    }
+
+    /// Whether a part of a text is copied before it is encoded.
+    fn is_changed(&self, part: &str, marks: Option<Marks<'_>>) -> bool {
+        !self.is_normalized(part) || marks.is_some_and(|marks| part.contains(marks.mark))
+    }
+
+    /// Whether the normalizer certainly leaves a text as it is.
+    fn is_normalized(&self, text: &str) -> bool {
+        !self.normalizes || text.is_ascii() || text.chars().all(|c| is_normal(c) || c == Content::MARK)
     }
 
     /// The text before the first added token, the token, and the text after it. Of several tokens at one place the longest counts.
@@ -153,23 +189,42 @@ impl WordEncoder {
         }
     }
 
-    /// Appends the ids of a text without added tokens.
-    fn encode_part(&self, model: &ModelWrapper, text: &str, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
-        let mut words = self.words_of(text).into_iter().peekable();
-        while words.peek().is_some() {
-            let unknown = {
+    /// Appends the ids of a text without added tokens, after which at least `after` tokens follow.
+    fn encode_part(
+        &self,
+        model: &ModelWrapper,
+        text: &str,
+        (ids, after): (&mut Vec<u32>, usize),
+        limits: &EncodeLimits<'_>,
+    ) -> Result<(), TokenizerError> {
+        let mut words = self.words_of(text);
+        let (mut done, mut check_at) = (0, 0);
+        loop {
+            if done >= check_at {
+                limits.check(ids.len(), (text.len() - done) / self.longest + after)?;
+                check_at = done + PIECE;
+            }
+            let mut is_known = true;
+            let word = {
                 let known = self.words.read().unwrap_or_else(PoisonError::into_inner);
-                words.find(|word| match known.get(*word) {
-                    Some(found) => {
-                        ids.extend_from_slice(found);
-                        false
+                // a word that is not known, or the last one of the piece
+                words.find(|word| {
+                    done += word.len();
+                    match known.get(*word) {
+                        Some(found) => ids.extend_from_slice(found),
+                        None => is_known = false,
                     }
-                    None => true,
+                    !is_known || done >= check_at
                 })
             };
-            let Some(word) = unknown else { break };
+            let Some(word) = word else { return Ok(()) };
+            if is_known {
+                continue;
+            }
+            let _memory = limits.work.take(if word.len() > PIECE { WORD_FACTOR * word.len() } else { 0 })?;
             let alphabet: String = word.bytes().map(char_of_byte).collect();
-            let found: Vec<u32> = model.tokenize(&alphabet)?.iter().map(|token| token.id).collect();
+            let found: Vec<u32> =
+                model.tokenize(&alphabet).map_err(TokenizerError::Encode)?.iter().map(|token| token.id).collect();
             ids.extend_from_slice(&found);
             if word.len() <= MAX_WORD {
                 let mut known = self.words.write().unwrap_or_else(PoisonError::into_inner);
@@ -179,51 +234,112 @@ impl WordEncoder {
                 known.insert(word.into(), found.into());
             }
         }
-        Ok(())
     }
 
-    fn words_of<'t>(&self, text: &'t str) -> Vec<&'t str> {
-        let mut words = Vec::with_capacity(text.len() / 3);
-        let Some(pattern) = self.pattern else {
-            self.match_words(text, &mut words);
-            return words;
-        };
+    fn words_of<'a>(&'a self, text: &'a str) -> Words<'a> {
+        Words { encoder: self, text, at: 0, ascii_end: 0, window: None }
+    }
+}
+
+/// The words of a text.
+struct Words<'a> {
+    encoder: &'a WordEncoder,
+    text: &'a str,
+    /// The end of the words so far.
+    at: usize,
+    /// The end of the ASCII text from `at` on that a [`WordPattern`] splits.
+    ascii_end: usize,
+    /// The matches of the regex engine, and the end of the text that it splits. Text between matches is a word too.
+    window: Option<(Window<'a>, usize)>,
+}
+
+/// The ranges of matches, and the next one.
+type Window<'a> = std::iter::Peekable<Box<dyn Iterator<Item = (usize, usize)> + 'a>>;
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        loop {
+            if self.at < self.ascii_end {
+                let pattern = self.encoder.pattern?;
+                return Some(self.word_to(self.at + pattern.word(&self.text.as_bytes()[self.at..self.ascii_end])));
+            }
+            let Some((matches, end)) = &mut self.window else {
+                if self.at == self.text.len() {
+                    return None;
+                }
+                self.next_window();
+                continue;
+            };
+            let word_end = match matches.peek() {
+                Some((start, _)) if *start > self.at => *start,
+                Some((_, found)) => {
+                    let found = *found;
+                    matches.next();
+                    found
+                }
+                None => *end,
+            };
+            let is_over = word_end == *end;
+            if word_end > self.at {
+                return Some(self.word_to(word_end));
+            }
+            if is_over {
+                self.window = None;
+            }
+        }
+    }
+}
+
+impl<'a> Words<'a> {
+    fn word_to(&mut self, end: usize) -> &'a str {
+        &self.text[std::mem::replace(&mut self.at, end)..end]
+    }
+
+    /// Finds the next part that the pattern splits, or the part around a character outside ASCII, which the regex engine splits.
+    fn next_window(&mut self) {
+        let (text, at) = (self.text, self.at);
         let bytes = text.as_bytes();
-        let mut at = 0;
-        while at < text.len() {
-            // the part around a character outside ASCII is matched by the regex engine
+        let end = if self.encoder.pattern.is_none() {
+            text.len()
+        } else {
             let other = bytes[at..].iter().position(|byte| !byte.is_ascii()).map_or(text.len(), |found| at + found);
             let start = match other == text.len() {
                 true => other,
                 false => (at + 1..=other).rev().find(|cut| is_boundary(bytes, *cut)).unwrap_or(at),
             };
-            split_ascii(pattern, &text[at..start], &mut words);
-            at = (other + 1..text.len()).find(|cut| is_boundary(bytes, *cut)).unwrap_or(text.len());
-            self.match_words(&text[start..at], &mut words);
-        }
-        words
-    }
-
-    /// Appends the words of a text by the regex engine.
-    fn match_words<'t>(&self, text: &'t str, words: &mut Vec<&'t str>) {
-        let mut at = 0;
-        for (start, end) in self.regex.find_iter(text) {
-            // text between matches is a word too
-            words.extend([&text[at..start], &text[start..end]].into_iter().filter(|word| !word.is_empty()));
-            at = end;
-        }
-        words.extend(Some(&text[at..]).filter(|word| !word.is_empty()));
+            if start > at {
+                self.ascii_end = start;
+                return;
+            }
+            (other + 1..text.len()).find(|cut| is_boundary(bytes, *cut)).unwrap_or(text.len())
+        };
+        let matches = self.encoder.regex.find_iter(&text[at..end]).map(move |(from, to)| (at + from, at + to));
+        let matches: Box<dyn Iterator<Item = (usize, usize)> + 'a> = Box::new(matches);
+        self.window = Some((matches.peekable(), end));
     }
 }
 
-/// Appends the words of an ASCII text.
-fn split_ascii<'t>(pattern: WordPattern, text: &'t str, words: &mut Vec<&'t str>) {
-    let mut at = 0;
-    while at < text.len() {
-        let end = at + pattern.word(&text.as_bytes()[at..]);
-        words.push(&text[at..end]);
-        at = end;
+/// The bytes of the marks in a text.
+fn mark_bytes(text: &str) -> usize {
+    text.matches(Content::MARK).count() * Content::MARK.len_utf8()
+}
+
+/// The text in NFC. Characters that the normalizer leaves as they are, wherever they are, separate pieces.
+fn nfc(text: &str, limits: &EncodeLimits<'_>) -> Result<String, TokenizerError> {
+    let mut out = String::with_capacity(text.len());
+    let mut start = 0;
+    while start < text.len() {
+        let least = text.ceil_char_boundary((start + PIECE).min(text.len()));
+        let end = text[least..].char_indices().find(|(_, c)| is_normal(*c)).map_or(text.len(), |(at, _)| least + at);
+        let _memory = limits.work.take(if end - start > 2 * PIECE { NFC_FACTOR * (end - start) } else { 0 })?;
+        let mut piece = NormalizedString::from(&text[start..end]);
+        piece.nfc();
+        out.push_str(piece.get());
+        start = end;
     }
+    Ok(out)
 }
 
 /// Whether the parts of a text before and after `at` can be split alone: no word of a [`WordPattern`] continues after a character that is
@@ -304,6 +420,10 @@ mod tests {
             "naïve façade — e\u{301}te\u{301} 日本語と한국어 🙂 \u{2126}",
             "a\u{fdd0}b",
             include_str!("word_encoder.rs"),
+            // longer than a piece, with the ends of pieces in different places
+            &"some words, ".repeat(15_000),
+            &"日本語 e\u{301}te\u{301} 12345\n\n  x".repeat(5_000),
+            &"<|im_end|> caf\u{e9} cafe\u{301}".repeat(5_000),
         ] {
             assert_same_ids(text);
         }
@@ -314,6 +434,48 @@ mod tests {
         for first in 0..128_u8 {
             let text: String = (0..128_u8).flat_map(|second| ['x', first.into(), second.into(), '1']).collect();
             assert_same_ids(&text);
+        }
+    }
+
+    #[test]
+    fn a_text_can_be_normalized_in_pieces_before_each_normal_character() {
+        let nfd = |text: &str| {
+            let mut text = tokenizers::NormalizedString::from(text);
+            text.nfd();
+            text.get().to_owned()
+        };
+        for c in (0..=u32::from(char::MAX)).filter_map(char::from_u32) {
+            let parts = nfd(c.encode_utf8(&mut [0; 4]));
+            assert!(!parts.chars().skip(1).any(super::is_normal), "{c:?} is composed with a normal character");
+            assert!(parts.len() <= super::NFC_SHORTENS * c.len_utf8(), "{c:?}");
+            // U+0345 comes after almost all others that combine
+            assert!(!super::is_normal(c) || nfd(&format!("\u{345}{c}")).starts_with('\u{345}'), "{c:?} combines");
+        }
+        let limits = super::EncodeLimits { work: &super::super::Work::unlimited(), tokens: None };
+        for text in ["ne\u{301}e ".repeat(40_000), "\u{e01}\u{e33}\u{301}".repeat(40_000) + "x"] {
+            let mut whole = tokenizers::NormalizedString::from(&*text);
+            whole.nfc();
+            assert!(super::nfc(&text, &limits).unwrap() == whole.get());
+        }
+    }
+
+    #[test]
+    fn an_encoding_stops_at_its_limits() {
+        let budget = crate::budget::Budget::new(100 << 20);
+        let (work, text) = (super::super::Work::new(&budget), "word ".repeat(100_000));
+        for tokenizer in &*TOKENIZERS {
+            let encode =
+                |text: &str, tokens| tokenizer.encode_within(text, &super::EncodeLimits { work: &work, tokens });
+            let ids = encode(&text, None).unwrap();
+            assert_eq!(encode(&text, Some(ids.len())).unwrap(), ids);
+            let Err(super::TokenizerError::TooLong { tokens }) = encode(&text, Some(50_000)) else { panic!() };
+            assert!((50_001..=ids.len()).contains(&tokens), "{tokens}");
+            let least = text.len() / tokenizer.words.as_ref().unwrap().longest;
+            let Err(super::TokenizerError::TooLong { tokens }) = encode(&text, Some(least - 1)) else { panic!() };
+            assert_eq!(tokens, least, "nothing is encoded of a text that cannot fit");
+            let word = encode(&"a".repeat(4 << 20), None);
+            assert!(matches!(word, Err(super::TokenizerError::Stopped(crate::budget::Stopped::NoRoom(_)))), "{word:?}");
+            assert_eq!(budget.taken(), 0);
         }
     }
 

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::request::ChatRequest;
 use crate::api::body::{RequestBody, is_present, two_constraints};
 use crate::api::generate_request::{self, MemberWriter};
 use crate::api::openai::{lora_adapter, output_constraint};
+use crate::budget::Work;
 use crate::chat::{RequestError, dumps, quoted};
 use crate::engine::request::GenerateRequest;
 use crate::tokenizer::SamplingDefaults;
@@ -30,14 +29,14 @@ pub struct GenerateInputs<'a> {
 }
 
 impl ChatRequest {
-    /// Builds the /generate request. `hold` counts its body against the memory budget until the body is dropped.
+    /// Builds the /generate request. `work` counts its memory.
     ///
     /// # Errors
     /// [`RequestError`].
     pub fn generate_request(
         &self,
         inputs: GenerateInputs<'_>,
-        hold: impl FnOnce(Vec<u8>) -> Bytes,
+        work: &Work,
     ) -> Result<Box<GenerateRequest>, RequestError> {
         let GenerateInputs { ids, defaults, skip_special, require_reasoning, served_model, loses_ids } = inputs;
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
@@ -74,6 +73,6 @@ impl ChatRequest {
                 members.put("return_logprob", b"true");
             }
         };
-        generate_request::generate_request(ids, sampling, members, hold)
+        generate_request::generate_request(ids, sampling, members, work)
     }
 }

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
 use crate::api::generate_request::{MemberWriter, unreadable};
 use crate::api::openai::{UNSUPPORTED, lora_adapter, output_constraint};
+use crate::budget::Work;
 use crate::chat::RequestError;
 use crate::engine::request::{GenerateRequest, SessionNames};
-use crate::json::{Object, Value};
+use crate::json::{Cursor, Malformed, Object, Value};
 use crate::tokenizer::SamplingDefaults;
 
 /// The body of a completion request, and the fields that tokentap decodes.
@@ -69,7 +70,7 @@ impl CompletionRequest {
             continuous_usage: option("continuous_usage_stats"),
             token_ids: body.flag("return_token_ids", false)?,
             n: body.count("n")?,
-            prompt_count: prompt_count(&body)?,
+            prompt_count: body.raw("prompt").map_or(1, prompt_count),
             logprobs,
             echo,
             object,
@@ -84,7 +85,7 @@ impl CompletionRequest {
     }
 
     /// Builds the /generate request. `loses_ids` is true if the engine's streams lose ids when events are merged, so that only logprobs
-    /// list all of them. `hold` counts the body against the memory budget until the body is dropped.
+    /// list all of them. `work` counts the body until it is dropped.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -92,7 +93,7 @@ impl CompletionRequest {
         &self,
         served_model: &str,
         loses_ids: bool,
-        hold: impl FnOnce(Vec<u8>) -> Bytes,
+        work: &Work,
     ) -> Result<Box<GenerateRequest>, RequestError> {
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let prompt =
@@ -109,6 +110,7 @@ impl CompletionRequest {
                 ));
             }
         };
+        let mut share = work.take(self.bytes.len() + 256)?;
         let mut out = Vec::with_capacity(self.bytes.len() + 256);
         out.push(b'{');
         MemberWriter::new(&mut out).put(name, prompt);
@@ -144,16 +146,27 @@ impl CompletionRequest {
             members.put("return_prompt_token_ids", b"true");
         }
         out.push(b'}');
-        GenerateRequest::parse(hold(out)).map(Box::new).map_err(unreadable)
+        share.insist(out.capacity());
+        GenerateRequest::parse(share.hold(out)).map(Box::new).map_err(unreadable)
     }
 }
 
-/// The number of prompts.
-fn prompt_count(body: &RequestBody<'_>) -> Result<usize, RequestError> {
-    Ok(match body.value("prompt")? {
-        Some(Value::Array(prompts)) if !matches!(prompts.first(), Some(Value::Number(_))) => prompts.len(),
-        _ => 1,
-    })
+/// The number of prompts: the elements of a list, unless they are ids.
+fn prompt_count(prompt: &[u8]) -> usize {
+    let mut cursor = Cursor::new(prompt);
+    let mut count = 0;
+    let mut read = || {
+        cursor.expect(b'[')?;
+        let has_ids = matches!(cursor.peek(), Some(b'-' | b'0'..=b'9' | b'N' | b'I'));
+        while !has_ids && !cursor.take(b']') {
+            cursor.take(b',');
+            cursor.skip()?;
+            count += 1;
+        }
+        Ok::<_, Malformed>(!has_ids)
+    };
+    // the body is known to be JSON
+    if read().unwrap_or(false) { count } else { 1 }
 }
 
 /// The texts of the prompts.

@@ -28,13 +28,37 @@ pub(super) struct TemplateRoles {
     pub(super) has_developer_role: bool,
 }
 
+/// `input`.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    /// The words of a user.
+    Text(String),
+    /// Items, of which the same may occur often.
+    Items(Vec<&'a Value>),
+    /// A value that is neither.
+    Other,
+}
+
+impl Input<'_> {
+    fn items(&self) -> &[&Value] {
+        match self {
+            Self::Items(items) => items,
+            Self::Text(_) | Self::Other => &[],
+        }
+    }
+}
+
 /// Adds the tools of the items `additional_tools` of an input. Returns whether there are such items.
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
-pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut SkippedParts) -> Result<bool, RequestError> {
+pub(super) fn add_tools(
+    input: &Input<'_>,
+    tools: &mut Tools,
+    skipped: &mut SkippedParts,
+) -> Result<bool, RequestError> {
     let mut adds = false;
-    for (at, item) in input.as_array().unwrap_or_default().iter().enumerate() {
+    for (at, item) in input.items().iter().enumerate() {
         if kind(item) == "additional_tools" {
             adds = true;
             tools.add(item.get("tools"), &format!("input[{at}].tools"), skipped)?;
@@ -49,7 +73,7 @@ pub(super) fn add_tools(input: &Value, tools: &mut Tools, skipped: &mut SkippedP
 /// [`RequestError`].
 pub(super) fn messages(
     instructions: Option<String>,
-    input: Value,
+    input: Input<'_>,
     roles: TemplateRoles,
     (tools, skipped): (&Tools, &mut SkippedParts),
 ) -> Result<Vec<Message>, RequestError> {
@@ -65,13 +89,13 @@ pub(super) fn messages(
     let instructions = instructions.filter(|text| !text.is_empty());
     reader.messages.extend(instructions.map(|text| Message::of("system", text)));
     match input {
-        Value::String(text) => reader.messages.push(Message::of("user", text)),
-        Value::Array(items) => {
+        Input::Text(text) => reader.messages.push(Message::of("user", text)),
+        Input::Items(items) => {
             for (at, item) in items.iter().enumerate() {
                 reader.item(item, &format!("input[{at}]"))?;
             }
         }
-        _ => return Err(invalid("input must be a string or a list of items")),
+        Input::Other => return Err(invalid("input must be a string or a list of items")),
     }
     reader.end_reply();
     if roles.shows_system_messages {
@@ -341,13 +365,13 @@ fn key(item: &Value) -> Option<TurnKey> {
 }
 
 /// The key of the last turn whose items are in an input.
-pub(super) fn last_key(input: &Value) -> Option<TurnKey> {
-    input.as_array().unwrap_or_default().iter().rev().find_map(key)
+pub(super) fn last_key(input: &Input<'_>) -> Option<TurnKey> {
+    input.items().iter().rev().find_map(|item| key(item))
 }
 
 /// Whether an input has items of the type `item_reference`.
-pub(super) fn has_references(input: &Value) -> bool {
-    input.as_array().unwrap_or_default().iter().any(is_reference)
+pub(super) fn has_references(input: &Input<'_>) -> bool {
+    input.items().iter().any(|item| is_reference(item))
 }
 
 /// Whether an item stands for a stored item. Clients may leave out its type.
@@ -376,7 +400,9 @@ mod tests {
     fn read_for(items: &str, shows_system_messages: bool) -> Vec<Message> {
         let (tools, mut skipped) = (Tools::default(), SkippedParts::new(false));
         let roles = TemplateRoles { shows_system_messages, has_developer_role: false };
-        messages(None, Value::parse(items.as_bytes()).unwrap(), roles, (&tools, &mut skipped)).unwrap()
+        let items = Value::parse(items.as_bytes()).unwrap();
+        let input = Input::Items(items.as_array().unwrap().iter().collect());
+        messages(None, input, roles, (&tools, &mut skipped)).unwrap()
     }
 
     fn roles(items: &str) -> String {

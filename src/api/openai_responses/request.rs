@@ -1,13 +1,12 @@
 //! Decodes the body of a Responses request.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use super::error;
-use super::input::{self, TemplateRoles};
+use super::input::{self, Input, TemplateRoles};
 use super::tools::Tools;
 use crate::api::body::{RequestBody, invalid, is_non_default, is_present, two_constraints};
 use crate::api::openai::UNSUPPORTED;
@@ -92,10 +91,19 @@ pub(super) struct ResponsesRequest {
     /// `include` has `message.output_text.logprobs`.
     pub(super) includes_logprobs: bool,
     /// The items of the input with those to which it refers, as JSON texts. `None` if it refers to none.
-    all_items: Option<Vec<Box<str>>>,
+    all_items: Option<Vec<Arc<str>>>,
     /// The items and tools that were skipped.
     pub(super) skipped: SkippedParts,
     pub(super) options: DecodeOptions,
+}
+
+/// An item of an input. References to one item share it.
+#[derive(Debug, Clone)]
+pub(super) struct InputItem {
+    /// Its JSON text.
+    pub(super) text: Arc<str>,
+    /// The parsed text.
+    pub(super) value: Arc<Value>,
 }
 
 /// How a request is decoded.
@@ -132,22 +140,26 @@ impl ResponsesRequest {
         // these members may stand for an input
         check_members(&RequestBody { bytes: &bytes, object: &object })?;
         let Some(input) = input else { return Err(invalid("input is required")) };
+        let input = match input {
+            Value::String(text) => Input::Text(text),
+            Value::Array(ref items) => Input::Items(items.iter().collect()),
+            _ => Input::Other,
+        };
         Self::of(bytes, object, input, options)
     }
 
-    /// The request with these items, JSON texts, as its input: all items of the responses that it continues, and its own.
+    /// The request with these items as its input: all items of the responses that it continues, and its own.
     ///
     /// # Errors
     /// [`RequestError`].
-    pub(super) fn with_items(&self, items: Vec<Box<str>>) -> Result<Self, RequestError> {
-        let values = items.iter().map(|item| Value::parse(item.as_bytes()));
-        let values = values.collect::<Result<_, _>>().map_err(|error| invalid(format!("a stored item is {error}")))?;
+    pub(super) fn with_items(&self, items: Vec<InputItem>) -> Result<Self, RequestError> {
+        let input = Input::Items(items.iter().map(|item| &*item.value).collect());
         let options = DecodeOptions { is_complete: true, ..self.options };
-        let request = Self::of(self.bytes.clone(), self.object.clone(), Value::Array(values), options)?;
-        Ok(Self { all_items: Some(items), ..request })
+        let request = Self::of(self.bytes.clone(), self.object.clone(), input, options)?;
+        Ok(Self { all_items: Some(items.into_iter().map(|item| item.text).collect()), ..request })
     }
 
-    fn of(bytes: Bytes, object: Object, input: Value, options: DecodeOptions) -> Result<Self, RequestError> {
+    fn of(bytes: Bytes, object: Object, input: Input<'_>, options: DecodeOptions) -> Result<Self, RequestError> {
         let DecodeOptions { roles, is_strict, is_complete, .. } = options;
         let mut skipped = SkippedParts::new(is_strict);
         let body = RequestBody { bytes: &bytes, object: &object };
@@ -222,16 +234,16 @@ impl ResponsesRequest {
     }
 
     /// The items of the input, as JSON texts.
-    pub(super) fn items(&self) -> Vec<Cow<'_, str>> {
+    pub(super) fn items(&self) -> Vec<Arc<str>> {
         if let Some(items) = &self.all_items {
-            return items.iter().map(|item| Cow::Borrowed(&**item)).collect();
+            return items.clone();
         }
         // bytes that are not UTF-8 are U+FFFD in the prompt too
-        match String::from_utf8_lossy(self.body().raw("input").unwrap_or_default()) {
-            input if !input.starts_with('[') => vec![format!(r#"{{"role":"user","content":{input}}}"#).into()],
-            Cow::Borrowed(input) => elements(input).into_iter().map(Cow::Borrowed).collect(),
-            Cow::Owned(input) => elements(&input).into_iter().map(|item| Cow::Owned(item.to_owned())).collect(),
+        let input = String::from_utf8_lossy(self.body().raw("input").unwrap_or_default());
+        if !input.starts_with('[') {
+            return vec![format!(r#"{{"role":"user","content":{input}}}"#).into()];
         }
+        elements(&input).into_iter().map(Into::into).collect()
     }
 
     /// The members of the body except the input, as the text of a JSON object.

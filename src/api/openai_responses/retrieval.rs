@@ -10,6 +10,7 @@ use super::stored::{StoredResponse, caller};
 use super::{OpenAiResponses, error};
 use crate::api::body::invalid;
 use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalReply, to_json};
+use crate::budget::Work;
 use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::request::SessionNames;
 use crate::engine::routes;
@@ -111,11 +112,11 @@ impl ApiRequest for DecodedRetrieval {
         true
     }
 
-    fn reply(&self, session: RequestSession<'_>) -> Option<Result<LocalReply, RequestError>> {
+    fn reply(&self, session: RequestSession<'_>, _work: &Work) -> Option<Result<LocalReply, RequestError>> {
         Some(self.answer(session))
     }
 
-    fn generation(&self, _session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+    fn generation(&self, _session: RequestSession<'_>, _work: &Work) -> Result<ApiGeneration, RequestError> {
         Err(RequestError::Unsupported("a stored response needs no generation".to_owned()))
     }
 }
@@ -134,7 +135,7 @@ impl DecodedRetrieval {
             Action::Show => Ok(Ok(response.json(&api.responses)?).into()),
             Action::ShowInput(page) => {
                 let items = response.items()?;
-                let items: Vec<&str> = items.iter().collect();
+                let items: Vec<&str> = items.iter().map(|item| &**item).collect();
                 Ok(Ok(page.of(&items, id)?).into())
             }
             Action::Delete => {

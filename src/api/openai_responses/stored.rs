@@ -12,9 +12,10 @@ use super::OpenAiResponses;
 use super::encoder::ResponseEncoder;
 use super::error;
 use super::input::is_reference;
-use super::request::{DecodeOptions, ResponsesRequest, elements};
+use super::request::{DecodeOptions, InputItem, ResponsesRequest, elements};
 use crate::api::openai::id_list;
 use crate::api::{ReplyEncoder, body};
+use crate::budget::{Share, Work, values_bytes};
 use crate::chat::{RequestError, quoted};
 use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::rid;
@@ -66,7 +67,7 @@ impl StoredResponse {
     /// Its request with all items of its input.
     fn whole_request(&self, api: &OpenAiResponses) -> Result<ResponsesRequest, RequestError> {
         let items = self.items()?;
-        let items: Vec<&str> = items.iter().collect();
+        let items: Vec<&str> = items.iter().map(|item| &**item).collect();
         let previous = self.request().and_then(|request| request.previous);
         self.parse(api, previous, &format!("[{}]", items.join(",")))
     }
@@ -204,10 +205,10 @@ impl Items {
     }
 
     /// The items, as JSON texts.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter().flat_map(|(turn, count)| {
             let items = stored_request(turn).map(|request| &request.items[..*count]);
-            items.unwrap_or_default().iter().map(|item| &**item)
+            items.unwrap_or_default().iter()
         })
     }
 }
@@ -218,50 +219,104 @@ pub(super) fn caller(headers: &HeaderMap) -> Vec<u8> {
     [value(header::AUTHORIZATION.as_str()), b"\n", value("x-api-key")].concat()
 }
 
+/// A request with the items of the responses to which it refers.
+#[derive(Debug)]
+pub(super) struct WholeRequest {
+    pub(super) request: ResponsesRequest,
+    _memory: Share,
+}
+
+/// The memory of an item in a conversation, besides its text.
+const ITEM_BYTES: usize = 128;
+
+/// The memory that reading a recorded reply takes for each of its tokens.
+const REPLY_TOKEN_BYTES: usize = 128;
+
+/// The items of an input that refers to others, as they are collected.
+struct Collected<'a> {
+    work: &'a Work,
+    items: Vec<InputItem>,
+    memory: Share,
+}
+
+impl Collected<'_> {
+    /// Appends an item, and counts the copy of its text in the conversation.
+    fn push(&mut self, item: InputItem) -> Result<(), RequestError> {
+        self.work.add(&mut self.memory, item.text.len() + ITEM_BYTES)?;
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Reads an item.
+    fn read(&mut self, text: Arc<str>) -> Result<InputItem, RequestError> {
+        self.work.add(&mut self.memory, values_bytes(text.as_bytes()))?;
+        let value =
+            Value::parse(text.as_bytes()).map_err(|error| body::invalid(format!("a stored item is {error}")))?;
+        Ok(InputItem { text, value: Arc::new(value) })
+    }
+}
+
 /// The request whose input has the items of the responses to which `request` refers.
 ///
 /// # Errors
-/// [`RequestError::Invalid`] if a response or an item is not stored, [`RequestError::Unsupported`] if it may be stored by the engine.
+/// [`RequestError::Invalid`] if a response or an item is not stored, [`RequestError::Unsupported`] if it may be stored by the engine,
+/// [`RequestError::Stopped`].
 pub(super) fn with_history(
     api: &OpenAiResponses,
     request: &ResponsesRequest,
     session: Option<&Arc<Session>>,
     caller: &[u8],
-) -> Result<ResponsesRequest, RequestError> {
+    work: &Work,
+) -> Result<WholeRequest, RequestError> {
     let previous = match &request.previous {
         None => None,
         Some(id) => Some(StoredResponse::find(session, id, caller).ok_or_else(|| error::no_previous_response(id))?),
     };
     let mut requests = HashMap::new();
-    let history = previous.as_ref().map(StoredResponse::items).transpose()?;
-    let output = previous.as_ref().map(|previous| previous.output(api, &mut requests)).transpose()?;
-    let mut items: Vec<Box<str>> = history.iter().flat_map(Items::iter).map(Into::into).collect();
-    items.extend(output.into_iter().flatten().map(Into::into));
+    let mut output = |response: &StoredResponse| {
+        let _memory = work.take(REPLY_TOKEN_BYTES * response.turn.response.len())?;
+        response.output(api, &mut requests)
+    };
+    let mut collected = Collected { work, items: Vec::new(), memory: work.take(0)? };
+    if let Some(previous) = &previous {
+        for item in previous.items()?.iter() {
+            let item = collected.read(Arc::clone(item))?;
+            collected.push(item)?;
+        }
+        for item in output(previous)? {
+            let item = collected.read(item.into())?;
+            collected.push(item)?;
+        }
+    }
     // each response is encoded once, however often its items are named
-    let mut outputs: HashMap<u32, HashMap<String, String>> = HashMap::new();
+    let mut outputs: HashMap<u32, HashMap<String, InputItem>> = HashMap::new();
     for item in request.items() {
-        let value = Value::parse(item.as_bytes()).unwrap_or_default();
-        if !is_reference(&value) {
-            items.push(item.into());
+        let item = collected.read(item)?;
+        if !is_reference(&item.value) {
+            collected.push(item)?;
             continue;
         }
-        let id = value.get("id").and_then(Value::as_str).unwrap_or_default();
+        let id = item.value.get("id").and_then(Value::as_str).unwrap_or_default();
         let missing = || body::invalid(format!("no item of this session has the id {id:?}; send the item itself"));
         let key = TurnKey::in_item_id(id).ok_or_else(missing)?;
         let response = StoredResponse::find(session, &key.response_id(), caller).ok_or_else(missing)?;
         let named = match outputs.entry(response.turn()) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let id_of = |text: String| {
-                    let item = Value::parse(text.as_bytes()).ok()?;
-                    Some((item.get("id")?.as_str()?.to_owned(), text))
-                };
-                new.insert(response.output(api, &mut requests)?.into_iter().filter_map(id_of).collect())
+                let mut items = HashMap::new();
+                for text in output(&response)? {
+                    let item = collected.read(text.into())?;
+                    if let Some(id) = item.value.get("id").and_then(Value::as_str).map(str::to_owned) {
+                        items.insert(id, item);
+                    }
+                }
+                new.insert(items)
             }
         };
-        items.push(named.get(id).ok_or_else(missing)?.as_str().into());
+        collected.push(named.get(id).ok_or_else(missing)?.clone())?;
     }
-    request.with_items(items)
+    let Collected { items, memory, .. } = collected;
+    Ok(WholeRequest { request: request.with_items(items)?, _memory: memory })
 }
 
 /// What the session stores of a request. It shares items with the response that it continues, or with that of the last turn in its input.
@@ -281,7 +336,7 @@ pub(super) fn request_to_store(
     if let Some(base) = base
         && let Ok(known) = base.items()
     {
-        let count = known.iter().zip(&items).take_while(|(known, item)| *known == &***item).count();
+        let count = known.iter().zip(&items).take_while(|(known, item)| known == item).count();
         shared = Some(SharedItems { turn: base.turn(), count: u32::try_from(count).unwrap_or(u32::MAX) });
         let turn = base.members_turn();
         let known = turn.as_ref().and_then(|turn| stored_request(turn)?.members.as_deref());
@@ -298,7 +353,7 @@ pub(super) fn request_to_store(
         completes_at_length: request.options.is_codex,
         previous,
         shared,
-        items: items[count..].iter().map(|item| item.as_ref().into()).collect(),
+        items: items[count..].to_vec(),
         caller: CallerKey::of(rid::fresh().as_bytes(), caller),
     }
 }

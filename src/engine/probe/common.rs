@@ -35,6 +35,7 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
         dialect: all.agreed("the dialect", |found| found.dialect),
         generates: all.agreed("whether they generate", |found| found.generates),
         context_length: all.least("the context length", |found| found.context_length),
+        truncates: any(|found| found.truncates),
         vocab_size,
         vocab_source: vocab_size.and_then(|_| engines.iter().filter_map(|(_, found)| found.vocab_source).max()),
         streaming: all.agreed("the form of their streams", |found| found.streaming),

@@ -66,6 +66,7 @@ impl InfoObject {
         };
         found.context_length =
             found.context_length.or_else(|| self.members.get("context_length").and_then(Value::as_u64));
+        found.truncates = self.flag("allow_auto_truncate") == Some(true);
         found.speculative = self.text("speculative_algorithm");
         found.refuses_logprobs = found.speculative.as_deref().is_some_and(|kind| REFUSING.contains(&kind));
         found.disaggregated = self.text("disaggregation_mode").is_some_and(|mode| mode != "null");

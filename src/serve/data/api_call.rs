@@ -14,9 +14,9 @@ use hyper::body::Incoming;
 
 use crate::api::client_headers;
 use crate::api::{Api, ApiGeneration, ApiRequest, LocalReply, RequestSession};
+use crate::budget::Work;
 use crate::chat::RequestError;
 use crate::chat::forwarded::ForwardedChat;
-use crate::engine::client::{Failure, UploadError};
 use crate::engine::request::SessionNames;
 use crate::engine::routes::{self, Route};
 use crate::error::Error;
@@ -33,9 +33,6 @@ use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::{error_reply, in_format_of};
 use crate::session::{Labels, Session, fill_label};
-
-/// The memory that parsed values take, as a multiple of the body's length.
-const PARSED_SIZE_FACTOR: usize = 2;
 
 /// Bytes of a request that block a runtime thread for too long.
 const LONG: usize = 8 << 10;
@@ -133,7 +130,11 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
             }
             Ok(reply::reply(state, call.api, generation, encoder).await)
         }
-        Err(RequestError::Invalid(message) | RequestError::TooLong(message)) => Err(Error::bad_request(message)),
+        Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
+        Err(RequestError::TooLong { tokens, context }) => {
+            Err(Error::bad_request(call.api.prompt_too_long(tokens, context)))
+        }
+        Err(RequestError::Stopped(stopped)) => Err(Error::Unavailable { message: stopped.to_string() }),
         Err(RequestError::LimitReached { limit, message }) => {
             state.metrics.chat.refusals.with_label_values(&[limit]).inc();
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
@@ -165,14 +166,12 @@ async fn prepare(
     mut call: ApiCall,
 ) -> Result<(Result<PreparedCall, RequestError>, ApiCall), Error> {
     let length = call.request.body().len();
-    let mut share = state.budget.request();
-    // the parsed values need memory too: refuse the call now if the budget is used up
-    if length > LONG && share.grow(PARSED_SIZE_FACTOR * length).is_err() {
-        share.shed();
-        return Err(Failure::from(UploadError::NoRoom).into());
-    }
+    let work = Work::new(&state.budget);
+    let _guard = work.until_dropped();
+    let mut memory = state.budget.request();
     let decoded = on_body(BodyLength::Request(length), || {
         catch_panic(state, || {
+            work.add(&mut memory, call.api.decoded_bytes(call.request.body()))?;
             let decoded = call.api.decode(&call.request)?;
             let identity = call.identify(state, Some(&decoded.session_names()));
             call.identity = Some(identity.map_err(|invalid| RequestError::invalid(invalid.to_string()))?);
@@ -194,14 +193,14 @@ async fn prepare(
     let is_long = length > LONG || decoded.is_long(session.as_deref());
     let own = Arc::clone(state);
     let make = move || {
+        let _memory = memory;
         let prepared = catch_panic(&own, || {
             let is_named = call.session_name().is_some();
-            if let Some(reply) =
-                decoded.reply(RequestSession { is_named, existing: session.as_ref(), omits_media: false })
-            {
+            let named = RequestSession { is_named, existing: session.as_ref(), omits_media: false };
+            if let Some(reply) = decoded.reply(named, &work) {
                 return reply.map(PreparedCall::Reply);
             }
-            let generation = match generation(&own, &mut call, &*decoded, session.as_ref()) {
+            let generation = match generation(&own, &mut call, &*decoded, named, &work) {
                 Ok(generation) => generation,
                 Err(RequestError::Unsupported(reason)) if call.translated.is_none() => {
                     decoded.check_passthrough()?;
@@ -227,13 +226,13 @@ fn generation(
     state: &ProxyState,
     call: &mut ApiCall,
     decoded: &dyn ApiRequest,
-    session: Option<&Arc<Session>>,
+    session: RequestSession<'_>,
+    work: &Work,
 ) -> Result<ApiGeneration, RequestError> {
-    let session = RequestSession { is_named: call.session_name().is_some(), existing: session, omits_media: false };
-    let generation = decoded.generation(session);
+    let generation = decoded.generation(session, work);
     if session.is_named && matches!(generation, Err(RequestError::Unsupported(_))) {
-        call.forwarded_chat = decoded.forwarded_chat(session);
-        call.translated = TranslatedCall::of(state, call, decoded, session);
+        call.forwarded_chat = decoded.forwarded_chat(session, work);
+        call.translated = TranslatedCall::of(state, call, decoded, (session, work));
     }
     generation
 }

@@ -18,6 +18,7 @@ use crate::api::openai_chat::passthrough::PassthroughRequest;
 use crate::api::openai_chat::sglext::{EngineIds, SglextOptions};
 use crate::api::openai_chat::translation::{TranslatedChat, generate_reply};
 use crate::api::{ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
+use crate::budget::Work;
 use crate::engine::client::UpstreamCall;
 use crate::engine::headers;
 use crate::engine::routes::Route;
@@ -55,7 +56,7 @@ impl TranslatedCall {
         state: &ProxyState,
         call: &mut ApiCall,
         decoded: &dyn ApiRequest,
-        session: RequestSession<'_>,
+        (session, work): (RequestSession<'_>, &Work),
     ) -> Option<Self> {
         let forwarded_chat = call.forwarded_chat.as_mut()?;
         let conversation = forwarded_chat.take_conversation()?;
@@ -64,7 +65,7 @@ impl TranslatedCall {
             return None;
         }
         let session = RequestSession { omits_media: true, ..session };
-        let ApiGeneration { request, chat, mut encoder } = decoded.generation(session).ok()?;
+        let ApiGeneration { request, chat, mut encoder } = decoded.generation(session, work).ok()?;
         let TranslatedChat { body, sampling, rid } = TranslatedChat::of(&conversation, &request, &engine)?;
         if let Some(chat) = chat {
             forwarded_chat.complete(*chat);
