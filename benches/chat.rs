@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokentap::api::openai_chat::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
+use tokentap::budget::Work;
 use tokentap::chat::model::ChatModel;
 use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
 use tokentap::chat::reply_reader::ParserSettings;
@@ -145,7 +146,7 @@ fn main() {
                     served_model: "m",
                     loses_ids: false,
                 },
-                Into::into,
+                &Work::unlimited(),
             )
             .unwrap()
     };

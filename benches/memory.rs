@@ -1,6 +1,7 @@
-//! Memory at rest and after a burst, the first event of a long prompt, and how often threads wait for each other.
+//! Memory at rest, after a burst and while requests are read and encoded, the first event of a long prompt, and how often threads wait for
+//! each other.
 //!
-//! `cargo bench --bench memory`, or `-- NAME` for one of `sessions`, `connections`, `first`, `burst`, `threads`. `TOKENTAP=PATH` measures
+//! `cargo bench --bench memory`, or `-- NAME` for one of `sessions`, `connections`, `first`, `burst`, `work`, `threads`. `TOKENTAP=PATH` measures
 //! another tokentap binary. `threads` counts system calls with strace, if it is installed.
 #![allow(
     clippy::print_stdout,
@@ -44,7 +45,7 @@ use std::time::{Duration, Instant};
 
 use client::Connection;
 use engine::{Engine, TURN_TOKENS};
-use tap::{Tap, get, post};
+use tap::{Tap, ask, get, post};
 use tokio::task::JoinSet;
 use usage::Memory;
 
@@ -71,6 +72,9 @@ fn main() {
             }
             if is_chosen("burst") {
                 burst(&engine).await;
+            }
+            if is_chosen("work") {
+                work(&engine).await;
             }
             if is_chosen("threads") {
                 threads(&engine).await;
@@ -212,6 +216,100 @@ async fn burst(engine: &Engine) {
             after.join(", ")
         );
     }
+}
+
+/// The peak of memory while requests are read, rendered and encoded, and rows are decoded, one and 64 at a time. Checks that it is at most
+/// 2.5 times the budget.
+async fn work(engine: &Engine) {
+    const BUDGET: f64 = (256 << 20) as f64;
+    const MOST: f64 = 2.5;
+    const SETTINGS: &str = "0-1 TOKENTAP_MAX_BYTES_IN_FLIGHT=256MiB TOKENTAP_MAX_REQUEST_BYTES=64MiB";
+    let tap = Tap::start_on(SETTINGS, &binary(), engine.port).await;
+    prepare_sessions(&tap).await;
+    let item = ask(tap.port, &post("/sessions/work/v1/responses", br#"{"model":"m","input":"a"}"#)).await.unwrap().1;
+    let item: serde_json::Value = serde_json::from_slice(&item).unwrap();
+    let item = item["output"].as_array().unwrap().iter().find(|item| item["type"] == "message");
+    let item = format!(r#"{{"type":"item_reference","id":{}}}"#, item.unwrap()["id"]);
+    // the context has 40,960 tokens of at most twelve bytes; requests for a count are encoded whole
+    let words = |bytes: usize| "some words of a text. ".repeat(bytes / 22);
+    let many = |value: &str, count: usize| vec![value; count].join(",");
+    let chat =
+        |text: &str| format!(r#"{{"model":"m","max_tokens":16,"messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    let input = |text: &str| format!(r#"{{"model":"m","max_output_tokens":16,"input":"{text}"}}"#);
+    let rows = r#"{"sessions":["rows"],"format":"FORMAT","text":true}"#;
+    let cases = [
+        ("chat that fits", "/v1/chat/completions", chat(&words(150_000))),
+        ("chat of 8 MB", "/v1/chat/completions", chat(&words(8_000_000))),
+        ("chat of 60 MB", "/v1/chat/completions", chat(&words(60_000_000))),
+        ("chat of one word", "/v1/chat/completions", chat(&"a".repeat(400_000))),
+        (
+            "chat of 50,000 messages",
+            "/v1/chat/completions",
+            format!(r#"{{"model":"m","messages":[{}]}}"#, many(r#"{"role":"user","content":"a"}"#, 50_000)),
+        ),
+        (
+            "chat with a tool of 500,000 numbers",
+            "/v1/chat/completions",
+            format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],"tools":[{{"type":"function","function":{{"name":"f","parameters":{{"a":[{}]}}}}}}]}}"#,
+                many("1", 500_000)
+            ),
+        ),
+        ("Messages of 8 MB", "/v1/messages", chat(&words(8_000_000))),
+        ("count of 8 MB", "/v1/messages/count_tokens", chat(&words(8_000_000))),
+        ("count of a word of 1.5 MB", "/v1/messages/count_tokens", chat(&"a".repeat(1_500_000))),
+        ("count of accents", "/v1/messages/count_tokens", chat(&"ne\u{301}e ".repeat(500_000))),
+        ("Responses of 8 MB", "/v1/responses", input(&words(8_000_000))),
+        (
+            "Responses with 60,000 references",
+            "/sessions/work/v1/responses",
+            format!(r#"{{"model":"m","input":[{}]}}"#, many(&item, 60_000)),
+        ),
+        ("completions of 8 MB", "/v1/completions", format!(r#"{{"model":"m","prompt":"{}"}}"#, words(8_000_000))),
+        (
+            "completions of 30,000 texts",
+            "/v1/completions",
+            format!(r#"{{"model":"m","prompt":[{}]}}"#, many("\"a\"", 30_000)),
+        ),
+        ("completions of ids", "/v1/completions", format!(r#"{{"model":"m","prompt":[{}]}}"#, many("1", 4_000_000))),
+        ("/generate text of 8 MB", "/generate", format!(r#"{{"text":"{}"}}"#, words(8_000_000))),
+        ("/generate texts", "/generate", format!(r#"{{"text":[{}]}}"#, many(&format!("{:?}", words(1_000)), 8_000))),
+        ("export of jsonl with text", "/v1/samples", rows.replace("FORMAT", "jsonl")),
+        ("export of parquet with text", "/v1/samples", rows.replace("FORMAT", "parquet")),
+    ];
+    for (name, path, body) in cases {
+        let port = if path == "/v1/samples" { tap.control } else { tap.port };
+        let request: Arc<[u8]> = post(path, body.as_bytes()).into();
+        for clients in [1, 64] {
+            let before = settled(&tap).await;
+            Memory::reset_peak(tap.process.id());
+            let mut tasks = JoinSet::new();
+            for _ in 0..clients {
+                let request = Arc::clone(&request);
+                tasks.spawn(async move { Connection::open(port).await.ok()?.exchange(&request, |_| ()).await.ok() });
+            }
+            let mut counts = std::collections::BTreeMap::new();
+            for status in tasks.join_all().await {
+                *counts.entry(status).or_insert(0) += 1;
+            }
+            let peak = Memory::of(tap.process.id()).peak as f64 - before;
+            println!(
+                "work: {name}, {:.1} MB, {clients} at once: {:.0} MB above idle, {:.2} x the budget; {counts:?}",
+                body.len() as f64 / MB,
+                peak / MB,
+                peak / BUDGET
+            );
+            assert!(peak <= MOST * BUDGET, "the memory is bounded by the budget");
+            assert!(!counts.contains_key(&None), "every request is answered");
+        }
+    }
+}
+
+/// Records a row of 200,000 tokens.
+async fn prepare_sessions(tap: &Tap) {
+    let ids: Vec<String> = (0..200_000).map(|at: u32| (at % 1_000).to_string()).collect();
+    let body = format!(r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":16}}}}"#, ids.join(","));
+    send(tap.port, 1, 1, move |_| post("/sessions/rows/generate", body.as_bytes())).await;
 }
 
 /// System calls and context switches of a request, by the number of worker threads.

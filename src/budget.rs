@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 pub(crate) use body_buffer::BodyBuffer;
-pub(crate) use work::{Stopped, Work};
+pub use work::{Stopped, Work};
 
 /// The memory of a parsed JSON value, besides its text.
 const VALUE_BYTES: usize = 64;
@@ -91,13 +91,19 @@ impl Budget {
         Share { budget: self.clone(), most: self.0.limit, bytes: 0 }
     }
 
-    /// Counts bytes that must be held, even beyond the limit: later requests get less.
+    /// A share of this many bytes, even beyond the limit: later requests get less.
+    #[must_use]
+    pub fn insist(&self, bytes: usize) -> Share {
+        let mut share = self.reply();
+        share.insist(bytes);
+        share
+    }
+
+    /// Counts bytes that must be held, even beyond the limit.
     #[must_use]
     pub fn hold(&self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
-        let mut share = self.reply();
-        share.insist(bytes.len());
-        share.hold(bytes)
+        self.insist(bytes.len()).hold(bytes)
     }
 }
 

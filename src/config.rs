@@ -244,7 +244,7 @@ pub struct LimitConfig {
     /// Largest reply that is measured; larger ones are forwarded without entropies
     #[arg(long, env = "TOKENTAP_MAX_REPLY_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
     pub max_reply_bytes: u64,
-    /// Bytes of buffered requests and replies together: above three quarters requests get 503, above all of it replies are forwarded without entropies
+    /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, above all of it replies are forwarded without entropies
     #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub max_bytes_in_flight: u64,
     /// Connections of agents; more wait to be accepted. The control port has an eighth as many. The limit of open files (`ulimit -Hn`) lowers connections and requests

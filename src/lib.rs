@@ -48,7 +48,7 @@ compile_error!(
 pub mod api;
 pub mod app;
 pub mod archive;
-pub(crate) mod budget;
+pub mod budget;
 pub mod chat;
 pub mod cli;
 pub mod config;

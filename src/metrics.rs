@@ -184,7 +184,8 @@ impl Metrics {
             ),
             upstream_errors: d.counters("upstream_errors_total", "Failures of the upstream.", &["kind"]),
             upstream_up: d.gauge("upstream_up", "1 while the upstream answers."),
-            bytes_in_flight: d.gauge("bytes_in_flight", "Bytes of buffered requests and replies."),
+            bytes_in_flight: d
+                .gauge("bytes_in_flight", "Bytes of buffered requests and replies, and of the work on requests."),
             breaker_open: d.gauge(
                 "breaker_open",
                 "1 while requests are not sent because no connection to the upstream can be made.",

@@ -64,7 +64,7 @@ pub struct Tokenizer {
 }
 
 /// The memory that the `tokenizers` crate takes to encode a text, as a multiple of its length.
-const CRATE_FACTOR: usize = 96;
+const CRATE_FACTOR: usize = 160;
 
 /// A text with many kinds of words, with which the faster encoder is checked.
 const SAMPLE: &str =
@@ -149,6 +149,12 @@ impl Tokenizer {
         let Some(words) = &self.words else { return Ok(None) };
         let marks = Content::is_marked(text).then_some(Marks { mark: Content::MARK, special: &self.special });
         words.encode(self.inner.get_model(), text, marks, limits)
+    }
+
+    /// A number of tokens that a text of this many bytes has at least. 0 if it is not known.
+    #[must_use]
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.words.as_ref().map_or(0, |words| words.least_tokens(bytes))
     }
 
     /// The ids of a text without marks.

@@ -348,8 +348,15 @@ impl<'a> PromptBuilder<'a> {
         let tools = request.tools.as_ref().filter(|_| last.is_none() && request.parses_tool_calls());
         let variables = request.template_variables.iter().map(|(_, value)| value);
         let values = || tools.into_iter().flatten().chain(variables.clone());
-        let memory = Rendering::default().of_messages(new).of_values(values()).bytes();
-        let _memory = limits.work.take(memory)?;
+        let rendering = Rendering::default().of_messages(new).of_values(values());
+        let _memory = limits.work.take(rendering.bytes()).map_err(|stopped| {
+            let least = tokens.len() + self.renderer.tokenizer().least_tokens(rendering.text_bytes());
+            match limits.context {
+                // unless the template drops most of it, no retry would help
+                Some(context) if least as u64 > context => RequestError::TooLong { tokens: least, context },
+                _ => stopped.into(),
+            }
+        })?;
         let encoding = limits.after(tokens);
         let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
         let extra = self.template_variables(request);

@@ -65,6 +65,11 @@ impl Rendering {
         self.text_bytes += text.len();
     }
 
+    /// The length of its texts.
+    pub(super) fn text_bytes(self) -> usize {
+        self.text_bytes
+    }
+
     /// The memory that it takes.
     pub(super) fn bytes(self) -> usize {
         RENDERED_TEXT_FACTOR * self.text_bytes + VALUE_BYTES * self.values + MESSAGE_BYTES * self.messages

@@ -33,8 +33,8 @@ const WORD_FACTOR: usize = 96;
 /// The memory that the normalizer takes for a piece, as a multiple of its length.
 const NFC_FACTOR: usize = 40;
 
-/// The normalizer shortens no text to less than the inverse of this.
-const NFC_SHORTENS: usize = 3;
+/// The normalizer shortens no text by more than this factor. U+1FBE, U+0308 and U+0301 of 7 bytes become U+0390 of 2.
+const NFC_SHORTENS: usize = 4;
 
 /// An encoder for one tokenizer.
 #[derive(Debug)]
@@ -151,6 +151,11 @@ impl WordEncoder {
             ids.push(token);
             rest = after;
         }
+    }
+
+    /// A number of tokens that a text of this many bytes has at least.
+    pub(super) fn least_tokens(&self, bytes: usize) -> usize {
+        bytes / (self.longest * if self.normalizes { NFC_SHORTENS } else { 1 })
     }
 
     /// Whether a part of a text is copied before it is encoded.
@@ -476,6 +481,10 @@ mod tests {
             let word = encode(&"a".repeat(4 << 20), None);
             assert!(matches!(word, Err(super::TokenizerError::Stopped(crate::budget::Stopped::NoRoom(_)))), "{word:?}");
             assert_eq!(budget.taken(), 0);
+            let abandoned = super::super::Work::new(&budget);
+            drop(abandoned.until_dropped());
+            let limits = super::EncodeLimits { work: &abandoned, tokens: None };
+            assert!(matches!(tokenizer.encode_within(&text, &limits), Err(super::TokenizerError::Stopped(_))));
         }
     }
 

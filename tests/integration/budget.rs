@@ -1,5 +1,8 @@
 //! The byte budget of all requests and replies: requests over it are shed, replies over it pass without entropies.
 
+use serde_json::{Value, json};
+
+use crate::chat::{Chat, with_say};
 use crate::oversize::reply;
 use crate::support::client::{Connection, post, written};
 use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
@@ -59,6 +62,80 @@ async fn requests_beyond_three_quarters_of_the_budget_are_shed() {
     let again = tokio::spawn(async move { post(proxy.data, "/generate", &prompt(100_000)).await });
     upstream.next().await.reply(&message(200, &JSON, &reply(1000))).await;
     assert_eq!(again.await.unwrap().status, 200);
+}
+
+/// The path of each API, and a request with a prompt of this text.
+fn requests(text: &str) -> [(&'static str, Value); 7] {
+    let chat = json!({"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": text}]});
+    let input = json!({"model": "m", "max_output_tokens": 20, "input": text});
+    [
+        ("/v1/chat/completions", chat.clone()),
+        ("/v1/messages", chat.clone()),
+        ("/v1/messages/count_tokens", chat),
+        ("/v1/responses", input.clone()),
+        ("/v1/responses/input_tokens", input),
+        ("/v1/completions", json!({"model": "m", "max_tokens": 4, "prompt": text})),
+        ("/generate", json!({"text": text, "sampling_params": {"max_new_tokens": 4}})),
+    ]
+}
+
+/// A request whose body has room, but not the work on it.
+async fn assert_no_room(chat: &Chat, path: &str, body: &Value) {
+    let before = chat.demo.proxy.metric(SHED).await;
+    let refused = chat.demo.post(path, body).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{path}: {}", refused.text());
+    let text = refused.text();
+    assert!(text.contains("--max-bytes-in-flight") && text.contains("MiB more"), "{path}: {text}");
+    assert_eq!(chat.demo.proxy.metric(SHED).await, before + 1.0, "{path}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_work_on_a_request_is_counted_before_it_begins() {
+    let chat = Chat::start(&FLAGS).await;
+    let (fits, large) = ("some words ".repeat(2_000), "some words ".repeat(12_000));
+    for ((path, small), (_, large)) in requests(&fits).into_iter().zip(requests(&large)) {
+        assert_no_room(&chat, path, &large).await;
+        let answer = chat.demo.post(path, &small).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    }
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_are_counted_as_often_as_they_are_referenced() {
+    const PATH: &str = "/sessions/s/v1/responses";
+    let chat = Chat::start(&FLAGS).await;
+    let said = format!("{}<|im_end|>", "some words ".repeat(100));
+    let first = chat.demo.post(PATH, &with_say(&json!({"model": "m", "input": "a"}), &said)).await.json();
+    let referenced = |count: usize| {
+        let item = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+        json!({"model": "m", "max_output_tokens": 20, "input": vec![item; count]})
+    };
+    let few = chat.demo.post(PATH, &referenced(5)).await;
+    assert_eq!(few.status, 200, "{}", few.text());
+    let many = referenced(1_000);
+    assert!(many.to_string().len() < 100_000, "the body alone has room");
+    assert_no_room(&chat, PATH, &many).await;
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_beyond_the_context_are_refused_without_encoding_them_whole() {
+    let chat = Chat::start(&[]).await;
+    // no token has more than twelve bytes, and the context has 65,536 tokens
+    let text = "some words ".repeat(100_000);
+    for (path, body) in requests(&text).into_iter().filter(|(path, _)| !path.ends_with("_tokens")).take(3) {
+        let answer = chat.demo.post(path, &body).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        let message = answer.json()["error"]["message"].as_str().map(str::to_owned);
+        let message = message.unwrap_or_else(|| answer.json()["message"].as_str().unwrap().to_owned());
+        let expected = if path == "/v1/messages" { "prompt is too long: " } else { "maximum context length" };
+        assert!(message.contains(expected) && message.contains("65536"), "{path}: {message}");
+    }
+    assert!(chat.journal().is_empty(), "the engine was not asked");
+    let counted = chat.demo.post("/v1/messages/count_tokens", &requests(&text)[2].1).await;
+    assert!(counted.json()["input_tokens"].as_u64().unwrap() > 131_072, "{}", counted.text());
+    wait_until_released(&chat.demo.proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

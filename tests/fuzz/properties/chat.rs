@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokentap::api::openai_chat::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
+use tokentap::budget::Work;
 use tokentap::chat::RequestError;
 use tokentap::chat::prompt::PromptBuilder;
 use tokentap::chat::reply_reader::ParserSettings;
@@ -27,7 +28,7 @@ pub fn chat(bytes: &[u8]) {
     let _ = GenerationEvent::outline(body.clone(), EventAccess::Fields)
         .is_ok_and(|event| SequenceUpdate::all(&event).is_ok());
     if let Ok(request) = CompletionRequest::parse(body.clone())
-        && let Err(unserved) = request.generate_request("m", false, Bytes::from)
+        && let Err(unserved) = request.generate_request("m", false, &Work::unlimited())
     {
         assert!(!is_unreadable(&unserved), "{unserved:?} of {}", shown(bytes));
     }
@@ -43,7 +44,7 @@ pub fn chat(bytes: &[u8]) {
         served_model: "m",
         loses_ids: false,
     };
-    match request.generate_request(inputs, Bytes::from) {
+    match request.generate_request(inputs, &Work::unlimited()) {
         Ok(native) => {
             assert_eq!(native.prompt_ids(0).as_deref(), Some(&*prepared.ids), "{}", shown(bytes));
             let read = GenerateRequest::parse(native.bytes.clone());

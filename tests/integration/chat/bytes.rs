@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
+use tokentap::budget::Work;
 use tokentap::chat::prompt::PromptBuilder;
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
@@ -83,7 +84,7 @@ fn value() -> impl Strategy<Value = String> {
 fn parse(body: &str, renderer: &Renderer) {
     let bytes = Bytes::copy_from_slice(body.as_bytes());
     if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
-        let _ = request.generate_request("m", false, Bytes::from);
+        let _ = request.generate_request("m", false, &Work::unlimited());
     }
     let _ = GenerationEvent::outline(bytes.clone(), EventAccess::Fields)
         .is_ok_and(|event| SequenceUpdate::all(&event).is_ok());

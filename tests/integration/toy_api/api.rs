@@ -5,6 +5,7 @@ use http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder, RequestSession};
+use tokentap::budget::Work;
 use tokentap::chat::RequestError;
 use tokentap::engine::request::{GenerateRequest, SessionNames};
 use tokentap::error::BoxError;
@@ -53,7 +54,7 @@ impl ApiRequest for Toy {
         SessionNames::of(&self.body, &Object::parse(&self.body).unwrap_or_default())
     }
 
-    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+    fn generation(&self, session: RequestSession<'_>, _work: &Work) -> Result<ApiGeneration, RequestError> {
         let session = session.existing.map(|session| session.id.to_string());
         let sampling = json!({ "max_new_tokens": self.tokens });
         let body = json!({ "text": self.say, "stream": self.stream, "sampling_params": sampling });

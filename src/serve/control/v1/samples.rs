@@ -20,6 +20,9 @@ const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
 /// The number of leaves that are not exported, by reason: a JSON object.
 const REFUSED: HeaderName = HeaderName::from_static("tokentap-refused");
 
+/// The memory that decoding takes for each token.
+const DECODED_TOKEN_BYTES: usize = 96;
+
 /// The maximum prompt or response length, in tokens. It is above every context length in use.
 const LONGEST: usize = 1 << 24;
 
@@ -132,7 +135,12 @@ fn decoder(state: &TrainerState) -> Result<Decoder, Problem> {
     match &*chats {
         Chats::Rendered(model) => {
             let (tokenizer, renderer) = (folder_name(&model.renderer.folder().path), Arc::clone(&model.renderer));
-            let decode = Arc::new(move |ids: &[u32]| renderer.tokenizer().decode(ids, false).ok());
+            let budget = state.budget.clone();
+            let decode = Arc::new(move |ids: &[u32]| {
+                // agents must not lock trainers out, so the export does not wait for room
+                let _memory = budget.insist(DECODED_TOKEN_BYTES * ids.len());
+                renderer.tokenizer().decode(ids, false).ok()
+            });
             Ok(Decoder { tokenizer, model: Arc::clone(&state.upstream.borrow().model), decode })
         }
         Chats::Forwarded(reason) => {
