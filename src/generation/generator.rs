@@ -29,7 +29,7 @@ use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;
 use super::text_prompt::TextPrompt;
 use super::{CaptureTools, session_limits};
-use crate::budget::{Budget, Work};
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::engine::client::{Client, Failure, Reply, UploadError};
 use crate::engine::engines::Engines;
@@ -191,10 +191,12 @@ impl Generator {
             true => Some(on_body(length, || self.recorder(&request, &upstream, attempt)).await),
             false => None,
         };
-        let work = Work::new(&self.context.budget);
-        let prompts = if record { TextPrompt::of(&request.request, &work)? } else { None };
+        let mut prompts = record.then(|| TextPrompt::of(&request.request)).flatten();
         let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
+        if let Some(prompts) = prompts.as_mut().filter(|_| !echoed) {
+            prompts.reserve(&self.context.budget)?;
+        }
         let GenerationRequest { head, request, session, authorization, reads, .. } = request;
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
@@ -202,10 +204,11 @@ impl Generator {
         let asked = self.send_to_engine(&head, &mut active, engine_may_hold_rid);
         let (reply, prompts) = match prompts {
             // the reply will echo them, unless the request is sent again without the echo
-            Some(prompts) if echoed => {
+            Some(mut prompts) if echoed => {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
-                (reply, if echoes { None } else { Box::pin(prompts.tokenize(&self.context.engines)).await? })
+                let asks = !echoes && prompts.reserve(&self.context.budget).is_ok();
+                (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines)).await? } else { None })
             }
             // on the heap, because few requests need it and its state is large
             Some(prompts) => tokio::try_join!(asked, Box::pin(prompts.tokenize(&self.context.engines)))?,

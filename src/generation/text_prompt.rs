@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::budget::{Share, Work};
+use crate::budget::{Budget, Share, Work};
 use crate::engine::engines::Engines;
 use crate::engine::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::tokenize::tokenize;
@@ -22,22 +22,28 @@ const CALL_FACTOR: usize = 6;
 #[derive(Debug)]
 pub(crate) struct TextPrompt {
     text: Bytes,
-    _memory: Share,
+    /// The memory of the call, once it is counted.
+    memory: Option<Share>,
 }
 
 impl TextPrompt {
-    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses. `work` counts the memory of
-    /// the call and of the ids.
-    ///
-    /// # Errors
-    /// A 503 if the budget has no room for them.
-    pub(crate) fn of(request: &GenerateRequest, work: &Work) -> Result<Option<Self>, Error> {
+    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
+    #[must_use]
+    pub(crate) fn of(request: &GenerateRequest) -> Option<Self> {
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
         let alone = request.ids.shape == IdShape::Absent;
-        let Some(span) = request.text_span.clone().filter(|_| text && alone) else { return Ok(None) };
-        let memory = work.take(CALL_FACTOR * span.len());
-        let memory = memory.map_err(|stopped| Error::Unavailable { message: stopped.to_string() })?;
-        Ok(Some(Self { text: request.bytes.slice(span), _memory: memory }))
+        let span = request.text_span.clone().filter(|_| text && alone)?;
+        Some(Self { text: request.bytes.slice(span), memory: None })
+    }
+
+    /// Counts the memory of [`Self::tokenize`].
+    ///
+    /// # Errors
+    /// A 503 if the budget has no room for it.
+    pub(crate) fn reserve(&mut self, budget: &Budget) -> Result<(), Error> {
+        let memory = Work::new(budget).take(CALL_FACTOR * self.text.len());
+        self.memory = Some(memory.map_err(|stopped| Error::Unavailable { message: stopped.to_string() })?);
+        Ok(())
     }
 
     /// Asks the engine's tokenizer. A failure leaves the prompt of the record unknown and does not affect the generation.

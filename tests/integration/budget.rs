@@ -64,7 +64,7 @@ async fn requests_beyond_three_quarters_of_the_budget_are_shed() {
     assert_eq!(again.await.unwrap().status, 200);
 }
 
-/// The path of each API, and a request with a prompt of this text.
+/// The path of each API, and a request with a prompt of this text. Streams have no echo of the prompt, so that its ids are asked for.
 fn requests(text: &str) -> [(&'static str, Value); 7] {
     let chat = json!({"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": text}]});
     let input = json!({"model": "m", "max_output_tokens": 20, "input": text});
@@ -74,8 +74,8 @@ fn requests(text: &str) -> [(&'static str, Value); 7] {
         ("/v1/messages/count_tokens", chat),
         ("/v1/responses", input.clone()),
         ("/v1/responses/input_tokens", input),
-        ("/v1/completions", json!({"model": "m", "max_tokens": 4, "prompt": text})),
-        ("/generate", json!({"text": text, "sampling_params": {"max_new_tokens": 4}})),
+        ("/v1/completions", json!({"model": "m", "max_tokens": 4, "prompt": text, "stream": true})),
+        ("/generate", json!({"text": text, "sampling_params": {"max_new_tokens": 4}, "stream": true})),
     ]
 }
 
