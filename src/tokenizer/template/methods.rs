@@ -53,6 +53,14 @@ fn slice(value: &Value, arguments: &[Value]) -> Result<Value, Error> {
     {
         return Err(Error::new(ErrorKind::InvalidOperation, format!("{} cannot be sliced so", value.kind())));
     }
+    if let (Some(text), 1) = (value.as_str(), step) {
+        // as values, the characters of a long text would take many times its length
+        let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+        let clamped = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(0, length);
+        let (start, stop) = (start.map_or(0, clamped), stop.map_or(length, clamped));
+        let [before, count] = [start, stop - start].map(|count| usize::try_from(count).unwrap_or(0));
+        return Ok(text.chars().skip(before).take(count).collect::<String>().into());
+    }
     let items: Vec<Value> = value.try_iter()?.collect();
     let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
     // the range of `start` and `stop`, to which Python clamps them
@@ -208,6 +216,8 @@ mod tests {
             ("abcdef", [Some(-100), Some(100), Some(4)], "ae"),
             ("abcdef", [Some(4), Some(-100), Some(-1)], "edcba"),
             ("äöü", [Some(-2), None, None], "öü"),
+            ("äöü", [Some(i64::MAX), Some(1), None], ""),
+            ("äöü", [Some(1), Some(-1), Some(1)], "ö"),
             ("ab", [Some(i64::MIN), Some(i64::MAX), Some(i64::MAX)], "a"),
         ] {
             assert_eq!(slice(text, arguments), expected, "{text:?} {arguments:?}");
