@@ -152,14 +152,15 @@ impl<S: FinishedSource> Worker<'_, S> {
         let Archiver { source, storage, options, .. } = self.archiver;
         // until it is known what is archived
         age.set(Some(Instant::now()));
-        let mut chain = self.retry("open", &mut stop, || Chain::open(storage, source, self.partition)).await;
+        let opened = self.retry("open", &mut stop, || Chain::open(storage, source, self.partition)).await;
+        let Some(mut chain) = opened else { return };
         let mut batch = Batch::default();
         // all paths that finished before are archived or in the batch
         let mut complete = Instant::now();
         loop {
             let begun = Instant::now();
             let is_stopping = *stop.borrow();
-            let all = self.retry("read", &mut stop, || self.read(&chain, &batch)).await;
+            let Some(all) = self.retry("read", &mut stop, || self.read(&chain, &batch)).await else { return };
             if !all.is_empty() {
                 batch.since.get_or_insert(complete);
             }
@@ -220,7 +221,9 @@ impl<S: FinishedSource> Worker<'_, S> {
                 Ok(chain)
             }
         };
-        *chain = self.retry("open", stop, advanced).await;
+        if let Some(advanced) = self.retry("open", stop, advanced).await {
+            *chain = advanced;
+        }
     }
 
     /// The entries after the batch.
@@ -236,6 +239,7 @@ impl<S: FinishedSource> Worker<'_, S> {
         let Archiver { source, storage, annotate, metrics, .. } = self.archiver;
         let length = batch.len();
         let present = self.retry("read", stop, || source.next(self.partition, &chain.position, length)).await;
+        let Some(present) = present else { return };
         batch.refresh(present);
         let (annotate, end) = (annotate(), chain.clone());
         let encoded = tokio::task::spawn_blocking(move || encode(batch, &end, &annotate)).await;
@@ -252,10 +256,11 @@ impl<S: FinishedSource> Worker<'_, S> {
         };
         let size: u64 = objects.iter().map(|(_, content)| content.len() as u64).sum();
         for (name, content) in objects {
-            self.retry("data", stop, || storage.put(&name, content.clone())).await;
+            let _ = self.retry("data", stop, || storage.put(&name, content.clone())).await;
         }
         match self.retry("manifest", stop, || Chain::add(storage, &manifest)).await {
-            Added::Own => {
+            None => {}
+            Some(Added::Own) => {
                 let archive = &metrics.archive;
                 archive.rows.inc_by(manifest.rows);
                 archive.bytes.inc_by(size);
@@ -272,24 +277,25 @@ impl<S: FinishedSource> Worker<'_, S> {
                 tracing::debug!(rows = manifest.rows, bytes = size, manifest = manifest.name(), "archived");
                 chain.pass(&manifest);
             }
-            Added::Other(other) => {
+            Some(Added::Other(other)) => {
                 tracing::debug!(manifest = other.name(), "another archiver has archived these paths");
                 chain.pass(&other);
             }
         }
     }
 
-    /// Repeats an operation until it succeeds, with pauses that grow. Each failure is counted; the first one and every tenth are logged.
+    /// Repeats an operation until it succeeds, with pauses that grow. Each failure is counted; the first one and every tenth are logged. Once
+    /// it is stopping, a source that fails ends it with `None`: the source keeps the paths, and any process archives them later.
     async fn retry<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         step: &'static str,
         stop: &mut watch::Receiver<bool>,
         mut operation: impl FnMut() -> F,
-    ) -> T {
+    ) -> Option<T> {
         let mut failures = 0_u32;
         loop {
             let error = match operation().await {
-                Ok(done) => return done,
+                Ok(done) => return Some(done),
                 Err(error) => error,
             };
             self.archiver.metrics.archive.failures.with_label_values(&[step]).inc();
@@ -298,6 +304,9 @@ impl<S: FinishedSource> Worker<'_, S> {
             }
             let pause = (FIRST_PAUSE * (1 << failures.min(6))).min(LONGEST_PAUSE);
             failures += 1;
+            if *stop.borrow() && matches!(error, ArchiveError::Source(_)) {
+                return None;
+            }
             // a drain does not wait for the whole pause
             let pause = if *stop.borrow() { FIRST_PAUSE.min(pause) } else { pause };
             tokio::select! {

@@ -107,6 +107,31 @@ async fn fleet_archives_each_row_once_whichever_process_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
+    let (inner, ledger) = (Arc::new(InMemory::new()), Arc::new(MemoryLedger::new()));
+    let storage = storage(&inner);
+    let process = Process::start(&ledger, &storage).await;
+    for number in 0..9 {
+        add(&process.store, &format!("s{number}")).await;
+    }
+    // they are read, and the interval is not over
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let down = || ledger::LedgerError::Unavailable("it is down".into());
+    ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
+    let begun = tokio::time::Instant::now();
+    process.archive.finish(HOUR).await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    process.sharing.abort();
+
+    // the ledger has the paths, and the next process archives them
+    ledger.failing().clear();
+    let next = Process::start(&ledger, &storage).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(sessions(&storage).await.len(), 9);
+    assert!(next.archive.finish(HOUR).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn path_that_cannot_be_read_waits_for_another_version() {
     let (inner, memory) = (Arc::new(InMemory::new()), Arc::new(MemoryLedger::new()));
     let storage = storage(&inner);

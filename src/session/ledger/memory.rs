@@ -173,6 +173,9 @@ impl Ledger for MemoryLedger {
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
+        if let Some(failure) = self.failure(partition) {
+            return failure;
+        }
         let state = self.state();
         let all = state.finished.get(&partition).map_or(&[][..], Vec::as_slice);
         let entries = all.iter().filter(|entry| entry.id > after).take(limit).cloned().collect();
@@ -241,6 +244,9 @@ impl Ledger for MemoryLedger {
     }
 
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+        if let Some(failure) = self.failure(partition) {
+            return failure;
+        }
         let now = self.elapsed_ms();
         let mut state = self.state();
         let is_free = state.claims.get(&partition).is_none_or(|(by, until)| *by == owner || *until <= now);
