@@ -104,7 +104,7 @@ pub struct Metrics {
     pub ledger: LedgerMetrics,
     /// Sessions evicted from the store, by `reason`: ttl, bytes.
     pub sessions_evicted: IntCounterVec,
-    /// Records that were not written to the log in time, by `reason`: write, queue_full, slow.
+    /// Records that were not written to the log in time, by `reason`: write, queue_full, slow, ledger, memory.
     pub log_failures: IntCounterVec,
     /// 1 while records cannot be written to the log.
     pub log_degraded: IntGauge,
@@ -300,7 +300,7 @@ impl Metrics {
             (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent", "listen_queue"]),
             (&self.store_evictions, &["ttl", "entries", "bytes"]),
             (&self.sessions_evicted, &["ttl", "bytes"]),
-            (&self.log_failures, &["write", "queue_full", "slow", "ledger"]),
+            (&self.log_failures, &["write", "queue_full", "slow", "ledger", "memory"]),
         ] {
             for value in values {
                 counters.with_label_values(&[value]);

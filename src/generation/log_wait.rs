@@ -62,6 +62,7 @@ impl LogWait {
                 Ok(Ok(())) => continue,
                 Ok(Err(AppendError::QueueFull)) => "queue_full",
                 Ok(Err(AppendError::Detached)) => "ledger",
+                Ok(Err(AppendError::NoRoom)) => "memory",
                 Ok(Err(_)) => "write",
                 Err(_) => {
                     timed_out = true;

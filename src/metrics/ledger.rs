@@ -17,6 +17,12 @@ pub struct LedgerMetrics {
     pub detached: IntCounter,
     /// Detached turns that were appended later.
     pub joined: IntCounter,
+    /// Detached turns that are in the local log only.
+    pub spilled: IntCounter,
+    /// Detached turns that were lost.
+    pub left_out: IntCounter,
+    /// Bytes of the sessions with detached changes.
+    pub detached_bytes: IntGauge,
     /// Appends that were repeated after another process had appended.
     pub behind: IntCounter,
     /// Entries that the ledger had lost and that were appended again.
@@ -45,6 +51,16 @@ impl LedgerMetrics {
             confirmed: d.counter("ledger_turns_confirmed_total", "Turns that the shared ledger confirmed in time."),
             detached: d.counter("ledger_turns_detached_total", "Turns that the shared ledger did not confirm in time."),
             joined: d.counter("ledger_turns_joined_total", "Turns that were appended after they had been detached."),
+            spilled: d.counter(
+                "ledger_turns_spilled_total",
+                "Detached turns that are in the local log only, because the memory was full of detached turns.",
+            ),
+            left_out: d.counter(
+                "ledger_turns_left_out_total",
+                "Detached turns that were lost, because the memory was full of detached turns and no local log took them.",
+            ),
+            detached_bytes: d
+                .gauge("ledger_detached_bytes", "Bytes of the sessions with changes that the shared ledger lacks."),
             behind: d.counter("ledger_behind_total", "Appends repeated because another process had appended."),
             healed: d.counter(
                 "ledger_healed_total",

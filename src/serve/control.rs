@@ -145,6 +145,8 @@ fn metrics(state: &Control) -> Response<Body> {
     }
     if let Some((counts, is_down)) = proxy.sessions.sharing_counts() {
         update_ledger_metrics(&proxy.metrics, counts, is_down);
+        let bytes = proxy.sessions.detached_bytes();
+        proxy.metrics.ledger.detached_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
     match proxy.metrics.render() {
         Ok(body) => {
@@ -174,6 +176,8 @@ fn update_ledger_metrics(metrics: &Metrics, counts: &SharingCounts, is_down: boo
         (&ledger.confirmed, &counts.confirmed),
         (&ledger.detached, &counts.detached),
         (&ledger.joined, &counts.joined),
+        (&ledger.spilled, &counts.spilled),
+        (&ledger.left_out, &counts.left_out),
         (&ledger.behind, &counts.behind),
         (&ledger.healed, &counts.healed),
         (&ledger.unhealed, &counts.unhealed),

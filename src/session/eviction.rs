@@ -136,7 +136,7 @@ impl Store {
 
     /// Does at most this much work. Calls `pause` before each eviction of an expired session, without a lock; above the byte limit it does not
     /// wait. Returns whether nothing is left to evict.
-    fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
+    pub(super) fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
         let now = Instant::now();
         let mut passed = 0;
         loop {

@@ -18,7 +18,7 @@ use std::time::SystemTime;
 pub use ack::{Ack, AppendError};
 pub use record::{Record, SessionKey};
 pub use shared::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
+    Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
     PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 
@@ -32,6 +32,12 @@ pub trait RecordLog: Debug + Send + Sync {
 
     /// The id of the log: 16 hexadecimal digits that stay the same after a restart. Cursors are valid for one log only.
     fn id(&self) -> &str;
+
+    /// Calls `each` with all records that are stored, in their order. Blocks.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    fn read(&self, each: &mut dyn FnMut(Record)) -> std::io::Result<()>;
 
     /// Whether records are stored.
     fn health(&self) -> Health;

@@ -20,6 +20,9 @@ pub(super) const SESSION_OVERHEAD: u64 = 512;
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;
 
+/// The tick of a session that must not be evicted, because the shared ledger lacks changes of it.
+const PINNED: u64 = u64::MAX - 1;
+
 /// A session that was evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvictedSession {
@@ -31,7 +34,8 @@ pub struct EvictedSession {
     pub at_ms: u64,
 }
 
-/// The index. Every session is in `born` and `used`.
+/// The index. Every session is in `born`, and in `used` unless it is pinned: nothing that may be evicted is searched for among sessions that
+/// may not.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     born: BTreeMap<u64, Arc<Session>>,
@@ -44,6 +48,8 @@ pub(super) struct Order {
     numbers: u64,
     /// Bytes of all sessions. Below 0 for a moment if a session is removed before its last turn is counted.
     pub(super) bytes: i64,
+    /// Those of pinned sessions.
+    pinned_bytes: i64,
     pub(super) evicted: VecDeque<EvictedSession>,
     pub(super) finished: FinishedPaths,
 }
@@ -57,7 +63,7 @@ impl Order {
 
     /// Marks a session as used now.
     pub(super) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
-        if session.tick() == GONE {
+        if session.tick() >= PINNED {
             return;
         }
         self.ticks += 1;
@@ -71,6 +77,34 @@ impl Order {
         }
     }
 
+    /// Pins a session of this many bytes.
+    pub(super) fn pin(&mut self, session: &Session, bytes: u64) {
+        let before = session.tick.swap(PINNED, Ordering::Relaxed);
+        self.used.remove(&before);
+        self.open.remove(&before);
+        self.pinned_bytes += signed(bytes + SESSION_OVERHEAD);
+    }
+
+    /// Ends the effect of [`Order::pin`]. The session counts as used now.
+    pub(super) fn unpin(&mut self, session: &Arc<Session>, bytes: u64, now: Instant) {
+        session.tick.store(0, Ordering::Relaxed);
+        self.pinned_bytes -= signed(bytes + SESSION_OVERHEAD);
+        self.touch(session, now);
+    }
+
+    /// The bytes of pinned sessions.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        u64::try_from(self.pinned_bytes).unwrap_or(0)
+    }
+
+    /// Changes the bytes of a session by a signed number.
+    pub(super) fn change_session(&mut self, session: &Session, bytes: i64) {
+        self.bytes += bytes;
+        if session.tick() == PINNED {
+            self.pinned_bytes += bytes;
+        }
+    }
+
     /// Marks all paths of a session as published.
     pub(super) fn mark_published(&mut self, session: &Session) {
         self.open.remove(&session.tick());
@@ -80,7 +114,9 @@ impl Order {
         self.used.remove(&session.tick());
         self.open.remove(&session.tick());
         let own = if self.born.remove(&session.number).is_some() { SESSION_OVERHEAD } else { 0 };
-        session.tick.store(GONE, Ordering::Relaxed);
+        if session.tick.swap(GONE, Ordering::Relaxed) == PINNED {
+            self.pinned_bytes -= signed(bytes + SESSION_OVERHEAD);
+        }
         self.bytes -= signed(bytes + own);
     }
 

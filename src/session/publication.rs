@@ -23,12 +23,6 @@ impl Publication {
         self.leaves.insert(leaf).then(|| self.claims.claim(turns, leaf))
     }
 
-    /// Claims a path that was published before. Returns the first turn that it trains.
-    pub(super) fn restore(&mut self, turns: &[Arc<Turn>], leaf: u32) -> u32 {
-        self.leaves.insert(leaf);
-        self.claims.claim(turns, leaf)
-    }
-
     /// Whether the path that ends in `leaf` was published.
     pub(super) fn has(&self, leaf: u32) -> bool {
         self.leaves.contains(&leaf)

@@ -8,10 +8,12 @@ use super::state::{Session, State};
 use super::{Classes, ExcludedLeaf, Path, Step, Turn};
 
 impl State {
-    /// Restores a path that was published before. The numbers of such paths rise.
+    /// Restores a path that was published before. The numbers of such paths rise. If several records publish it, the first one counts:
+    /// the others would train nothing.
     pub(super) fn finish(&mut self, publication: &mut Publication, path: FinishedPath) {
-        let trained_from = publication.restore(self.forest.turns(), path.leaf);
-        self.finished.push(FinishedPath { trained_from, ..path });
+        if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf) {
+            self.finished.push(FinishedPath { trained_from, ..path });
+        }
     }
 }
 

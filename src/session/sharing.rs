@@ -6,16 +6,18 @@
 
 mod annotate;
 mod background;
+mod deletions;
 mod import;
 mod list_cache;
 mod listing;
 mod merge;
 #[cfg(test)]
 mod simulation;
+mod spill;
 mod stream;
 mod turns;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,8 +26,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Uid;
-use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, Position, partition_of};
+use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, partition_of};
 use super::store::Store;
+use deletions::Deletions;
 pub use import::{Imported, SkipReason};
 use list_cache::ListCache;
 pub use listing::{ListCursor, ListQuery, ListedPage};
@@ -54,6 +57,10 @@ pub struct SharingCounts {
     pub detached: AtomicU64,
     /// Turns that were appended after they had been detached.
     pub joined: AtomicU64,
+    /// Detached turns that are in the local log only, because the memory was full of them.
+    pub spilled: AtomicU64,
+    /// Detached turns that were lost, because the memory was full of them and there was no local log.
+    pub left_out: AtomicU64,
     /// Appends that were repeated, because another process had appended.
     pub behind: AtomicU64,
     /// Records that the ledger had lost and that were appended again.
@@ -76,6 +83,8 @@ pub(crate) struct Sharing {
     lines: Box<[Mutex<Lines>]>,
     /// The sessions with changes that are not in the ledger; ordered, so that a test with a fixed seed repeats.
     unsettled: Mutex<BTreeSet<Arc<str>>>,
+    /// The sessions with turns that are in the local log only, and the bytes of these.
+    spilled: Mutex<BTreeMap<Arc<str>, u64>>,
     /// The partitions that failed lately. Replies do not wait for them then. Those of a cluster fail on their own.
     down: Box<[AtomicBool]>,
     /// Whether the id of the fleet could not be read.
@@ -83,7 +92,7 @@ pub(crate) struct Sharing {
     /// Until then replies do not wait for replicas, because these did not confirm in time.
     unreplicated_until: Mutex<Option<Instant>>,
     /// Sessions that this process has deleted.
-    deletions: AtomicU64,
+    deletions: Deletions,
     /// Incremented when the ledger has lost all data.
     losses: AtomicU64,
     /// Changes when the ledger may have lost entries.
@@ -120,10 +129,11 @@ impl Sharing {
             limits,
             lines: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             unsettled: Mutex::default(),
+            spilled: Mutex::default(),
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
-            deletions: AtomicU64::new(0),
+            deletions: Deletions::default(),
             losses: AtomicU64::new(0),
             fleet: Mutex::default(),
             counts: SharingCounts::default(),
@@ -138,11 +148,6 @@ impl Sharing {
     /// The lines of the sessions of one partition.
     fn lines(&self, partition: u16) -> MutexGuard<'_, Lines> {
         self.lines[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The number of sessions that this process has deleted.
-    pub(crate) fn deletions(&self) -> u64 {
-        self.deletions.load(Ordering::Relaxed)
     }
 
     fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
@@ -223,12 +228,12 @@ impl Sharing {
         }
     }
 
-    /// Appends entries after the known ones. The caller applies them if the result is `Ok(Ok(_))`, which tells whether replicas have
+    /// Appends entries after the confirmed ones. The caller applies them if the result is `Ok(Ok(_))`, which tells whether replicas have
     /// confirmed them.
     async fn append(
         &self,
         line: &Line,
-        after: Option<Position>,
+        known: &ListCache,
         entries: &[Entry],
         (finished, in_use): (Vec<Uid>, bool),
     ) -> Result<Result<bool, Outdated>, LedgerError> {
@@ -237,7 +242,8 @@ impl Sharing {
             self.check_fleet().await.map_err(fleet_unknown)?;
         }
         let session = Arc::clone(&line.name);
-        let append = Append { session, after, entries: entries.to_vec(), finished, in_use };
+        let begun_ago = known.log.first().map_or(Duration::ZERO, |begin| begin.at.elapsed());
+        let append = Append { session, after: known.position, entries: entries.to_vec(), finished, in_use, begun_ago };
         match self.ledger.append(append).await? {
             Appended::Stored { replicated } => Ok(Ok(replicated)),
             Appended::Behind | Appended::Gone => {

@@ -126,14 +126,16 @@ impl State {
         latest.into_iter().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id)
     }
 
-    /// The turn of an earlier attempt of the same call: it has the same parent, prompt, sampling parameters and index, no later turn continues
-    /// or replaces it, and no other turn is like that. The latest turns are searched.
+    /// The turn of an earlier attempt of the same call: it has the same request id, which a client that repeats a call has chosen, and the
+    /// same parent, prompt, sampling parameters and index, no later turn continues or replaces it, and no other turn is like that. Equality
+    /// without the id would be that of another sample, which the client may have. The latest turns are searched.
     fn attempt(&self, parent: Option<u32>, prompt: &[u32], draft: &Draft) -> Option<u32> {
         let latest = || self.forest.turns().iter().rev().take(SEARCHED);
         let used: HashSet<u32> =
             latest().flat_map(|turn| turn.parent.iter().chain(&turn.about.supersedes)).copied().collect();
         let is_equal = |turn: &&Arc<Turn>| {
             turn.about.cause != Cause::Unplaced
+                && (turn.about.rid.is_some() && turn.about.rid == draft.about.rid)
                 && (turn.parent, &*turn.prompt) == (parent, prompt)
                 && (turn.about.index, &turn.about.sampling) == (draft.about.index, &draft.about.sampling)
                 && !used.contains(&turn.id)

@@ -308,8 +308,35 @@ impl Store {
     pub(super) fn add_shared_bytes(&self, session: &Session, bytes: i64) {
         let mut order = self.order();
         if !session.state().removed {
-            order.change(bytes);
+            order.change_session(session, bytes);
         }
+    }
+
+    /// Notes whether the shared ledger lacks changes of a session. It is not evicted then.
+    pub(super) fn set_detached(&self, session: &Arc<Session>, is_detached: bool) {
+        let mut order = self.order();
+        let bytes = {
+            let mut state = session.state();
+            if std::mem::replace(&mut state.is_detached, is_detached) == is_detached || state.removed {
+                return;
+            }
+            state.bytes
+        };
+        match is_detached {
+            true => order.pin(session, bytes),
+            false => order.unpin(session, bytes, Instant::now()),
+        }
+    }
+
+    /// The bytes of the sessions of which the shared ledger lacks changes.
+    #[must_use]
+    pub fn detached_bytes(&self) -> u64 {
+        self.order().pinned_bytes()
+    }
+
+    /// Whether these sessions take all of the memory, so that no further turn is kept that the ledger lacks.
+    pub(super) fn is_full_of_detached(&self) -> bool {
+        self.detached_bytes() > self.limits.bytes
     }
 
     /// Reports a turn of this process.
@@ -319,12 +346,11 @@ impl Store {
     }
 
     /// Writes a turn that is not in the shared ledger to the local log, with its whole prompt.
-    pub(super) fn log_detached(&self, session: &Session, draft: &Draft) -> Ack {
-        let id = session.state().forest.next_id();
+    pub(super) fn log_detached(&self, session: SessionKey, id: u32, draft: &Draft) -> Ack {
         let (prompt, cause) = (draft.prompt.clone().unwrap_or_default(), Cause::NewConversation);
         let cause = if draft.prompt.is_some() { cause } else { Cause::Unplaced };
         let turn = Arc::new(draft.clone().place(id, None, cause, prompt));
-        self.log.append(Record::Turn { session: session.key(), turn })
+        self.log.append(Record::Turn { session, turn })
     }
 
     /// Notes in the local log that no turn of the session is detached any more.

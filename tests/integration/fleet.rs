@@ -280,11 +280,14 @@ async fn finished_paths_of_all_are_read_once_from_either() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn marked_retry_on_another_tokentap_supersedes_the_turn_of_the_first_attempt() {
+async fn retry_on_another_tokentap_supersedes_the_turn_of_its_request_id() {
     let Some(fleet) = Fleet::start(&[]).await else { return };
-    let call = async |at: usize, headers: &[(&str, &str)]| {
+    let call = async |at: usize, rid: Option<&str>, headers: &[(&str, &str)]| {
         let sampling = json!({"max_new_tokens": 4, "temperature": 1.0, "ignore_eos": true});
-        let body = json!({"input_ids": [1, 2], "sampling_params": sampling, "session_id": "s"});
+        let mut body = json!({"input_ids": [1, 2], "sampling_params": sampling, "session_id": "s"});
+        if let Some(rid) = rid {
+            body["rid"] = json!(rid);
+        }
         let answer = request(fleet.data()[at], "POST", "/generate", headers, body.to_string().as_bytes()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     };
@@ -296,13 +299,13 @@ async fn marked_retry_on_another_tokentap_supersedes_the_turn_of_the_first_attem
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         rows.map(|row| row["turns"][0]["supersedes"].clone()).collect::<Vec<_>>()
     };
-    call(0, &[]).await;
-    call(1, &[("x-stainless-retry-count", "1")]).await;
+    call(0, Some("r1"), &[]).await;
+    call(1, Some("r1"), &[]).await;
     assert_eq!(superseded().await, [json!([0])], "the first attempt is not exported");
-    call(0, &[]).await;
-    assert_eq!(superseded().await, [json!([0]), json!([])], "a call without a mark is another sample");
-    // either of the two equal turns could be the earlier attempt
-    call(1, &[("x-stainless-retry-count", "1")]).await;
+    call(0, Some("r2"), &[]).await;
+    assert_eq!(superseded().await, [json!([0]), json!([])], "another request is another sample");
+    // the client may have any of the equal replies
+    call(1, None, &[("x-stainless-retry-count", "1")]).await;
     assert_eq!(superseded().await, [json!([0]), json!([]), json!([])]);
 }
 

@@ -1,6 +1,6 @@
 """Injects faults into the code of shared sessions, and checks that the simulation finds each of them.
 
-Each fault replaces a text of one source file in a copy of the repository. The copy is built once: a fault takes effect only in a run that
+Each fault replaces texts of source files in a copy of the repository. The copy is built once: a fault takes effect only in a run that
 names its number. The simulation then runs until a history fails. A fault that no history finds, or a text that no longer exists, is an
 error.
 
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SHARING = "src/session/sharing/"
 
-# name: (file, text, replacement, in which FAULT is true if the fault takes effect)
+# name: (file, text, replacement, in which FAULT is true if the fault takes effect), or a list of them
 FAULTS = {
     "an append is not compared with the list": (
         "src/session/ledger/memory.rs",
@@ -28,8 +28,63 @@ FAULTS = {
     ),
     "a deletion leaves no tombstone": (
         "src/session/ledger/memory.rs",
-        "        state.deleted.insert((Arc::clone(session), birth));\n",
-        "        if !FAULT { state.deleted.insert((Arc::clone(session), birth)); }\n",
+        "        state.deleted.insert(Arc::clone(session), (birth, self.elapsed_ms()));\n",
+        "        if !FAULT { state.deleted.insert(Arc::clone(session), (birth, self.elapsed_ms())); }\n",
+    ),
+    "a session that was begun before a deletion is appended": [
+        (
+            "src/session/ledger/memory.rs",
+            "|| self.before_ms(begun_ago) <= *deleted_ms",
+            "|| (!FAULT && self.before_ms(begun_ago) <= *deleted_ms)",
+        ),
+        (
+            SHARING + "deletions.rs",
+            "last.at <= deleted || known.log[0].uid == birth",
+            "(!FAULT && last.at <= deleted) || known.log[0].uid == birth",
+        ),
+    ],
+    "missing changes from before a deletion are appended": (
+        SHARING + "deletions.rs",
+        "known.missing.retain(|missing| missing.at > deleted);",
+        "known.missing.retain(|missing| FAULT || missing.at > deleted);",
+    ),
+    "changes from after a deletion are dropped": (
+        SHARING + "deletions.rs",
+        "let later = |logged: &&Logged| logged.at > deleted;",
+        "let later = |logged: &&Logged| !FAULT && logged.at > deleted;",
+    ),
+    "deletions are not written again after a loss of all data": (
+        SHARING + "deletions.rs",
+        "if self.deletions.restored.load(Ordering::Relaxed) == losses {",
+        "if FAULT || self.deletions.restored.load(Ordering::Relaxed) == losses {",
+    ),
+    "lost sessions do not wait for deletions": (
+        SHARING + "deletions.rs",
+        "if until.is_some_and(|until| Instant::now() < until) {",
+        "if !FAULT && until.is_some_and(|until| Instant::now() < until) {",
+    ),
+    "a path that two processes finish trains nothing": [
+        (
+            "src/session/publishing.rs",
+            "if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf) {",
+            "if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf).or(FAULT.then_some(u32::MAX)) {",
+        ),
+        (SHARING + "merge.rs", "if publication.has(leaf) {", "if !FAULT && publication.has(leaf) {"),
+    ],
+    "a retry supersedes an equal turn": (
+        "src/session/state.rs",
+        "(turn.about.rid.is_some() && turn.about.rid == draft.about.rid)",
+        "(FAULT || (turn.about.rid.is_some() && turn.about.rid == draft.about.rid))",
+    ),
+    "turns of the local log are not read back": (
+        SHARING + "background.rs",
+        "            self.recall(store).await;\n",
+        "            if !FAULT { self.recall(store).await; }\n",
+    ),
+    "the local log forgets turns that are nowhere else": (
+        SHARING + "spill.rs",
+        "self.spilled().contains_key(name)",
+        "!FAULT && self.spilled().contains_key(name)",
     ),
     "a turn does not wait for replicas": (
         SHARING + "turns.rs",
@@ -49,8 +104,8 @@ FAULTS = {
     ),
     "a detached turn is not appended later": (
         SHARING + "turns.rs",
-        "                self.mark_unsettled(line, known);\n                store.touch",
-        "                if !FAULT { self.mark_unsettled(line, known); }\n                store.touch",
+        "                self.mark_unsettled(store, line, known);\n                store.touch",
+        "                if !FAULT { self.mark_unsettled(store, line, known); }\n                store.touch",
     ),
     "a session is not marked as incomplete": (
         SHARING + "turns.rs",
@@ -64,13 +119,13 @@ FAULTS = {
     ),
     "a lost list is not appended again": (
         SHARING + "merge.rs",
-        "if is_kept && !self.ledger.is_deleted(&line.name, position.birth).await? {",
-        "if !FAULT && is_kept && !self.ledger.is_deleted(&line.name, position.birth).await? {",
+        "if !is_kept {\n            self.discard(store, line, known);\n        } else if",
+        "if FAULT || !is_kept {\n            self.discard(store, line, known);\n        } else if",
     ),
     "a session with detached changes can be evicted": (
         SHARING + "merge.rs",
-        "session.state().is_detached = true;",
-        "session.state().is_detached = !FAULT;",
+        "store.set_detached(session, true);",
+        "store.set_detached(session, !FAULT);",
     ),
     "a merge in another order keeps the generation": (
         SHARING + "merge.rs",
@@ -156,13 +211,14 @@ def copy(target: Path) -> None:
 
 def inject(checkout: Path) -> None:
     """Puts all faults into the copy."""
-    for number, (name, (file, text, replacement)) in enumerate(FAULTS.items()):
-        path = (checkout / file).resolve()
-        source = path.read_text()
-        if source.count(text) != 1:
-            raise SystemExit(f"{name}: {file} has the text {source.count(text)} times:\n{text}")
-        condition = f"crate::session::sharing::is_injected({number})"
-        path.write_text(source.replace(text, replacement.replace("FAULT", condition)))
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        for file, text, replacement in fault if isinstance(fault, list) else [fault]:
+            path = (checkout / file).resolve()
+            source = path.read_text()
+            if source.count(text) != 1:
+                raise SystemExit(f"{name}: {file} has the text {source.count(text)} times:\n{text}")
+            condition = f"crate::session::sharing::is_injected({number})"
+            path.write_text(source.replace(text, replacement.replace("FAULT", condition)))
     path = checkout / "src/session/sharing.rs"
     path.write_text(path.read_text() + SWITCH)
 

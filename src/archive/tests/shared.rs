@@ -139,7 +139,8 @@ async fn path_that_cannot_be_read_waits_for_another_version() {
     let uid = Uid::unique();
     let entry = ledger::Entry { uid, body: "of a later version".into() };
     let (session, entries, finished) = ("s0".into(), vec![entry], vec![uid]);
-    memory.append(ledger::Append { session, after: None, entries, finished, in_use: false }).await.unwrap();
+    let append = ledger::Append { session, after: None, entries, finished, in_use: false, begun_ago: Duration::ZERO };
+    memory.append(append).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1800)).await;
     assert_eq!(verify(&storage).await.unwrap().manifests, 0, "a process of that version may archive it");
     tokio::time::sleep(Duration::from_secs(3600)).await;

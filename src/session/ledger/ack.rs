@@ -25,6 +25,9 @@ pub enum AppendError {
     /// The shared ledger did not confirm the record in time. It is appended later.
     #[error("the shared ledger did not confirm the record in time")]
     Detached,
+    /// The memory is full of turns that the shared ledger lacks, and there is no local log.
+    #[error("the memory is full of turns that the shared ledger lacks")]
+    NoRoom,
     /// The log is closed.
     #[error("the log is closed")]
     Closed,

@@ -93,6 +93,7 @@ pub enum OpenError {
 /// A log that is open for appending. Dropping it writes the waiting records, syncs unless syncing is off, and unlocks the directory.
 #[derive(Debug)]
 pub struct Log {
+    dir: PathBuf,
     shared: Arc<Shared>,
     store: StoreId,
     queue_bytes: u64,
@@ -169,8 +170,8 @@ impl Log {
         writer.begin();
         let writer = std::thread::Builder::new().name("tokentap-log".to_owned()).spawn(|| writer.run());
         let writer = Some(writer.map_err(|cause| OpenError::new("write", &options.dir, cause))?);
-        let Options { queue_bytes, queue_records, .. } = options;
-        Ok(Self { shared, store, queue_bytes, queue_records, queue: Some(queue), writer, _lock: lock })
+        let Options { dir, queue_bytes, queue_records, .. } = options;
+        Ok(Self { dir, shared, store, queue_bytes, queue_records, queue: Some(queue), writer, _lock: lock })
     }
 
     fn reject(&self, bytes: u64, error: AppendError) -> Ack {
@@ -220,6 +221,11 @@ impl RecordLog for Log {
             Ok(()) => Ack::awaited(awaited),
             Err(_) => Ack::failed(AppendError::QueueFull),
         }
+    }
+
+    fn read(&self, each: &mut dyn FnMut(Record)) -> io::Result<()> {
+        // records that are being written are not stored yet
+        read(&self.dir, |_, record| each(record)).map(drop).map_err(io::Error::other)
     }
 
     fn id(&self) -> &str {

@@ -1,6 +1,6 @@
 //! A ledger in memory with the semantics of the real one, for tests.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,13 +9,16 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
+    Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
     PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 
 /// Entries that one fetch returns at most.
 pub(crate) const PAGE: usize = 256;
+
+/// The time at which a ledger begins, in milliseconds of its clock: a day.
+const EPOCH_MS: u64 = 86_400_000;
 
 /// The ledger.
 #[derive(Debug)]
@@ -40,7 +43,8 @@ pub(crate) struct State {
     pub listed: BTreeMap<u16, BTreeMap<Arc<str>, u64>>,
     pub asked: HashMap<u16, u64>,
     pub claims: HashMap<u16, (Uid, u64)>,
-    pub deleted: BTreeSet<(Arc<str>, Uid)>,
+    /// The births of deleted sessions, and when they were deleted.
+    pub deleted: BTreeMap<Arc<str>, (Uid, u64)>,
     pub last_id: StreamId,
     /// Incremented when all data is lost.
     pub fleet: u64,
@@ -70,8 +74,13 @@ impl MemoryLedger {
         Some(Box::pin(std::future::ready(Err(error))))
     }
 
+    /// When something was so long ago. The clock of the ledger begins late enough for any time of a test.
+    fn before_ms(&self, ago: Duration) -> u64 {
+        self.elapsed_ms().saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX))
+    }
+
     fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + 1
+        u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + EPOCH_MS
     }
 }
 
@@ -118,12 +127,12 @@ impl Ledger for MemoryLedger {
         }
         let now = self.elapsed_ms();
         let mut state = self.state();
-        let Append { session, after, entries, finished, in_use } = append;
+        let Append { session, after, entries, finished, in_use, begun_ago } = append;
         let list = state.lists.get(&session);
+        let is_deleted =
+            |(birth, deleted_ms): &(Uid, u64)| *birth == entries[0].uid || self.before_ms(begun_ago) <= *deleted_ms;
         match (list, after) {
-            (None, None) if state.deleted.contains(&(Arc::clone(&session), entries[0].uid)) => {
-                return ready(Appended::Gone);
-            }
+            (None, None) if state.deleted.get(&session).is_some_and(is_deleted) => return ready(Appended::Gone),
             (None, None) => {}
             (Some(_), None) => return ready(Appended::Behind),
             (None, Some(_)) => return ready(Appended::Gone),
@@ -157,6 +166,9 @@ impl Ledger for MemoryLedger {
     }
 
     fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+        if let Some(failure) = self.failure(partition_of(session)) {
+            return failure;
+        }
         let mut state = self.state();
         let is_same = state.lists.get(session).is_some_and(|list| list[0].uid == birth);
         if is_same {
@@ -164,12 +176,29 @@ impl Ledger for MemoryLedger {
             state.used.entry(partition_of(session)).or_default().remove(session);
             state.listed.entry(partition_of(session)).or_default().remove(session);
         }
-        state.deleted.insert((Arc::clone(session), birth));
+        state.deleted.insert(Arc::clone(session), (birth, self.elapsed_ms()));
         ready(is_same)
     }
 
-    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
-        ready(self.state().deleted.contains(&(Arc::clone(session), birth)))
+    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>> {
+        if let Some(failure) = self.failure(partition_of(session)) {
+            return failure;
+        }
+        let now = self.elapsed_ms();
+        let deletion = |(birth, deleted_ms): &(Uid, u64)| Deletion {
+            birth: *birth,
+            ago: Duration::from_millis(now.saturating_sub(*deleted_ms)),
+        };
+        ready(self.state().deleted.get(session).map(deletion))
+    }
+
+    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+        let deleted = (deletion.birth, self.before_ms(deletion.ago));
+        let mut state = self.state();
+        if state.deleted.get(session).is_none_or(|known| known.1 < deleted.1) {
+            state.deleted.insert(Arc::clone(session), deleted);
+        }
+        ready(())
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {

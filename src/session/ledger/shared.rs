@@ -42,6 +42,9 @@ pub enum LedgerError {
     /// The id of the fleet cannot be read, so a loss of all data would not be noticed.
     #[error("the id of the fleet cannot be read: {0}")]
     FleetUnknown(Arc<str>),
+    /// The ledger has lost its data. Processes write deletions to it before they append sessions again.
+    #[error("the ledger has lost its data a moment ago")]
+    Recovering,
     /// The ledger refused it, such as for a lack of memory.
     #[error("the ledger refused the command: {0}")]
     Refused(Arc<str>),
@@ -95,6 +98,17 @@ pub struct Append {
     pub finished: Vec<Uid>,
     /// Whether the session counts as used now. Otherwise it is removed from the index of use.
     pub in_use: bool,
+    /// How long ago the session began. A list is begun only if no session of its name was deleted since.
+    pub begun_ago: Duration,
+}
+
+/// A session was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deletion {
+    /// The birth of the session.
+    pub birth: Uid,
+    /// How long ago it was deleted.
+    pub ago: Duration,
 }
 
 /// The result of an append.
@@ -174,12 +188,15 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Whether the configured number of replicas confirms all appends of this process to the partition of the session.
     fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool>;
 
-    /// Deletes a list if the session has this birth. Returns whether it was deleted.
+    /// Deletes a list if the session has this birth, and remembers the deletion of the name in any case. Returns whether it was deleted.
     fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool>;
 
-    /// Whether a session with this birth was deleted. It is remembered as long as the ledger keeps unused sessions. An append that would
-    /// begin such a session again finds it [`Appended::Gone`].
-    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool>;
+    /// The last deletion of a session of this name. It is remembered as long as the ledger keeps unused sessions. An append that would
+    /// begin a session that was deleted, or one that began before the deletion, finds it [`Appended::Gone`].
+    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>>;
+
+    /// Remembers a deletion again, unless a later one of the name is known. No list is deleted.
+    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()>;
 
     /// Finished paths of a partition after `after`, at most `limit`.
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage>;

@@ -3,7 +3,7 @@
 //! | key | type | content |
 //! |---|---|---|
 //! | `tt:{p}:s:SESSION` | list | the entries of a session |
-//! | `tt:{p}:d:BIRTH` | string with TTL | a session of this birth was deleted |
+//! | `tt:{p}:d:SESSION` | string with TTL | the last deletion of a session of this name: its birth, then the time in milliseconds |
 //! | `tt:{p}:f` | stream | finished paths: `s` session, `b` birth, `l` uid of the leaf |
 //! | `tt:{p}:u` | sorted set | sessions in use by their last use, in milliseconds of the server's clock |
 //! | `tt:{p}:l` | sorted set | the index: all sessions by their last append or renewal |
@@ -44,7 +44,7 @@ pub use options::{ClientCertificate, InvalidUrl, TlsFiles, ValkeyOptions, Valkey
 pub use permissions::Permissions;
 
 use super::{
-    Append, Appended, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
+    Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
     PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
@@ -286,17 +286,31 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let partition = partition_of(&session);
             let call = Call::new(&script::DELETE).key(list_key(&session)).key(key(partition, "u"));
-            let call = call.key(tombstone_key(partition, birth)).key(key(partition, "l"));
+            let call = call.key(deletion_key(&session)).key(key(partition, "l"));
             let call = call.arg(birth.to_bytes()).arg(session.as_bytes()).number(this.shared.ttl_ms());
             Ok(this.run(SlotKey::Partition(partition), &call).await? == Value::Int(1))
         })
     }
 
-    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
-        let partition = partition_of(session);
+    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>> {
+        let session = Arc::clone(session);
         self.operation(async move |this| {
-            let call = Call::new(&script::IS_DELETED).key(tombstone_key(partition, birth));
-            Ok(this.run(SlotKey::Partition(partition), &call).await? == Value::Int(1))
+            let call = Call::new(&script::DELETION).key(deletion_key(&session));
+            match this.run(SlotKey::Partition(partition_of(&session)), &call).await? {
+                Value::Nil => Ok(None),
+                answer => deletion(&answer)
+                    .map(Some)
+                    .ok_or_else(|| LedgerError::Unreadable(format!("the deletion of session {session:?}").into())),
+            }
+        })
+    }
+
+    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+        let session = Arc::clone(session);
+        self.operation(async move |this| {
+            let call = Call::new(&script::RESTORE_DELETION).key(deletion_key(&session)).arg(deletion.birth.to_bytes());
+            let call = call.number(millis(deletion.ago)).number(this.shared.ttl_ms());
+            this.run(SlotKey::Partition(partition_of(&session)), &call).await.map(drop)
         })
     }
 
@@ -329,7 +343,6 @@ impl Ledger for Valkey {
 
     fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
         self.operation(async move |this| {
-            let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
             let call = Call::new(&script::IDLE).key(key(partition, "o")).key(key(partition, "u"));
             let pause = millis((idle / 10).min(LONGEST_SWEEP)).max(1);
             let call = call.number(millis(idle)).number(pause).number(count(limit));
@@ -396,10 +409,9 @@ impl Valkey {
     fn append_call(&self, partition: u16, append: &Append) -> Result<Call, LedgerError> {
         let mut call = Call::new(&script::APPEND).key(list_key(&append.session));
         call = call.key(key(partition, "f")).key(key(partition, "u"));
-        let first = append.after.map_or(append.entries[0].uid, |after| after.birth);
-        call = at(call.key(tombstone_key(partition, first)).key(key(partition, "l")), append.after);
+        call = at(call.key(deletion_key(&append.session)).key(key(partition, "l")), append.after);
         call = call.number(self.shared.ttl_ms()).arg(append.session.as_bytes()).number(append.in_use.into());
-        call = call.number(count(append.finished.len()));
+        call = call.number(millis(append.begun_ago)).number(count(append.finished.len()));
         for leaf in &append.finished {
             call = call.arg(leaf.to_bytes());
         }
@@ -431,12 +443,16 @@ fn key(partition: u16, kind: &str) -> Vec<u8> {
     format!("tt:{{{partition}}}:{kind}").into()
 }
 
-fn tombstone_key(partition: u16, birth: Uid) -> Vec<u8> {
-    format!("tt:{{{partition}}}:d:{birth}").into()
+fn deletion_key(session: &str) -> Vec<u8> {
+    format!("tt:{{{}}}:d:{session}", partition_of(session)).into()
 }
 
 fn list_key(session: &str) -> Vec<u8> {
     format!("tt:{{{}}}:s:{session}", partition_of(session)).into()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(MAX_TTL)
 }
 
 fn count(number: usize) -> u64 {
@@ -458,7 +474,7 @@ fn outcome(result: &Result<Appended, LedgerError>) -> &'static str {
         Ok(Appended::Behind) => "behind",
         Ok(Appended::Gone) => "gone",
         Err(LedgerError::Timeout(_) | LedgerError::Unconfirmed) => "timeout",
-        Err(LedgerError::Unavailable(_) | LedgerError::FleetUnknown(_)) => "unavailable",
+        Err(LedgerError::Unavailable(_) | LedgerError::FleetUnknown(_) | LedgerError::Recovering) => "unavailable",
         Err(LedgerError::Refused(_)) => "refused",
         Err(LedgerError::Unreadable(_)) => "unreadable",
     }
@@ -525,6 +541,12 @@ fn tail(answer: Value) -> Result<Tail, String> {
     };
     let entries: Vec<Entry> = (start..).zip(elements).map(decode).collect::<Result<_, _>>()?;
     Ok(Tail { start, length, entries })
+}
+
+fn deletion(answer: &Value) -> Option<Deletion> {
+    let Value::Array(parts) = answer else { return None };
+    let [birth, ago] = &parts[..] else { return None };
+    Some(Deletion { birth: uid(birth)?, ago: Duration::from_millis(number(ago)?) })
 }
 
 fn last_uses(answer: Value) -> Option<Vec<LastUse>> {

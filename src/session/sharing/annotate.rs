@@ -2,7 +2,6 @@
 //! still ends there.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -101,7 +100,7 @@ impl Sharing {
         self.change(store, name, true, plan).await
     }
 
-    /// Deletes a session. Returns whether it existed.
+    /// Deletes a session. Returns whether it existed. What a process that is cut off has recorded of it by now is deleted in any case.
     ///
     /// # Errors
     /// [`SessionError::Unconfirmed`].
@@ -111,16 +110,16 @@ impl Sharing {
             let mut known = line.known.lock().await;
             self.load(store, &line, &mut known).await?;
             let birth = known.session.as_ref().and_then(|session| session.birth);
-            let Some(birth) = birth else { return Ok(false) };
-            let is_listed = known.position.is_some();
+            let is_only_here = birth.is_some() && known.position.is_none();
             let suspicion = self.suspicion();
+            // the id of no session, if none is known
+            let birth = birth.unwrap_or_else(Uid::unique);
             let deleted = self.ledger.delete(name, birth).await?;
             // from now on, even if replicas do not confirm it in time
-            let number = self.deletions.fetch_add(1, Ordering::Relaxed) + 1;
-            line.deletion.store(number, Ordering::Relaxed);
+            self.note_deletion(&line, birth, store.limits.ttl);
             self.discard(store, &line, &mut known);
             self.replicated(&line, suspicion).await?;
-            Ok(deleted || !is_listed)
+            Ok(deleted || is_only_here)
         });
         deleted.await.map_err(|_| SessionError::Unconfirmed)
     }
@@ -188,7 +187,7 @@ impl Sharing {
                 let entries: Vec<_> =
                     records.iter().map(|(uid, record)| entry(*uid, record)).collect::<Result<_, _>>()?;
                 let suspicion = self.suspicion();
-                match self.append(&line, known.position, &entries, (planned.finished, in_use)).await? {
+                match self.append(&line, &known, &entries, (planned.finished, in_use)).await? {
                     Ok(replicated) => {
                         for (uid, record) in records {
                             self.apply(store, &line, &mut known, uid, record)?;

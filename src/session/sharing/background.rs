@@ -13,7 +13,7 @@ use crate::session::state::SessionError;
 use crate::session::store::Store;
 
 /// The time between two rounds.
-const ROUND: Duration = Duration::from_secs(1);
+pub(super) const ROUND: Duration = Duration::from_secs(1);
 
 /// Idle sessions that are finished in one round of a partition.
 const IDLE: usize = 256;
@@ -36,6 +36,7 @@ impl Sharing {
         loop {
             tokio::time::sleep(ROUND).await;
             self.probe_primaries().await;
+            self.restore_deletions().await;
             if renewed.elapsed() >= self.limits.idle / 3 {
                 renewed = Instant::now();
                 self.renew(store).await;
@@ -46,7 +47,7 @@ impl Sharing {
 
     /// Finds out which partitions take writes: one of each primary is asked. The id of the fleet is on one primary of a cluster, so it says
     /// nothing of the others.
-    async fn probe_primaries(&self) {
+    pub(super) async fn probe_primaries(&self) {
         let was_any_down = self.is_any_down();
         let fleet = self.within_timeout(None, self.check_fleet()).await;
         self.is_fleet_unknown.store(fleet.is_err(), Ordering::Relaxed);
@@ -84,6 +85,7 @@ impl Sharing {
                 }
             }
             self.settle_all(store).await;
+            self.recall(store).await;
         }
     }
 
@@ -109,7 +111,7 @@ impl Sharing {
         let before = self.fleet.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(Arc::clone(&fleet));
         if before.is_some_and(|before| before != fleet) {
             tracing::error!("the shared ledger has lost its data: sessions in memory are appended again");
-            self.losses.fetch_add(1, Ordering::Relaxed);
+            self.begin_recovery();
         }
         Ok(fleet)
     }

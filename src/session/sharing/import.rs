@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::Sharing;
+use super::merge::recorded_at;
 use crate::session::ledger::{LedgerError, Position, Record, SessionKey};
 use crate::session::state::Session;
 use crate::session::store::Store;
@@ -59,7 +60,10 @@ impl Sharing {
         let imported = loop {
             let list = self.fetch_all(&line).await?;
             let same = records.iter().zip(&list).take_while(|((uid, _), entry)| *uid == entry.uid).count();
-            if list.is_empty() && self.ledger.is_deleted(&line.name, birth).await? {
+            if list.is_empty()
+                && let Some((deleted, at)) = self.deletion(&line).await?
+                && (deleted == birth || source.latest(1).iter().all(|last| recorded_at(&last.about) <= at))
+            {
                 break Imported::Skipped(SkipReason::Deleted);
             }
             if same == records.len() {

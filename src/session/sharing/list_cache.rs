@@ -38,6 +38,8 @@ pub(super) struct ListCache {
 pub(super) struct Logged {
     pub uid: Uid,
     pub change: Change,
+    /// When this process recorded or read it.
+    pub at: Instant,
 }
 
 /// What an entry changes. Its record is made again when it is needed.
@@ -75,7 +77,7 @@ impl ListCache {
             Record::Turn { turn, .. } => Change::Turn(turn.id),
             other => Change::Other(Box::new(other)),
         };
-        self.log.push(Logged { uid, change });
+        self.log.push(Logged { uid, change, at: Instant::now() });
     }
 
     /// The turn with this uid. The latest ones are searched first.
@@ -213,7 +215,9 @@ impl Sharing {
             (None, Record::Begin { .. }) => {
                 let session = store.session_of(&SessionKey { name: Arc::clone(&line.name), birth: Some(uid) });
                 // until it has what it lacks, and replicas have what was detached, it must not be evicted
-                session.state().is_detached |= !known.missing.is_empty() || known.is_unconfirmed;
+                if !known.missing.is_empty() || known.is_unconfirmed {
+                    store.set_detached(&session, true);
+                }
                 known.session = Some(Arc::clone(&session));
                 session
             }

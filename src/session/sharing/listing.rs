@@ -212,7 +212,9 @@ mod tests {
         for at in 0..300 {
             let session: Arc<str> = format!("{}-{at}", ["a", "b", "\u{e9}"][at % 3]).into();
             let entries = vec![Entry { uid: Uid::unique(), body: "x".into() }];
-            ledger.append(Append { session, after: None, entries, finished: Vec::new(), in_use: true }).await.unwrap();
+            let begun_ago = Duration::ZERO;
+            let append = Append { session, after: None, entries, finished: Vec::new(), in_use: true, begun_ago };
+            ledger.append(append).await.unwrap();
             if at % 50 == 0 {
                 tokio::time::advance(Duration::from_millis(1)).await;
             }

@@ -6,13 +6,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::list_cache::{Change, ListCache, Logged, entry};
 use super::{Line, Outdated, Sharing};
 use crate::session::ledger::{Entry, LedgerError, Position, Record};
 use crate::session::state::Session;
-use crate::session::store::Store;
-use crate::session::{Cause, Draft, Uid};
+use crate::session::store::{Store, now_ms};
+use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
 
 /// Entries that are appended again in one step.
 const STEP: usize = 64;
@@ -24,8 +27,8 @@ const STEP_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Missing {
     pub uid: Uid,
-    /// The birth of its session, if it comes from the local log. The session may have been deleted in the meantime.
-    pub restored_from: Option<Uid>,
+    /// When it was recorded. The session may have been deleted since.
+    pub at: Instant,
     pub change: MissingChange,
 }
 
@@ -40,6 +43,20 @@ pub(super) enum MissingChange {
     Finished(Uid),
 }
 
+impl Missing {
+    /// A turn of the local log, which has its whole prompt. `None` for one of a version before ids.
+    pub(super) fn turn(turn: Arc<Turn>) -> Option<Self> {
+        let turn = Arc::unwrap_or_clone(turn);
+        let (uid, at) = (turn.about.uid?, recorded_at(&turn.about));
+        let prompt = (turn.about.cause != Cause::Unplaced).then_some(turn.prompt);
+        let (response, logprobs, entropy) =
+            (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
+        let about = turn.about;
+        let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
+        Some(Self { uid, at, change: MissingChange::Turn(Box::new(draft)) })
+    }
+}
+
 impl Sharing {
     /// The list of a session does not exist. If the ledger may have lost it, or detached changes follow it, all entries are appended again
     /// later. Otherwise it was deleted or has expired, and the session in memory is removed.
@@ -49,14 +66,16 @@ impl Sharing {
         line: &Line,
         known: &mut ListCache,
     ) -> Result<(), LedgerError> {
-        let Some(position) = known.position else { return Ok(()) };
+        if known.position.is_none() {
+            return Ok(());
+        }
         let is_kept = known.is_detached() || self.may_have_lost(known).await?;
-        if is_kept && !self.ledger.is_deleted(&line.name, position.birth).await? {
+        if !is_kept {
+            self.discard(store, line, known);
+        } else if !self.forget_deleted(store, line, known, false).await? {
             self.counts.healed.fetch_add(known.confirmed() as u64, Ordering::Relaxed);
             known.position = None;
-            self.mark_unsettled(line, known);
-        } else {
-            self.discard(store, line, known);
+            self.mark_unsettled(store, line, known);
         }
         Ok(())
     }
@@ -68,9 +87,9 @@ impl Sharing {
     }
 
     /// Notes that changes of the session are not in the ledger. The session is not evicted until they are.
-    pub(super) fn mark_unsettled(&self, line: &Line, known: &ListCache) {
+    pub(super) fn mark_unsettled(&self, store: &Arc<Store>, line: &Line, known: &ListCache) {
         if let Some(session) = &known.session {
-            session.state().is_detached = true;
+            store.set_detached(session, true);
         }
         self.unsettled().insert(Arc::clone(&line.name));
     }
@@ -80,7 +99,7 @@ impl Sharing {
         if let Some(session) = &known.session {
             store.remove_shared(session);
         }
-        if known.is_detached() {
+        if known.is_detached() && !self.is_spilled(&line.name) {
             store.end_detached(&line.name);
         }
         self.unsettled().remove(&line.name);
@@ -104,19 +123,19 @@ impl Sharing {
             known.is_unconfirmed |= same > known.confirmed();
             known.position = Position::after(None, &list[..same]);
             if known.log.len() > same {
-                self.mark_unsettled(line, known);
+                self.mark_unsettled(store, line, known);
             }
             let follows = self.follow(store, line, known, list[same..].to_vec()).await?;
             debug_assert!(follows, "nothing contradicts the beginning of a list");
             return Ok(());
         }
-        if let Some(birth) = known.log.first().map(|own| own.uid).filter(|birth| *birth != first.uid) {
+        if known.log.first().is_some_and(|own| own.uid != first.uid) {
             // another session has the name
             let is_kept = known.is_detached() || self.may_have_lost(known).await?;
-            if !is_kept || self.ledger.is_deleted(&line.name, birth).await? {
+            if !is_kept {
                 self.discard(store, line, known);
-                self.follow(store, line, known, list).await?;
-                return Ok(());
+            } else {
+                self.forget_deleted(store, line, known, false).await?;
             }
         }
         self.replace(store, line, known, list).await
@@ -145,12 +164,13 @@ impl Sharing {
                     Some(_) => self.counts.healed.fetch_add(count, Ordering::Relaxed),
                     None => self.counts.unhealed.fetch_add(u64::from(count > 0), Ordering::Relaxed),
                 };
-                Some(Missing { uid: logged.uid, restored_from: None, change: change? })
+                Some(Missing { uid: logged.uid, at: logged.at, change: change? })
             };
             let own = before.log.iter().enumerate().skip(1).filter_map(lacks);
             let own: Vec<Missing> = own.collect();
             if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {
-                missing.push_back(Missing { uid: Uid::unique(), restored_from: None, change: MissingChange::Healed });
+                let (uid, at) = (Uid::unique(), Instant::now());
+                missing.push_back(Missing { uid, at, change: MissingChange::Healed });
             }
             missing.extend(own);
             store.remove_shared(session);
@@ -160,7 +180,7 @@ impl Sharing {
         (known.missing, known.checked) = (missing, before.checked);
         if known.is_detached() || known.is_unconfirmed {
             // before the session exists: it is created as one that must not be evicted
-            self.mark_unsettled(line, known);
+            self.mark_unsettled(store, line, known);
         }
         let follows = self.follow(store, line, known, list).await?;
         debug_assert!(follows, "nothing is detached");
@@ -169,7 +189,7 @@ impl Sharing {
 
     /// A change in terms that do not depend on the numbers of turns. `None` for a frozen version: its number of turns means other turns in
     /// another order.
-    fn missing_change(&self, session: &Session, change: &Change) -> Option<MissingChange> {
+    pub(super) fn missing_change(&self, session: &Session, change: &Change) -> Option<MissingChange> {
         let uid = |turn: u32| session.turn(turn).and_then(|turn| turn.about.uid);
         Some(match change {
             Change::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
@@ -195,16 +215,8 @@ impl Sharing {
             Record::Turn { session, turn } => {
                 let line = self.line(&session.name);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");
-                let Some(uid) = turn.about.uid else { return };
-                let prompt = (turn.about.cause != Cause::Unplaced).then(|| Arc::clone(&turn.prompt));
-                let turn = Arc::unwrap_or_clone(turn);
-                let (response, logprobs, entropy) =
-                    (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
-                let about = turn.about;
-                let draft =
-                    Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
-                let (restored_from, change) = (session.birth, MissingChange::Turn(Box::new(draft)));
-                known.missing.push_back(Missing { uid, restored_from, change });
+                let Some(missing) = Missing::turn(turn) else { return };
+                known.missing.push_back(missing);
                 self.unsettled().insert(session.name);
             }
             Record::Evicted { session } => {
@@ -228,14 +240,11 @@ impl Sharing {
         if is_checked && !known.is_detached() {
             return Ok(());
         }
+        let mut is_gone = false;
         loop {
             self.load(store, line, known).await?;
-            while let Some(birth) = known.missing.iter().find_map(|missing| missing.restored_from) {
-                let is_deleted = self.ledger.is_deleted(&line.name, birth).await?;
-                known.missing.retain(|missing| !is_deleted || missing.restored_from != Some(birth));
-                for missing in known.missing.iter_mut().filter(|missing| missing.restored_from == Some(birth)) {
-                    missing.restored_from = None;
-                }
+            if known.is_detached() {
+                self.forget_deleted(store, line, known, is_gone && known.position.is_none()).await?;
             }
             if !known.missing.is_empty() {
                 self.begin(store, line, known)?;
@@ -247,14 +256,12 @@ impl Sharing {
             if outcome.is_ok() {
                 break;
             }
-            if known.position.is_none() && self.is_tombstoned(line, known).await? {
-                self.discard(store, line, known);
-                return Ok(());
-            }
+            // a list that was to be begun, and still does not exist then, is that of a deleted session
+            is_gone = known.position.is_none();
         }
         if known.is_unconfirmed {
             // the session in memory may be another one than before, and must not be evicted
-            self.mark_unsettled(line, known);
+            self.mark_unsettled(store, line, known);
         } else {
             self.end_unsettled(store, line, known);
         }
@@ -265,22 +272,16 @@ impl Sharing {
     pub(super) fn end_unsettled(&self, store: &Arc<Store>, line: &Line, known: &ListCache) {
         if known.position.is_some() && known.checked != self.suspicion() {
             // compared in the next round
-            self.mark_unsettled(line, known);
+            self.mark_unsettled(store, line, known);
             return;
         }
         if let Some(session) = &known.session {
-            session.state().is_detached = false;
+            store.set_detached(session, false);
         }
-        store.end_detached(&line.name);
+        if !self.is_spilled(&line.name) {
+            store.end_detached(&line.name);
+        }
         self.unsettled().remove(&line.name);
-    }
-
-    /// Whether a session whose list does not exist was deleted.
-    async fn is_tombstoned(&self, line: &Line, known: &ListCache) -> Result<bool, LedgerError> {
-        match known.log.first() {
-            Some(begin) => self.ledger.is_deleted(&line.name, begin.uid).await,
-            None => Ok(false),
-        }
     }
 
     /// Appends the detached entries of the session in memory.
@@ -307,7 +308,7 @@ impl Sharing {
                 bytes += entry.body.len();
                 entries.push(entry);
             }
-            let Ok(replicated) = self.append(line, known.position, &entries, (finished, true)).await? else {
+            let Ok(replicated) = self.append(line, known, &entries, (finished, true)).await? else {
                 return Ok(Err(Outdated));
             };
             // until replicas have them, this process and its local log keep them as detached
@@ -330,13 +331,15 @@ impl Sharing {
             let session = known.session.clone().expect("a list has a first entry");
             let record = self.record_of(&session, known.confirmed() as u64, &next.change);
             let Some((record, finished)) = record else {
-                self.counts.unhealed.fetch_add(1, Ordering::Relaxed);
+                // a path that does not finish again is in the stream
+                let is_lost = !matches!(next.change, MissingChange::Finished(_));
+                self.counts.unhealed.fetch_add(is_lost.into(), Ordering::Relaxed);
                 known.missing.pop_front();
                 continue;
             };
             let entry = entry(uid, &record)?;
             let entries = [entry];
-            let Ok(replicated) = self.append(line, known.position, &entries, (finished, true)).await? else {
+            let Ok(replicated) = self.append(line, known, &entries, (finished, true)).await? else {
                 return Ok(Err(Outdated));
             };
             known.is_unconfirmed |= !replicated;
@@ -353,6 +356,8 @@ impl Sharing {
     /// be applied any more.
     fn record_of(&self, session: &Arc<Session>, length: u64, change: &MissingChange) -> Option<(Record, Vec<Uid>)> {
         let key = session.key();
+        // locked before the state
+        let publication = session.publication();
         let state = session.state();
         let id =
             |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id);
@@ -383,10 +388,21 @@ impl Sharing {
             }
             MissingChange::Finished(uid) => {
                 let (leaf, turns) = (id(*uid)?, state.forest.next_id());
+                if publication.has(leaf) {
+                    // another process has finished it
+                    return None;
+                }
                 (Record::Finished { session: key, leaf, turns, number: length }, vec![*uid])
             }
         })
     }
+}
+
+/// When a turn of a local log was recorded, by the clock of this process.
+pub(super) fn recorded_at(about: &TurnMetadata) -> Instant {
+    let age = now_ms().saturating_sub(about.started_ms.saturating_add(about.elapsed_ms));
+    let now = Instant::now();
+    now.checked_sub(Duration::from_millis(age)).unwrap_or(now)
 }
 
 impl Session {

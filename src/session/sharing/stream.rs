@@ -272,6 +272,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::tests::{BOUNDLESS, draft, store};
+    use crate::session::{Call, Classes, SharingLimits};
 
     proptest! {
         #[test]
@@ -285,6 +288,37 @@ mod tests {
         fn parsing_arbitrary_text_does_not_panic(text in "\\PC{0,60}") {
             let _ = text.parse::<FleetCursor>();
             let _ = text.parse::<Consumer>();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn path_that_two_processes_finish_around_a_failover_keeps_its_loss_mask() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let shared = || {
+            let shared = store(BOUNDLESS);
+            let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
+            shared.share(Arc::clone(&ledger) as _, limits);
+            shared
+        };
+        let ([first, second, reader], name) = ([shared(), shared(), shared()], Arc::from("s"));
+        Call::new(Arc::clone(&first), Arc::clone(&name)).commit(draft(&[1], &[2, 3])).1.await.unwrap();
+        second.refresh(["s"]).await.unwrap();
+        let before = ledger.state().clone();
+        first.sharing().unwrap().freeze(&first, &name).await.unwrap();
+        // the replica that lacks it becomes the primary
+        *ledger.state() = before;
+        ledger.disruptions.send_modify(|count| *count += 1);
+        second.sharing().unwrap().freeze(&second, &name).await.unwrap();
+        first.refresh(["s"]).await.unwrap();
+        for store in [&first, &second, &reader] {
+            let sharing = store.sharing().unwrap();
+            let start = sharing.stream_start().await.unwrap();
+            let page = sharing.finished_after(store, &start, Consumer::default(), 9).await.unwrap();
+            let trained = page.paths.into_iter().map(|path| {
+                let (session, number) = path.found.unwrap();
+                session.finished(number, Classes::default()).unwrap().unwrap().trained_tokens()
+            });
+            assert_eq!(trained.collect::<Vec<_>>(), [2]);
         }
     }
 

@@ -135,6 +135,9 @@ impl Sharing {
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
+        if store.is_full_of_detached() && draft.about.uid.is_none_or(|uid| known.turn(uid).is_none()) {
+            return self.leave_out(store, line, known, &draft).await;
+        }
         let written = self.detach(store, line, &mut known, draft);
         // the disk may be slow, and later turns need not wait for it
         drop(known);
@@ -142,6 +145,37 @@ impl Sharing {
             tracing::warn!(%error, session = %line.name, "a turn is neither in the shared ledger nor in the local log");
         }
         Err(AppendError::Detached)
+    }
+
+    /// Leaves a turn out of the memory, which is full of sessions that the ledger lacks. It is in the local log only, and is read back when
+    /// the ledger works. Without a log it is lost, and its session is incomplete.
+    async fn leave_out(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: tokio::sync::MutexGuard<'_, ListCache>,
+        draft: &Draft,
+    ) -> Result<(), AppendError> {
+        let written = match store.log() {
+            Some(_) => {
+                let key = SessionKey { name: Arc::clone(&line.name), birth: None };
+                store.log_detached(key, 0, draft)
+            }
+            None => Ack::failed(AppendError::NoRoom),
+        };
+        let Err(error) = written.await else {
+            // while the session is locked: nothing may note meanwhile that the log needs none of its turns
+            self.spill(line, draft);
+            return Err(AppendError::Detached);
+        };
+        drop(known);
+        if self.counts.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!(%error, session = %line.name, "turns are lost: the memory is full of turns that the shared ledger lacks");
+        }
+        if store.detached_bytes() / 2 < store.limits.bytes {
+            self.add_incomplete(store, line).await;
+        }
+        Err(AppendError::NoRoom)
     }
 
     async fn add_confirmed(
@@ -164,7 +198,7 @@ impl Sharing {
             }
             entries.push(entry(uid, &record)?);
             let suspicion = self.suspicion();
-            match self.append(line, known.position, &entries, (Vec::new(), true)).await? {
+            match self.append(line, known, &entries, (Vec::new(), true)).await? {
                 Ok(replicated) => {
                     self.apply(store, line, known, uid, record)?;
                     known.position = Position::after(known.position, &entries);
@@ -175,11 +209,11 @@ impl Sharing {
                     return Ok(turn);
                 }
                 Err(_outdated) => {
-                    if known.position.is_none() && self.ledger.is_deleted(&line.name, known.log[0].uid).await? {
-                        // a new session gets another birth
+                    self.load(store, line, known).await?;
+                    if known.position.is_none() && !known.is_detached() {
+                        // the name was deleted, and a new session gets another birth
                         self.discard(store, line, known);
                     }
-                    self.load(store, line, known).await?;
                 }
             }
         }
@@ -204,11 +238,12 @@ impl Sharing {
         }
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
         let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
-        let written = store.log_detached(&session, &draft);
+        let id = session.state().forest.next_id();
+        let written = store.log_detached(session.key(), id, &draft);
         if let Some(turn) = known.turn(uid) {
             // the ledger has it, and replicas have not confirmed it
             known.is_unconfirmed = true;
-            self.mark_unsettled(line, known);
+            self.mark_unsettled(store, line, known);
             store.announce(&line.name, &turn);
             return written;
         }
@@ -216,7 +251,7 @@ impl Sharing {
         let record = Record::Turn { session: session.key(), turn: Arc::clone(&turn) };
         match self.apply(store, line, known, uid, record) {
             Ok(()) => {
-                self.mark_unsettled(line, known);
+                self.mark_unsettled(store, line, known);
                 store.touch(&session, Instant::now());
                 store.announce(&line.name, &turn);
             }
@@ -241,7 +276,7 @@ impl Sharing {
             tracing::error!(%error, session = %line.name, "a session was not marked as incomplete");
             return;
         }
-        self.mark_unsettled(line, &known);
+        self.mark_unsettled(store, line, &known);
         if !self.is_down(&line.name) {
             let _ = self.within_timeout(Some(partition_of(&line.name)), self.settle(store, line, &mut known)).await;
         }
@@ -294,6 +329,8 @@ mod tests {
             state.lists.clear();
             state.fleet += 1;
         }
+        assert!(second.refresh(["s"]).await.is_err(), "the session may have been deleted");
+        tokio::time::sleep(Duration::from_secs(10)).await;
         commit(&second, &[3]).await;
         third.refresh(["s"]).await.expect("the ledger works");
         assert_eq!(processes(&third), [first.process(), second.process(), second.process()]);

@@ -61,7 +61,7 @@ impl Permissions {
         let mut found = Self::default();
         let mut set = redis::cmd(SET);
         set.arg(key).arg("1").arg("PX").arg(10_000);
-        let call = Call::new(&script::IS_DELETED).key(key);
+        let call = Call::new(&script::DELETION).key(key);
         for (name, command) in [(SET, set), ("EVAL", call.by_text()), ("EVALSHA", call.by_hash())] {
             match connection.send(&command).await {
                 Err(error) if is_lost(&error) => return Err(error),

@@ -26,25 +26,29 @@ macro_rules! script {
 }
 
 script! {
-    /// Keys: list, stream, use, tombstone of the first entry, index. Arguments: length, birth and last uid of the position (length 0: no position), milliseconds of the TTL,
-    /// session, 1 if in use, number of finished uids, finished uids, elements. Returns 1 (stored), 0 (behind) or -1 (gone).
+    /// Keys: list, stream, use, deletion, index. Arguments: length, birth and last uid of the position (length 0: no position), milliseconds of the TTL,
+    /// session, 1 if in use, milliseconds since the session began, number of finished uids, finished uids, elements. Returns 1 (stored), 0
+    /// (behind) or -1 (gone).
     APPEND,
     "#!lua
 local length = redis.call('LLEN', KEYS[1])
 local expected = tonumber(ARGV[1])
 local birth = ARGV[2]
+local finished = tonumber(ARGV[8])
+local first = 9 + finished
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if expected == 0 then
   if length > 0 then return 0 end
-  if redis.call('EXISTS', KEYS[4]) == 1 then return -1 end
+  birth = string.sub(ARGV[first], 1, 16)
+  local deletion = redis.call('GET', KEYS[4])
+  if deletion and (string.sub(deletion, 1, 16) == birth or now - tonumber(ARGV[7]) <= tonumber(string.sub(deletion, 17))) then return -1 end
 else
   if length == 0 then return -1 end
   if string.sub(redis.call('LINDEX', KEYS[1], 0), 1, 16) ~= birth then return -1 end
   if length ~= expected then return 0 end
   if string.sub(redis.call('LINDEX', KEYS[1], -1), 1, 16) ~= ARGV[3] then return 0 end
 end
-local finished = tonumber(ARGV[7])
-local first = 8 + finished
-if expected == 0 then birth = string.sub(ARGV[first], 1, 16) end
 local at = first
 while at <= #ARGV do
   local to = math.min(at + 999, #ARGV)
@@ -52,8 +56,6 @@ while at <= #ARGV do
   at = to + 1
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if finished > 0 then
   local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
   if newest then
@@ -61,7 +63,7 @@ if finished > 0 then
     local keep = math.min(now - tonumber(ARGV[4]), tonumber(string.sub(id, 1, string.find(id, '-', 1, true) - 1)))
     redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', math.max(keep, 0)))
   end
-  for i = 8, 7 + finished do
+  for i = 9, 8 + finished do
     redis.call('XADD', KEYS[2], '*', 's', ARGV[5], 'b', birth, 'l', ARGV[i])
   end
 end
@@ -105,10 +107,29 @@ return {start, length, elements}"
 }
 
 script! {
-    /// Keys: tombstone. Returns whether it exists.
-    IS_DELETED,
+    /// Keys: deletion. Returns nil, or the birth and the milliseconds since the deletion.
+    DELETION,
     "#!lua flags=no-writes
-return redis.call('EXISTS', KEYS[1])"
+local deletion = redis.call('GET', KEYS[1])
+local at = deletion and tonumber(string.sub(deletion, 17))
+if not at then return nil end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+return {string.sub(deletion, 1, 16), math.max(now - at, 0)}"
+}
+
+script! {
+    /// Keys: deletion. Arguments: birth, milliseconds since the deletion, milliseconds of the TTL.
+    RESTORE_DELETION,
+    "#!lua flags=allow-oom
+local time = redis.call('TIME')
+local at = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[2])
+local left = tonumber(ARGV[3]) - tonumber(ARGV[2])
+local known = redis.call('GET', KEYS[1])
+if left > 0 and not (known and tonumber(string.sub(known, 17)) >= at) then
+  redis.call('SET', KEYS[1], ARGV[1] .. string.format('%.0f', at), 'PX', string.format('%.0f', left))
+end
+return 1"
 }
 
 script! {
@@ -128,10 +149,11 @@ return {
 }
 
 script! {
-    /// Keys: list, use, tombstone, index. Arguments: birth, session, milliseconds of the TTL. Returns whether it was deleted. Runs when memory is full, because it frees memory.
+    /// Keys: list, use, deletion, index. Arguments: birth, session, milliseconds of the TTL. Returns whether it was deleted. Runs when memory is full, because it frees memory.
     DELETE,
     "#!lua flags=allow-oom
-redis.call('SET', KEYS[3], '1', 'PX', ARGV[3])
+local time = redis.call('TIME')
+redis.call('SET', KEYS[3], ARGV[1] .. string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), 'PX', ARGV[3])
 local first = redis.call('LINDEX', KEYS[1], 0)
 if not first or string.sub(first, 1, 16) ~= ARGV[1] then return 0 end
 redis.call('UNLINK', KEYS[1])

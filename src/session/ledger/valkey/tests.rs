@@ -11,6 +11,8 @@ mod process;
 mod secured;
 mod sentinel;
 
+use std::time::Duration;
+
 use super::{Append, Entry, Position};
 use crate::session::Uid;
 
@@ -27,7 +29,8 @@ fn entries(count: usize, bytes: usize) -> Vec<Entry> {
 
 /// The first append to a session.
 fn append(session: &str) -> Append {
-    Append { session: session.into(), after: None, entries: entries(1, 10), finished: Vec::new(), in_use: true }
+    let (entries, finished, begun_ago) = (entries(1, 10), Vec::new(), Duration::ZERO);
+    Append { session: session.into(), after: None, entries, finished, in_use: true, begun_ago }
 }
 
 /// The append after another one.

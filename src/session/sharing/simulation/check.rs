@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::faults::Loss;
 use super::history::{ClientTurn, History, Process, rows};
 use crate::session::ledger::{ListOrder, Record};
 use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Draft, ListQuery, Session, TurnMetadata, Uid};
+use crate::session::{Call, Classes, Consumer, Draft, ListQuery, Session, TurnMetadata, Uid};
 
 /// A session as the ledger has it.
 struct SessionEntries {
@@ -49,6 +52,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     acknowledged_turns_are_listed_once(history, &lists)?;
     order_is_real_time(history, &lists)?;
     deleted_sessions_stay_deleted(history, &lists)?;
+    retries_replace_undelivered_turns_only(history, &lists)?;
     incomplete_sessions_are_marked(history, &lists)?;
     logs_keep_turns_that_the_replica_lacks(history)?;
     for list in &lists {
@@ -59,6 +63,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
         nothing_is_detached(process)?;
     }
     index_has_each_list(history, &lists).await?;
+    stream_trains_each_turn_once(history, &lists).await?;
     processes_agree_with_a_plain_store(history, &lists).await
 }
 
@@ -103,11 +108,11 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[SessionEntries
             0 if turn.acknowledged && !may_be_lost(history, turn) => {
                 return Err(format!("an acknowledged turn is lost: {turn:?}"));
             }
-            // a process that did not crash appends its detached turns, and one with a log after a crash as well; those of a deleted
-            // session were not acknowledged
+            // a process that did not crash appends its detached turns, and one with a log after a crash as well
             0 if !turn.acknowledged
+                && !turn.left_out
                 && (!history.crashed.contains(&turn.process) || is_restored(history, turn))
-                && !history.client_log.deletes.iter().any(|(name, _)| *name == turn.session) =>
+                && !was_deleted(history, turn) =>
             {
                 return Err(format!("a detached turn was not appended: {turn:?}"));
             }
@@ -157,14 +162,70 @@ fn order_is_real_time(history: &History, lists: &[SessionEntries]) -> Result<(),
     Ok(())
 }
 
+/// How much later than its turn a deletion has to be. A process that was cut off knows the time of a deletion to the delay of an answer.
+const TELLABLE: Duration = Duration::from_secs(2);
+
+/// How long after a loss of all data the process that deleted a session must be reachable.
+const RECOVERY: Duration = Duration::from_secs(10);
+
 fn deleted_sessions_stay_deleted(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
-    // a failover may lose the deletion with everything else
-    if history.settings.loss != Loss::None {
-        return Ok(());
+    let loss = history.settings.loss;
+    let flushes = history.server.flushes.lock().map_err(|error| error.to_string())?.clone();
+    for deletion in &history.client_log.deleted {
+        // only the process that deleted it can tell a ledger that has lost all data
+        let is_forgotten = || {
+            let is_cut = |flush: &Instant| {
+                let (from, until) = (*flush, *flush + RECOVERY);
+                let is_of = |number: usize| number == deletion.process;
+                history.cuts.iter().any(|(number, cut, end)| is_of(*number) && *cut <= until && *end >= from)
+            };
+            history.crashed.contains(&deletion.process) || flushes.iter().any(is_cut)
+        };
+        match loss {
+            // a failover loses the deletion with everything else that the replica lacks
+            Loss::Acknowledged => continue,
+            Loss::All if is_forgotten() => continue,
+            Loss::None | Loss::Unconfirmed | Loss::All => {}
+        }
+        let name = &deletion.session;
+        if loss == Loss::None && lists.iter().any(|list| list.birth == deletion.birth) {
+            return Err(format!("{deletion:?}, and the session exists"));
+        }
+        let of_session = |list: &&SessionEntries| list.name == *name;
+        for listed in lists.iter().filter(of_session).flat_map(SessionEntries::turns) {
+            let is_earlier = |turn: &&ClientTurn| {
+                // a process without the ledger's data cannot have noticed its loss
+                let is_restored = loss == Loss::All && history.crashed.contains(&turn.process);
+                turn.session == *name && turn.ended + TELLABLE < deletion.begun && !is_restored
+            };
+            let mut earlier = history.client_log.turns.iter().filter(is_earlier);
+            if let Some(turn) = earlier.find(|turn| *listed.response == turn.response[..]) {
+                return Err(format!("{deletion:?}, and a turn from before it exists: {turn:?}"));
+            }
+        }
     }
-    for (name, birth, at) in &history.client_log.deleted {
-        if lists.iter().any(|list| list.birth == *birth) {
-            return Err(format!("{name} of birth {birth} was deleted at {at:?}, and exists"));
+    Ok(())
+}
+
+/// A turn replaces the turn of the same request id only, and that one if the ledger had it.
+fn retries_replace_undelivered_turns_only(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
+    let call = |response: &[u32]| history.client_log.turns.iter().find(|turn| turn.response == response);
+    for list in lists {
+        let turns: Vec<_> = list.turns().collect();
+        for (at, turn) in turns.iter().enumerate() {
+            let Some(retry) = call(&turn.response) else { continue };
+            let attempt = retry.retry_of.as_deref();
+            for replaced in &turn.about.supersedes {
+                let replaced = &turns[*replaced as usize].response;
+                if attempt != Some(&**replaced) {
+                    return Err(format!("{}: turn {at} supersedes {replaced:?}, which is had: {retry:?}", list.name));
+                }
+            }
+            let is_listed = attempt.is_some_and(|attempt| turns[..at].iter().any(|turn| *turn.response == *attempt));
+            let is_known = attempt.and_then(call).is_some_and(|attempt| attempt.acknowledged && retry.acknowledged);
+            if is_listed && is_known && list.generation() == 0 && turn.about.supersedes.is_empty() {
+                return Err(format!("{}: turn {at} does not supersede its earlier attempt: {retry:?}", list.name));
+            }
         }
     }
     Ok(())
@@ -240,11 +301,60 @@ fn stream_has_each_leaf(history: &History, list: &SessionEntries) -> Result<(), 
     Ok(())
 }
 
+/// The paths that a process reads from the stream train each turn that an export trains, once. A path that is listed twice is the same.
+async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
+    let Some(process) = history.processes.first() else { return Ok(()) };
+    let sharing = process.store.sharing().expect("it is shared");
+    let failed = |error| format!("the stream: {error}");
+    let mut cursor = sharing.stream_start().await.map_err(failed)?;
+    let mut trained: BTreeMap<Uid, Vec<Uid>> = BTreeMap::new();
+    loop {
+        let page = sharing.finished_after(&process.store, &cursor, Consumer::default(), 100).await.map_err(failed)?;
+        if page.paths.is_empty() {
+            break;
+        }
+        for path in page.paths {
+            let Ok((session, number)) = path.found else { continue };
+            let Some(Ok(path)) = session.finished(number, Classes::default()) else {
+                return Err(format!("{}: path {number} does not exist", session.id));
+            };
+            let uid = |step: &crate::session::Step| step.turn.about.uid.expect("shared turns have ids");
+            let turns: Vec<Uid> = path.steps.iter().filter(|step| step.trained).map(uid).collect();
+            let leaf = path.leaf().about.uid.expect("shared turns have ids");
+            if trained.insert(leaf, turns.clone()).is_some_and(|before| before != turns) {
+                return Err(format!("{}: path {leaf} trains other turns the second time", session.id));
+            }
+        }
+        cursor = page.cursor;
+    }
+    let mut counts: BTreeMap<Uid, usize> = BTreeMap::new();
+    for turn in trained.into_values().flatten() {
+        *counts.entry(turn).or_default() += 1;
+    }
+    for list in lists {
+        let turns: Vec<_> = list.turns().map(Arc::clone).collect();
+        let view = crate::session::View::new(&turns);
+        let exported: BTreeSet<u32> =
+            view.published_leaves().into_iter().flat_map(|leaf| view.path(leaf)).map(|turn| turn.id).collect();
+        for turn in exported.into_iter().map(|turn| &turns[turn as usize]).filter(|turn| turn.is_trainable()) {
+            let uid = turn.about.uid.expect("shared turns have ids");
+            match counts.get(&uid) {
+                Some(1) => {}
+                count => return Err(format!("{}: turn {} is trained {count:?} times", list.name, turn.id)),
+            }
+        }
+    }
+    Ok(())
+}
+
 fn nothing_is_detached(process: &Process) -> Result<(), String> {
     let sharing = process.store.sharing().expect("it is shared");
     let unsettled = sharing.unsettled().clone();
     if !unsettled.is_empty() {
         return Err(format!("{unsettled:?} are not settled"));
+    }
+    if !sharing.spilled().is_empty() {
+        return Err(format!("{:?} are in the local log only", sharing.spilled()));
     }
     for (_, session) in process.store.page(0, usize::MAX) {
         if session.state().is_detached {
@@ -318,7 +428,11 @@ async fn processes_agree_with_a_plain_store(history: &History, lists: &[SessionE
                         response: call.response.clone(),
                         logprobs: vec![-1.0; 2],
                         entropy: vec![0.5; 2],
-                        about: TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() },
+                        about: TurnMetadata {
+                            finish: Some("stop".into()),
+                            supersedes: turn.about.supersedes.clone(),
+                            ..TurnMetadata::default()
+                        },
                         ..Draft::default()
                     };
                     let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));

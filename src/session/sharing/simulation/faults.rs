@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::random::Random;
 use crate::session::Uid;
 use crate::session::ledger::memory::{MemoryLedger, State};
 use crate::session::ledger::{
-    Append, Appended, Fetching, FinishedPage, LastUse, Ledger, LedgerError, ListOrder, Position, StreamId, Tail,
+    Append, Appended, Deletion, Fetching, FinishedPage, LastUse, Ledger, LedgerError, ListOrder, Position, StreamId,
+    Tail,
 };
 
 /// What a failover loses.
@@ -52,6 +53,8 @@ pub(super) struct Server {
     lags: AtomicBool,
     /// The number of failovers.
     pub failovers: AtomicU64,
+    /// When all data was lost.
+    pub flushes: Mutex<Vec<Instant>>,
     /// Turns that the replica lacked when a local log forgot them, and their sessions.
     pub forgotten: Mutex<Vec<(Arc<str>, Uid)>>,
 }
@@ -66,6 +69,7 @@ impl Server {
             refuses: AtomicBool::new(false),
             lags: AtomicBool::new(false),
             failovers: AtomicU64::new(0),
+            flushes: Mutex::default(),
             forgotten: Mutex::default(),
         }
     }
@@ -106,6 +110,9 @@ impl Server {
         std::mem::swap(&mut *self.memory.state(), &mut state);
         self.replicate();
         self.failovers.fetch_add(1, Ordering::Relaxed);
+        if self.loss == Loss::All {
+            self.flushes.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+        }
         self.memory.disruptions.send_modify(|count| *count += 1);
     }
 
@@ -238,9 +245,14 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.delete(&session, birth))
     }
 
-    fn is_deleted(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>> {
         let session = Arc::clone(session);
-        self.plain(move |memory| memory.is_deleted(&session, birth))
+        self.plain(move |memory| memory.deletion(&session))
+    }
+
+    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+        let session = Arc::clone(session);
+        self.plain(move |memory| memory.restore_deletion(&session, deletion))
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {

@@ -69,8 +69,23 @@ pub(super) struct ClientTurn {
     pub acknowledged: bool,
     /// Whether the ack told that the turn is detached.
     pub detached: bool,
+    /// Whether the ack told that the turn is lost, because the memory was full.
+    pub left_out: bool,
     /// The process that recorded it, by its number of all processes so far.
     pub process: usize,
+    /// The response of the earlier attempt with the same request id, which did not reach the client.
+    pub retry_of: Option<Vec<u32>>,
+}
+
+/// A deletion that was acknowledged.
+#[derive(Debug, Clone)]
+pub(super) struct Deletion {
+    pub session: Arc<str>,
+    /// The birth of the session that the client saw.
+    pub birth: Uid,
+    /// The process that deleted it, by its number of all processes so far.
+    pub process: usize,
+    pub begun: Instant,
 }
 
 /// A read of a session that had no detached changes: the uids of its turns.
@@ -93,8 +108,7 @@ pub(super) struct ClientLog {
     pub turns: Vec<ClientTurn>,
     pub reads: Vec<Read>,
     pub frozen: Vec<(Arc<str>, Option<Uid>, u32, Rows)>,
-    /// Births of deleted sessions, if known, and the time of the acknowledgement.
-    pub deleted: Vec<(Arc<str>, Uid, Instant)>,
+    pub deleted: Vec<Deletion>,
     /// Sessions that were marked as incomplete, and the processes that did it, by their numbers of all processes so far.
     pub incomplete: Vec<(Arc<str>, usize)>,
     /// The names of all sessions that a client asked to delete, and when the request ended.
@@ -109,6 +123,8 @@ pub(super) struct History {
     pub processes: Vec<Process>,
     /// Processes that crashed, by their number of all processes so far.
     pub crashed: Vec<usize>,
+    /// Processes that were cut off, by their number of all processes so far, from when and until when.
+    pub cuts: Vec<(usize, Instant, Instant)>,
     pub client_log: ClientLog,
 }
 
@@ -119,6 +135,7 @@ struct Fleet {
     /// The number of each process among all processes so far.
     numbers: RefCell<Vec<usize>>,
     crashed: RefCell<Vec<usize>>,
+    cuts: RefCell<Vec<(usize, Instant, Instant)>>,
     client_log: RefCell<ClientLog>,
     random: RefCell<Random>,
 }
@@ -136,7 +153,7 @@ impl Fleet {
         store.share(Arc::new(connection), SharingLimits { timeout: Duration::from_secs(2), idle: IDLE });
         let sharing = Arc::clone(store.sharing().expect("it is shared"));
         if let Some(log) = &log {
-            log.records().into_iter().for_each(|record| sharing.restore(record));
+            log.restored().into_iter().for_each(|record| sharing.restore(record));
             shared_log.set(log.clone());
         }
         let background = tokio::task::spawn_local(sharing.run(Arc::clone(&store)));
@@ -144,9 +161,33 @@ impl Fleet {
     }
 
     fn choose(&self) -> (usize, Arc<Store>) {
-        let processes = self.processes.borrow();
-        let at = self.random.borrow_mut().index(processes.len());
-        (self.numbers.borrow()[at], Arc::clone(&processes[at].store))
+        let count = self.processes.borrow().len();
+        self.process_at(self.random.borrow_mut().index(count))
+    }
+
+    /// Two processes.
+    fn choose_two(&self) -> [(usize, Arc<Store>); 2] {
+        let count = self.processes.borrow().len();
+        let mut random = self.random.borrow_mut();
+        let first = random.index(count);
+        let second = (first + 1 + random.index(count - 1)) % count;
+        [self.process_at(first), self.process_at(second)]
+    }
+
+    fn process_at(&self, at: usize) -> (usize, Arc<Store>) {
+        (self.numbers.borrow()[at], Arc::clone(&self.processes.borrow()[at].store))
+    }
+
+    /// Cuts the process with this number off for some time, if it runs.
+    fn cut_off(&self, number: usize, duration: Duration) {
+        let Some(at) = self.numbers.borrow().iter().position(|running| *running == number) else { return };
+        let cut = Arc::clone(&self.processes.borrow()[at].cut);
+        self.cuts.borrow_mut().push((number, Instant::now(), Instant::now() + duration));
+        cut.store(true, Ordering::Relaxed);
+        tokio::task::spawn_local(async move {
+            sleep(duration).await;
+            cut.store(false, Ordering::Relaxed);
+        });
     }
 
     /// Replaces a process by a new one.
@@ -180,6 +221,7 @@ impl History {
             processes: RefCell::default(),
             numbers: RefCell::new((0..settings.processes).collect()),
             crashed: RefCell::default(),
+            cuts: RefCell::default(),
             client_log: RefCell::default(),
             random: RefCell::new(settings.random.fork()),
         });
@@ -206,7 +248,7 @@ impl History {
                 process.cut.store(false, Ordering::Relaxed);
             }
             // every process settles, then one of them finishes the idle sessions of all
-            sleep(Duration::from_secs(10)).await;
+            sleep(Duration::from_secs(20)).await;
             for process in &fleet.processes.borrow()[1..] {
                 process.background.abort();
             }
@@ -216,9 +258,9 @@ impl History {
         local.run_until(run).await;
         drop(local);
         let fleet = Rc::into_inner(fleet).expect("all tasks have ended");
-        let Fleet { processes, crashed, client_log, .. } = fleet;
+        let Fleet { processes, crashed, cuts, client_log, .. } = fleet;
         let (processes, crashed, client_log) = (processes.into_inner(), crashed.into_inner(), client_log.into_inner());
-        Self { settings, server, processes, crashed, client_log }
+        Self { settings, server, processes, crashed, cuts: cuts.into_inner(), client_log }
     }
 }
 
@@ -230,13 +272,8 @@ async fn faults(fleet: Rc<Fleet>, mut random: Random) {
             0..=2 => fleet.server.fail_over(),
             3 => fleet.crash(random.index(count)),
             4..=6 => {
-                let cut = Arc::clone(&fleet.processes.borrow()[random.index(count)].cut);
-                cut.store(true, Ordering::Relaxed);
-                let duration = Duration::from_millis(random.below(8000));
-                tokio::task::spawn_local(async move {
-                    sleep(duration).await;
-                    cut.store(false, Ordering::Relaxed);
-                });
+                let (number, _) = fleet.process_at(random.index(count));
+                fleet.cut_off(number, Duration::from_millis(random.below(8000)));
             }
             7 => {
                 fleet.server.set_refuses(true);
@@ -260,100 +297,214 @@ async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Random) {
         sleep(Duration::from_millis(random.below(1500))).await;
         let session: Arc<str> = format!("s{}", random.index(settings.sessions)).into();
         let (process, store) = fleet.choose();
-        match random.below(20) {
+        let turns = known.entry(Arc::clone(&session)).or_default();
+        let client = Client { fleet: &fleet, settings: &settings, session: &session };
+        match random.below(24) {
             0 => freeze(&fleet, &store, &session).await,
             1 => reward(&store, &session, &mut random).await,
-            2 => delete(&fleet, &store, &session).await,
+            2 => client.delete((process, &store), &mut random).await,
             3..=6 => read(&fleet, (process, &store), &session).await,
-            _ => {
-                let turns = known.entry(Arc::clone(&session)).or_default();
-                call(&fleet, &settings, (process, &store), &session, turns, &mut random).await;
-            }
+            7 => client.freeze_around_failover().await,
+            8 => client.delete_during_partition(&mut random).await,
+            9 => client.retry(turns, &mut random).await,
+            _ => client.call((process, &store), turns, &mut random).await,
         }
     }
 }
 
-async fn call(
-    fleet: &Fleet,
-    settings: &Settings,
-    (process, store): (usize, &Arc<Store>),
-    session: &Arc<str>,
-    known: &mut Vec<Vec<u32>>,
-    random: &mut Random,
-) {
-    let begun = Instant::now();
-    if random.chance(500) {
-        // as a chat does
-        let _ = store.sharing().expect("it is shared").refresh(store, session).await;
-    }
-    let fresh = |fleet: &Fleet| {
-        let mut client_log = fleet.client_log.borrow_mut();
+/// One client's use of a session.
+struct Client<'a> {
+    fleet: &'a Fleet,
+    settings: &'a Settings,
+    session: &'a Arc<str>,
+}
+
+/// One attempt of a call.
+#[derive(Debug, Clone, Default)]
+struct Attempt {
+    prompt: Vec<u32>,
+    samples: usize,
+    /// The request id of the client.
+    rid: Option<Box<str>>,
+    /// The client marks it as a retry.
+    is_marked: bool,
+    retry_of: Option<Vec<u32>>,
+}
+
+impl Client<'_> {
+    /// A number that was not used before.
+    fn fresh(&self) -> u32 {
+        let mut client_log = self.fleet.client_log.borrow_mut();
         client_log.next += 1;
         client_log.next
-    };
-    let mut prompt = match known.get(random.index(known.len().max(1))).filter(|_| random.chance(800)) {
-        Some(tokens) => tokens.clone(),
-        None => vec![1, 2],
-    };
-    if random.chance(900) {
-        prompt.push(1_000_000 + fresh(fleet));
     }
-    let mut call = Call::new(Arc::clone(store), Arc::clone(session));
-    if random.chance(50) {
-        call.mark_last();
-    }
-    sleep(Duration::from_millis(random.below(500))).await;
-    let samples = 1 + random.index(2);
-    let mut acks = Vec::new();
-    for _ in 0..samples {
-        let response = vec![fresh(fleet) + 10, 3];
-        let about = TurnMetadata { finish: Some("stop".into()), ..TurnMetadata::default() };
-        let draft = Draft {
-            prompt: Some(prompt.as_slice().into()),
-            response: response.clone(),
-            logprobs: vec![-1.0; 2],
-            entropy: vec![0.5; 2],
-            about,
-            ..Draft::default()
+
+    /// A prompt that continues one of the turns that this client knows, or begins anew.
+    fn prompt(&self, known: &[Vec<u32>], random: &mut Random) -> Vec<u32> {
+        let mut prompt = match known.get(random.index(known.len().max(1))).filter(|_| random.chance(800)) {
+            Some(tokens) => tokens.clone(),
+            None => vec![1, 2],
         };
-        acks.push((response, call.commit(draft).1));
+        if random.chance(900) {
+            prompt.push(1_000_000 + self.fresh());
+        }
+        prompt
     }
-    if random.chance(30) {
-        // another reply of the call was not recorded
-        call.mark_incomplete();
-        fleet.client_log.borrow_mut().incomplete.push((Arc::clone(session), process));
+
+    async fn call(&self, at: (usize, &Arc<Store>), known: &mut Vec<Vec<u32>>, random: &mut Random) {
+        let attempt =
+            Attempt { prompt: self.prompt(known, random), samples: 1 + random.index(2), ..Attempt::default() };
+        known.extend(self.sample(at, attempt, random).await);
     }
-    drop(call);
-    for (response, ack) in acks {
-        // a process that crashed does not answer
-        let outcome = tokio::time::timeout(Duration::from_secs(60), ack).await;
-        let acknowledged = matches!(outcome, Ok(Ok(())));
-        let has_crashed = !fleet.numbers.borrow().contains(&process);
-        let detached = matches!(outcome, Ok(Err(AppendError::Detached))) && !has_crashed;
-        if acknowledged && settings.loss == Loss::Unconfirmed && random.chance(50) {
-            // the process and the primary are lost right after the reply: the replica has the turn
-            fleet.crash_number(process);
-            fleet.server.fail_over();
+
+    /// Sends a call, and another one at another process that is marked as a retry: with the request id of the first, whose reply did not
+    /// reach the client, or without one, although the client has the first reply.
+    async fn retry(&self, known: &mut Vec<Vec<u32>>, random: &mut Random) {
+        let [(first, store), (second, other)] = self.fleet.choose_two();
+        let has_id = random.chance(500);
+        let rid = |number: u32| Some(format!("r{number}").into_boxed_str());
+        let prompt = self.prompt(known, random);
+        let attempt = Attempt { prompt, samples: 1, rid: rid(self.fresh()), ..Attempt::default() };
+        let begun = self.fleet.client_log.borrow().turns.len();
+        let replies = self.sample((first, &store), attempt.clone(), random).await;
+        let own = |turn: &&ClientTurn| turn.prompt == attempt.prompt && turn.process == first;
+        let response = self.fleet.client_log.borrow().turns[begun..].iter().find(own).map(|turn| turn.response.clone());
+        let retry = match has_id {
+            true => Attempt { is_marked: true, retry_of: response, ..attempt },
+            false => {
+                known.extend(replies);
+                Attempt { is_marked: true, rid: rid(self.fresh()), ..attempt }
+            }
+        };
+        known.extend(self.sample((second, &other), retry, random).await);
+    }
+
+    /// Samples from a prompt. Returns the tokens up to the end of each acknowledged turn.
+    async fn sample(
+        &self,
+        (process, store): (usize, &Arc<Store>),
+        attempt: Attempt,
+        random: &mut Random,
+    ) -> Vec<Vec<u32>> {
+        let Self { fleet, settings, session } = *self;
+        let begun = Instant::now();
+        if random.chance(500) {
+            // as a chat does
+            let _ = store.sharing().expect("it is shared").refresh(store, session).await;
         }
-        if detached && settings.loss == Loss::Unconfirmed && settings.has_logs && random.chance(100) {
-            // the process and the primary are lost about when the primary has the turn: it is in the local log
-            sleep(Duration::from_millis(random.below(3000))).await;
-            fleet.crash_number(process);
-            fleet.server.fail_over();
+        let mut call = Call::new(Arc::clone(store), Arc::clone(session));
+        if attempt.is_marked {
+            call.mark_retry();
         }
-        if acknowledged {
-            known.push([&prompt[..], &response].concat());
+        if random.chance(50) {
+            call.mark_last();
         }
-        fleet.client_log.borrow_mut().turns.push(ClientTurn {
-            session: Arc::clone(session),
-            prompt: prompt.clone(),
-            response,
-            begun,
-            ended: Instant::now(),
-            acknowledged,
-            detached,
-            process,
-        });
+        sleep(Duration::from_millis(random.below(500))).await;
+        let mut acks = Vec::new();
+        for index in 0..u32::try_from(attempt.samples).expect("it is small") {
+            let response = vec![self.fresh() + 10, 3];
+            let about = TurnMetadata {
+                finish: Some("stop".into()),
+                rid: attempt.rid.clone(),
+                index,
+                ..TurnMetadata::default()
+            };
+            let draft = Draft {
+                prompt: Some(attempt.prompt.as_slice().into()),
+                response: response.clone(),
+                logprobs: vec![-1.0; 2],
+                entropy: vec![0.5; 2],
+                about,
+                ..Draft::default()
+            };
+            acks.push((response, call.commit(draft).1));
+        }
+        if random.chance(30) {
+            // another reply of the call was not recorded
+            call.mark_incomplete();
+            fleet.client_log.borrow_mut().incomplete.push((Arc::clone(session), process));
+        }
+        drop(call);
+        let mut sampled = Vec::new();
+        for (response, ack) in acks {
+            // a process that crashed does not answer
+            let outcome = tokio::time::timeout(Duration::from_secs(60), ack).await;
+            let acknowledged = matches!(outcome, Ok(Ok(())));
+            let has_crashed = !fleet.numbers.borrow().contains(&process);
+            let detached = matches!(outcome, Ok(Err(AppendError::Detached))) && !has_crashed;
+            let left_out = matches!(outcome, Ok(Err(AppendError::NoRoom)));
+            let ended = Instant::now();
+            if acknowledged && settings.loss == Loss::Unconfirmed && random.chance(50) {
+                // the process and the primary are lost right after the reply: the replica has the turn
+                fleet.crash_number(process);
+                fleet.server.fail_over();
+            }
+            if detached && settings.loss == Loss::Unconfirmed && settings.has_logs && random.chance(100) {
+                // the process and the primary are lost about when the primary has the turn: it is in the local log
+                sleep(Duration::from_millis(random.below(3000))).await;
+                fleet.crash_number(process);
+                fleet.server.fail_over();
+            }
+            if acknowledged {
+                sampled.push([&attempt.prompt[..], &response].concat());
+            }
+            fleet.client_log.borrow_mut().turns.push(ClientTurn {
+                session: Arc::clone(session),
+                prompt: attempt.prompt.clone(),
+                response,
+                begun,
+                ended,
+                acknowledged,
+                detached,
+                left_out,
+                process,
+                retry_of: attempt.retry_of.clone(),
+            });
+        }
+        sampled
+    }
+
+    /// Two processes finish the session around a failover.
+    async fn freeze_around_failover(&self) {
+        let [(_, first), (_, second)] = self.fleet.choose_two();
+        freeze(self.fleet, &first, self.session).await;
+        self.fleet.server.fail_over();
+        freeze(self.fleet, &second, self.session).await;
+    }
+
+    /// A process that is cut off records turns before and after another one deletes the session.
+    async fn delete_during_partition(&self, random: &mut Random) {
+        let [(cut_off, store), (other, reached)] = self.fleet.choose_two();
+        let prompt = |client: &Self| vec![1, 2, 1_000_000 + client.fresh()];
+        let attempt = |client: &Self| Attempt { prompt: prompt(client), samples: 1, ..Attempt::default() };
+        self.sample((other, &reached), attempt(self), random).await;
+        self.fleet.cut_off(cut_off, Duration::from_millis(4000 + random.below(6000)));
+        self.sample((cut_off, &store), attempt(self), random).await;
+        sleep(Duration::from_millis(random.below(4000))).await;
+        self.delete((other, &reached), random).await;
+        if random.chance(500) {
+            self.sample((cut_off, &store), attempt(self), random).await;
+        }
+    }
+
+    async fn delete(&self, (process, store): (usize, &Arc<Store>), random: &mut Random) {
+        let (fleet, name) = (self.fleet, self.session);
+        let sharing = store.sharing().expect("it is shared");
+        if sharing.refresh(store, name).await.is_err() {
+            return;
+        }
+        let Some(birth) = store.session(name).and_then(|session| session.birth) else { return };
+        let begun = Instant::now();
+        let deleted = sharing.delete(store, name).await;
+        fleet.client_log.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));
+        if deleted == Ok(true) {
+            let session = Arc::clone(name);
+            fleet.client_log.borrow_mut().deleted.push(Deletion { session, birth, process, begun });
+            if self.settings.loss == Loss::All && random.chance(500) {
+                sleep(Duration::from_millis(random.below(3000))).await;
+                fleet.server.fail_over();
+            }
+        }
     }
 }
 
@@ -387,19 +538,6 @@ async fn reward(store: &Arc<Store>, name: &Arc<str>, random: &mut Random) {
         Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
         Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
         Err(error @ SessionError::NoVersion) => panic!("{error}"),
-    }
-}
-
-async fn delete(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
-    let sharing = store.sharing().expect("it is shared");
-    if sharing.refresh(store, name).await.is_err() {
-        return;
-    }
-    let Some(birth) = store.session(name).and_then(|session| session.birth) else { return };
-    let deleted = sharing.delete(store, name).await;
-    fleet.client_log.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));
-    if deleted == Ok(true) {
-        fleet.client_log.borrow_mut().deleted.push((Arc::clone(name), birth, Instant::now()));
     }
 }
 

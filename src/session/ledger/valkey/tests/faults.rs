@@ -89,7 +89,7 @@ async fn all_operations_are(valkey: &Valkey, expected: impl Fn(LedgerError) -> b
     assert!(expected(valkey.finished(0, StreamId::default(), 1).await.unwrap_err()));
     assert!(expected(valkey.renew(vec![session]).await.unwrap_err()));
     assert!(expected(valkey.idle(0, Duration::ZERO, 1).await.unwrap_err()));
-    assert!(expected(valkey.is_deleted(&"s".into(), Uid::unique()).await.unwrap_err()));
+    assert!(expected(valkey.deletion(&"s".into()).await.unwrap_err()));
     assert!(expected(valkey.list(0, ListOrder::Oldest, None, 1).await.unwrap_err()));
     assert!(expected(valkey.claim(0, Uid::unique(), Duration::ZERO).await.unwrap_err()));
     assert!(expected(valkey.probe(0).await.unwrap_err()));

@@ -9,8 +9,12 @@ use super::process::{Binary, Raw, ledger, options};
 use crate::session::Uid;
 use crate::session::ledger::memory::MemoryLedger;
 use crate::session::ledger::{
-    Append, Appended, Entry, FinishedEntry, LastUse, Ledger, ListOrder, Position, StreamId, Tail, partition_of,
+    Append, Appended, Deletion, Entry, FinishedEntry, LastUse, Ledger, ListOrder, Position, StreamId, Tail,
+    partition_of,
 };
+
+/// The largest difference between the clocks of both.
+const CLOSE: Duration = Duration::from_secs(5);
 
 /// A generator of pseudorandom numbers.
 struct Random(u64);
@@ -113,15 +117,20 @@ impl Pair {
                 }
             }
             18 => {
-                let deleted: Vec<_> = self.memory.state().deleted.iter().cloned().collect();
-                let (of, birth) = match self.random.below(3) {
-                    0 => (session, Uid::unique()),
-                    _ if deleted.is_empty() => return,
-                    _ => self.random.pick(&deleted),
-                };
-                let deleted = self.valkey.is_deleted(&of, birth).await.unwrap();
-                assert_eq!(deleted, self.memory.is_deleted(&of, birth).await.unwrap());
-                self.count(if deleted { "has a tombstone" } else { "has no tombstone" });
+                let deletion = self.valkey.deletion(&session).await.unwrap();
+                let expected = self.memory.deletion(&session).await.unwrap();
+                assert_eq!(deletion.map(|deletion| deletion.birth), expected.map(|deletion| deletion.birth));
+                if let Some((deletion, expected)) = deletion.zip(expected) {
+                    assert!(deletion.ago.abs_diff(expected.ago) < CLOSE, "{deletion:?} {expected:?}");
+                }
+                self.count(if deletion.is_some() { "has a tombstone" } else { "has no tombstone" });
+                let ago = self.random.pick(&[Duration::from_secs(60), Duration::from_secs(600)]);
+                let restored = Deletion { birth: Uid::unique(), ago };
+                if self.random.below(3) == 0 {
+                    self.valkey.restore_deletion(&session, restored).await.unwrap();
+                    self.memory.restore_deletion(&session, restored).await.unwrap();
+                    self.count("deletion restored");
+                }
             }
             19 => {
                 // a lease of an hour is not over, and one of a millisecond is, when the next command runs
@@ -145,7 +154,9 @@ impl Pair {
     async fn append(&mut self, session: Arc<str>) {
         let after = self.position(&session);
         let finished = (0..self.random.below(4) / 2).map(|_| Uid::unique()).collect();
-        let append = Append { after, entries: self.entries(), finished, in_use: self.random.below(3) > 0, session };
+        let begun_ago = self.random.pick(&[Duration::ZERO, Duration::from_secs(7200)]);
+        let in_use = self.random.below(3) > 0;
+        let append = Append { after, entries: self.entries(), finished, in_use, begun_ago, session };
         self.positions.push(Position::after(after, &append.entries));
         let appended = self.valkey.append(append.clone()).await.unwrap();
         assert_eq!(appended, self.memory.append(append.clone()).await.unwrap(), "{append:?}");
@@ -292,6 +303,7 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         "none listed",
         "has a tombstone",
         "has no tombstone",
+        "deletion restored",
     ] {
         assert!(seen.get(what).is_some_and(|count| *count > 5), "too few of {what:?}: {seen:?}");
     }

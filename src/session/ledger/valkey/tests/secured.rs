@@ -100,7 +100,9 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     valkey.end_use(idle[0].clone()).await.unwrap();
     assert_eq!(valkey.claim(partition, first.entries[0].uid, Duration::from_secs(9)).await, Ok(true));
     assert_eq!(valkey.delete(&"s".into(), first.entries[0].uid).await, Ok(true));
-    assert_eq!(valkey.is_deleted(&"s".into(), first.entries[0].uid).await, Ok(true));
+    let deletion = valkey.deletion(&"s".into()).await.unwrap().expect("it was deleted");
+    assert_eq!(deletion.birth, first.entries[0].uid);
+    valkey.restore_deletion(&"s".into(), deletion).await.unwrap();
 
     let mut restricted = super::process::Raw::open(server.port, &options(&url)).await;
     for forbidden in ["GET other", "KEYS *", "FLUSHALL", "CONFIG GET maxmemory"] {

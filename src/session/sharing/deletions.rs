@@ -1,0 +1,228 @@
+//! Deletions of sessions.
+//!
+//! A deletion is by name and time: it removes what was recorded before it, also in a process that was cut off and began another session
+//! under the name. What was recorded after it belongs to a new session. The ledger remembers deletions. After the ledger has lost its data,
+//! the processes that made them write them again, before any process appends lost sessions.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::background::ROUND;
+use super::list_cache::{ListCache, Logged};
+use super::merge::Missing;
+use super::{Line, Sharing};
+use crate::session::Uid;
+use crate::session::ledger::{Deletion, LedgerError, partition_of};
+use crate::session::store::Store;
+
+/// Deletions that a process remembers at most. Older ones are forgotten.
+const REMEMBERED: usize = 1 << 16;
+
+/// Deletions that are written again at the same time.
+const AT_ONCE: usize = 256;
+
+/// The sessions that this process has deleted.
+#[derive(Debug, Default)]
+pub(super) struct Deletions {
+    count: AtomicU64,
+    /// The latest ones, in order: the name, the birth and the time.
+    // locked for one access, never across an await
+    latest: Mutex<VecDeque<(Arc<str>, Uid, Instant)>>,
+    /// The number of losses of the ledger after which all were written again.
+    restored: AtomicU64,
+    /// Until then other processes may write their deletions again.
+    recovering_until: Mutex<Option<Instant>>,
+}
+
+impl Sharing {
+    /// The number of sessions that this process has deleted.
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deletions.count.load(Ordering::Relaxed)
+    }
+
+    /// Notes that this process deletes a session. It is remembered for `ttl`, as the ledger does.
+    pub(super) fn note_deletion(&self, line: &Line, birth: Uid, ttl: Duration) {
+        let number = self.deletions.count.fetch_add(1, Ordering::Relaxed) + 1;
+        line.deletion.store(number, Ordering::Relaxed);
+        let mut latest = self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        while latest.front().is_some_and(|(.., at)| at.elapsed() >= ttl) || latest.len() >= REMEMBERED {
+            latest.pop_front();
+        }
+        latest.push_back((Arc::clone(&line.name), birth, Instant::now()));
+    }
+
+    /// The ledger has lost all data. Lost sessions are not appended until all processes had time to write their deletions again.
+    pub(super) fn begin_recovery(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        let until = Instant::now() + 3 * ROUND + 2 * self.limits.timeout;
+        *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+    }
+
+    /// Writes the deletions of this process to a ledger that has lost all data.
+    pub(super) async fn restore_deletions(&self) {
+        let losses = self.losses.load(Ordering::Relaxed);
+        if self.deletions.restored.load(Ordering::Relaxed) == losses {
+            return;
+        }
+        let latest = Vec::from(self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        for some in latest.chunks(AT_ONCE) {
+            let restore = |(name, birth, at): &(Arc<str>, Uid, Instant)| {
+                let restored = self.ledger.restore_deletion(name, Deletion { birth: *birth, ago: at.elapsed() });
+                self.within_timeout(Some(partition_of(name)), restored)
+            };
+            let done = futures_util::future::join_all(some.iter().map(restore)).await;
+            if done.iter().any(Result::is_err) {
+                // all are written again in the next round
+                return;
+            }
+        }
+        self.deletions.restored.store(losses, Ordering::Relaxed);
+    }
+
+    /// The birth of the session of this name that was deleted last, and when that was, at the latest.
+    pub(super) async fn deletion(&self, line: &Line) -> Result<Option<(Uid, Instant)>, LedgerError> {
+        self.check_fleet().await.map_err(super::fleet_unknown)?;
+        let until = *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_some_and(|until| Instant::now() < until) {
+            return Err(LedgerError::Recovering);
+        }
+        let asked = Instant::now();
+        let deletion = self.ledger.deletion(&line.name).await?;
+        // one that is older than the clock is older than all changes
+        Ok(deletion.and_then(|Deletion { birth, ago }| Some((birth, asked.checked_sub(ago)?))))
+    }
+
+    /// Forgets what was recorded before the session was deleted. What was recorded after it is missing then. Returns whether the session in
+    /// memory was deleted. `is_gone` tells that the ledger has refused to begin it.
+    pub(super) async fn forget_deleted(
+        &self,
+        store: &Arc<Store>,
+        line: &Line,
+        known: &mut ListCache,
+        is_gone: bool,
+    ) -> Result<bool, LedgerError> {
+        let Some((birth, deleted)) = self.deletion(line).await? else { return Ok(false) };
+        known.missing.retain(|missing| missing.at > deleted);
+        let confirmed = known.confirmed();
+        // a list that was read after the deletion is that of another session
+        let last = known.log.get(confirmed.saturating_sub(1));
+        let is_deleted = is_gone || last.is_some_and(|last| last.at <= deleted || known.log[0].uid == birth);
+        if !is_deleted {
+            return Ok(false);
+        }
+        let later = |logged: &&Logged| logged.at > deleted;
+        let session = known.session.clone();
+        let missing = |logged: &Logged| {
+            let change = self.missing_change(session.as_ref()?, &logged.change)?;
+            Some(Missing { uid: logged.uid, at: logged.at, change })
+        };
+        let later: Vec<_> = known.log.iter().skip(confirmed.max(1)).filter(later).filter_map(missing).collect();
+        let mut kept = std::mem::take(&mut known.missing);
+        kept.extend(later);
+        self.discard(store, line, known);
+        known.missing = kept;
+        if known.is_detached() {
+            self.mark_unsettled(store, line, known);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::ledger::{LedgerError, Record};
+    use crate::session::tests::{BOUNDLESS, draft, store};
+    use crate::session::{Call, SharingLimits};
+
+    fn shared(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
+        let shared = store(BOUNDLESS);
+        shared.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX });
+        shared
+    }
+
+    async fn commit(store: &Arc<Store>, response: u32) -> bool {
+        Call::new(Arc::clone(store), "s".into()).commit(draft(&[1], &[response])).1.await.is_ok()
+    }
+
+    /// Records a turn in a process that cannot reach the ledger.
+    async fn commit_cut_off(ledger: &MemoryLedger, store: &Arc<Store>, response: u32) {
+        ledger.failing().insert(partition_of("s"), LedgerError::Unavailable("it is cut off".into()));
+        assert!(!commit(store, response).await, "it is detached");
+        ledger.failing().clear();
+        store.sharing().unwrap().probe_primaries().await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    async fn delete(store: &Arc<Store>) -> bool {
+        let deleted = store.sharing().unwrap().delete(store, &"s".into()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        deleted
+    }
+
+    /// The responses of the turns of each list.
+    fn listed(ledger: &MemoryLedger) -> Vec<Vec<u32>> {
+        let response = |entry: &crate::session::ledger::Entry| match Record::decode(&entry.body) {
+            Some(Record::Turn { turn, .. }) => Some(turn.response[0]),
+            _ => None,
+        };
+        ledger.state().lists.values().map(|list| list.iter().filter_map(response).collect()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_a_cut_off_process_began_is_deleted_by_name_and_time() {
+        for is_known in [true, false] {
+            let ledger = Arc::new(MemoryLedger::new());
+            let [reached, cut_off] = [shared(&ledger), shared(&ledger)];
+            if is_known {
+                assert!(commit(&reached, 2).await);
+            }
+            commit_cut_off(&ledger, &cut_off, 3).await;
+            assert_eq!(delete(&reached).await, is_known);
+            commit_cut_off(&ledger, &cut_off, 4).await;
+            cut_off.settle_shared().await;
+            assert_eq!(listed(&ledger), [[4]], "the turn after the deletion is in a new session");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_turns_of_a_session_in_memory_survive_its_deletion() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [reached, cut_off] = [shared(&ledger), shared(&ledger)];
+        assert!(commit(&cut_off, 2).await);
+        commit_cut_off(&ledger, &cut_off, 3).await;
+        assert!(delete(&reached).await);
+        commit_cut_off(&ledger, &cut_off, 4).await;
+        cut_off.settle_shared().await;
+        assert_eq!(listed(&ledger), [[4]]);
+        assert!(commit(&reached, 5).await);
+        cut_off.refresh(["s"]).await.unwrap();
+        assert_eq!(listed(&ledger), [[4, 5]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_session_stays_deleted_when_the_ledger_loses_all_data() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [deleting, other] = [shared(&ledger), shared(&ledger)];
+        let running = [&deleting, &other].map(|store| tokio::spawn(Arc::clone(store).run_sharing()));
+        assert!(commit(&deleting, 2).await);
+        other.refresh(["s"]).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(delete(&deleting).await);
+        {
+            let mut state = ledger.state();
+            (state.lists, state.deleted) = Default::default();
+            state.fleet += 1;
+        }
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(listed(&ledger), Vec::<Vec<u32>>::new());
+        assert_eq!(other.size().0, 0);
+        assert!(commit(&other, 3).await, "the name can be used again");
+        running.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}

@@ -1,0 +1,206 @@
+//! Turns that are in the local log only.
+//!
+//! While the ledger fails, all changes stay in memory until it has them. When they take all of the memory that sessions may take, further
+//! turns are written to the local log and not kept. When the ledger works again, they are read back, a part at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::merge::Missing;
+use super::{Line, Sharing};
+use crate::session::Draft;
+use crate::session::ledger::Record;
+use crate::session::store::Store;
+
+impl Sharing {
+    pub(super) fn spilled(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, u64>> {
+        self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a turn of a session is in the local log only.
+    pub(super) fn spill(&self, line: &Line, draft: &Draft) {
+        if self.counts.spilled.fetch_add(1, Ordering::Relaxed) == 0 {
+            let session = &*line.name;
+            tracing::error!(
+                session,
+                "turns are in the local log only: the memory is full of turns that the shared ledger lacks"
+            );
+        }
+        let tokens = draft.prompt.as_ref().map_or(0, |prompt| prompt.len()) + 3 * draft.response.len();
+        *self.spilled().entry(Arc::clone(&line.name)).or_default() += 4 * tokens as u64;
+    }
+
+    /// Whether the local log has turns of the session that are not in memory.
+    pub(super) fn is_spilled(&self, name: &str) -> bool {
+        self.spilled().contains_key(name)
+    }
+
+    /// Reads spilled turns back: those of some sessions whose partitions work, so that they have room.
+    pub(super) async fn recall(&self, store: &Arc<Store>) {
+        if self.spilled().is_empty() || self.unsettled().iter().any(|name| !self.is_down(name)) {
+            // the ledger refuses changes, or has not taken those that were read back before
+            return;
+        }
+        let mut left = store.limits.bytes.saturating_sub(store.detached_bytes());
+        let mut names = BTreeMap::new();
+        for (name, bytes) in self.spilled().iter().filter(|(name, _)| !self.is_down(name)) {
+            // one session may be larger than the room
+            if *bytes > left && !names.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(*bytes);
+            names.insert(Arc::clone(name), *bytes);
+        }
+        if names.is_empty() {
+            return;
+        }
+        let (reader, wanted) = (Arc::clone(store), names.keys().map(Arc::clone).collect());
+        let read = tokio::task::spawn_blocking(move || turns_of(&reader, &wanted)).await;
+        let mut turns = match read {
+            Ok(Some(turns)) => turns,
+            // the process is ending, or the log cannot be read: it is tried again in the next round
+            _ => return,
+        };
+        for (name, bytes) in names {
+            let line = self.line(&name);
+            let mut known = line.known.lock().await;
+            for missing in turns.remove(&name).unwrap_or_default() {
+                if known.turn(missing.uid).is_none() && known.missing.iter().all(|other| other.uid != missing.uid) {
+                    known.missing.push_back(missing);
+                }
+            }
+            let mut spilled = self.spilled();
+            if spilled.get(&name) == Some(&bytes) {
+                // no turn was spilled since the log was read
+                spilled.remove(&name);
+            }
+            drop(spilled);
+            self.mark_unsettled(store, &line, &known);
+        }
+    }
+}
+
+/// The turns of these sessions that the local log has, unless the ledger has all of them. `None` if it cannot be read.
+fn turns_of(store: &Store, names: &BTreeSet<Arc<str>>) -> Option<BTreeMap<Arc<str>, Vec<Missing>>> {
+    let mut turns: BTreeMap<Arc<str>, Vec<Missing>> = BTreeMap::new();
+    let read = store.log()?.read(&mut |record| match record {
+        Record::Turn { session, turn } if names.contains(&session.name) => {
+            turns.entry(session.name).or_default().extend(Missing::turn(turn));
+        }
+        Record::Evicted { session } => drop(turns.remove(&session.name)),
+        _ => {}
+    });
+    read.inspect_err(|error| tracing::error!(%error, "turns cannot be read back from the local log")).ok()?;
+    Some(turns)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::session::ledger::log::{self, Fsync, Log, Options};
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::ledger::{AppendError, LedgerError, PARTITIONS, SharedLog};
+    use crate::session::observer::NoObserver;
+    use crate::session::tests::draft;
+    use crate::session::{Call, SharingLimits, StoreLimits};
+
+    /// The bytes that sessions may take.
+    const LIMIT: u64 = 20_000;
+
+    fn shared(ledger: &Arc<MemoryLedger>, log: SharedLog) -> Arc<Store> {
+        let limits = StoreLimits { bytes: LIMIT, ttl: Duration::from_secs(1 << 30), idle: Duration::MAX };
+        let store = Arc::new(Store::with(limits, log, Arc::new(NoObserver)));
+        store.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX });
+        store
+    }
+
+    /// Adds a turn to each of 100 sessions. Returns how the acks ended: detached and left out.
+    async fn fill(store: &Arc<Store>) -> (usize, usize) {
+        let (mut detached, mut left_out) = (0, 0);
+        for at in 0..100 {
+            let mut call = Call::new(Arc::clone(store), format!("s{at}").into());
+            match call.commit(draft(&[1, 2], &[at])).1.await {
+                Err(AppendError::Detached) => detached += 1,
+                Err(AppendError::NoRoom) => left_out += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        (detached, left_out)
+    }
+
+    fn fail(ledger: &MemoryLedger) {
+        let down = || LedgerError::Unavailable("it is down".into());
+        ledger.failing().extend((0..PARTITIONS).map(|partition| (partition, down())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_beyond_the_memory_are_in_the_log_until_the_ledger_works() {
+        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
+        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
+        let shared_log = SharedLog::default();
+        let store = shared(&ledger, shared_log.clone());
+        shared_log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        fail(&ledger);
+        assert_eq!(fill(&store).await, (100, 0));
+        let counts = &store.sharing().expect("it is shared").counts;
+        let spilled = counts.spilled.load(Ordering::Relaxed);
+        assert!(spilled > 50, "{spilled} turns are in the log only");
+        assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
+        assert_eq!(counts.left_out.load(Ordering::Relaxed), 0);
+
+        ledger.failing().clear();
+        let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
+        while ledger.state().lists.len() < 100 || !store.sharing().expect("it is shared").spilled().is_empty() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        sharing.abort();
+        assert_eq!(store.detached_bytes(), 0);
+        assert!(ledger.state().lists.values().all(|list| list.len() == 2), "each has a first entry and a turn");
+        store.written().await.expect("the disk works");
+
+        let next = shared(&ledger, SharedLog::default());
+        let restore = |_, record| next.sharing().expect("it is shared").restore(record);
+        log::read(dir.path(), restore).expect("it is a log");
+        assert_eq!(next.sharing().expect("it is shared").unsettled().len(), 0, "a restart finds nothing to append");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_beyond_the_memory_are_lost_without_a_log_and_sessions_say_so() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = shared(&ledger, SharedLog::default());
+        fail(&ledger);
+        let (detached, left_out) = fill(&store).await;
+        assert!(detached > 10 && left_out > 50, "{detached} {left_out}");
+        let is_incomplete = |at: &usize| {
+            let session = store.session(&format!("s{at}"));
+            session.is_some_and(|session| session.state().incomplete.is_some())
+        };
+        assert!((0..100).filter(is_incomplete).count() > 10);
+        fill(&store).await;
+        assert!(store.detached_bytes() < LIMIT * 9 / 4, "{} bytes", store.detached_bytes());
+    }
+
+    /// A request does no work for the sessions that must not be evicted.
+    #[tokio::test(start_paused = true)]
+    async fn detached_sessions_are_not_searched() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = shared(&ledger, SharedLog::default());
+        fail(&ledger);
+        fill(&store).await;
+        assert!(store.size().1 > LIMIT);
+        assert!(store.evict_within(0, || ()), "nothing is examined");
+        ledger.failing().clear();
+        let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        sharing.abort();
+        store.evict();
+        assert!(store.size().1 <= LIMIT, "they can be evicted again");
+    }
+}
