@@ -418,7 +418,8 @@ async fn processes_agree_with_a_plain_store(history: &History, lists: &[SessionE
         for (at, (_, record)) in list.records.iter().enumerate() {
             let session = plain.session(name);
             match record {
-                Record::Begin { .. } if at == 0 => {}
+                // a process may freeze it before another one appends the first turn
+                Record::Begin { session, .. } if at == 0 => drop(plain.session_of(session)),
                 Record::Healed { .. } => {}
                 Record::Turn { turn, .. } => {
                     let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);

@@ -73,6 +73,8 @@ pub(super) struct ClientTurn {
     pub left_out: bool,
     /// The process that recorded it, by its number of all processes so far.
     pub process: usize,
+    /// The request id of the client.
+    rid: Option<Box<str>>,
     /// The response of the earlier attempt with the same request id, which did not reach the client.
     pub retry_of: Option<Vec<u32>>,
 }
@@ -367,7 +369,7 @@ impl Client<'_> {
         let attempt = Attempt { prompt, samples: 1, rid: rid(self.fresh()), ..Attempt::default() };
         let begun = self.fleet.client_log.borrow().turns.len();
         let replies = self.sample((first, &store), attempt.clone(), random).await;
-        let own = |turn: &&ClientTurn| turn.prompt == attempt.prompt && turn.process == first;
+        let own = |turn: &&ClientTurn| turn.rid == attempt.rid;
         let response = self.fleet.client_log.borrow().turns[begun..].iter().find(own).map(|turn| turn.response.clone());
         let retry = match has_id {
             true => Attempt { is_marked: true, retry_of: response, ..attempt },
@@ -458,6 +460,7 @@ impl Client<'_> {
                 detached,
                 left_out,
                 process,
+                rid: attempt.rid.clone(),
                 retry_of: attempt.retry_of.clone(),
             });
         }
