@@ -34,8 +34,8 @@ FAULTS = {
     "a session that was begun before a deletion is appended": [
         (
             "src/session/ledger/memory.rs",
-            "|| self.before_ms(begun_ago) <= *deleted_ms",
-            "|| (!FAULT && self.before_ms(begun_ago) <= *deleted_ms)",
+            "|| self.before_ms(begun_ago) < *deleted_ms",
+            "|| (!FAULT && self.before_ms(begun_ago) < *deleted_ms)",
         ),
         (
             SHARING + "deletions.rs",

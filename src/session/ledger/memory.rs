@@ -130,7 +130,7 @@ impl Ledger for MemoryLedger {
         let Append { session, after, entries, finished, in_use, begun_ago } = append;
         let list = state.lists.get(&session);
         let is_deleted =
-            |(birth, deleted_ms): &(Uid, u64)| *birth == entries[0].uid || self.before_ms(begun_ago) <= *deleted_ms;
+            |(birth, deleted_ms): &(Uid, u64)| *birth == entries[0].uid || self.before_ms(begun_ago) < *deleted_ms;
         match (list, after) {
             (None, None) if state.deleted.get(&session).is_some_and(is_deleted) => return ready(Appended::Gone),
             (None, None) => {}

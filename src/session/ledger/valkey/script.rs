@@ -42,7 +42,7 @@ if expected == 0 then
   if length > 0 then return 0 end
   birth = string.sub(ARGV[first], 1, 16)
   local deletion = redis.call('GET', KEYS[4])
-  if deletion and (string.sub(deletion, 1, 16) == birth or now - tonumber(ARGV[7]) <= tonumber(string.sub(deletion, 17))) then return -1 end
+  if deletion and (string.sub(deletion, 1, 16) == birth or now - tonumber(ARGV[7]) < tonumber(string.sub(deletion, 17))) then return -1 end
 else
   if length == 0 then return -1 end
   if string.sub(redis.call('LINDEX', KEYS[1], 0), 1, 16) ~= birth then return -1 end
