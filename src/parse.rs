@@ -19,7 +19,9 @@
 //!
 //! - A string is emitted up to its last complete character or escape. A number is emitted when another character follows it.
 //! - The closing brace of the arguments is emitted when the whole call is valid and its end marker has arrived.
-//! - In `qwen_xml` and `glm`, a value is emitted at its end while its text may be JSON, and character by character once it cannot be JSON.
+//! - In `qwen_xml` and `glm`, a string is emitted character by character, and another value at its end ([`ParameterTypes`]). Without types, a
+//!   value is emitted at its end while its text may be JSON, and character by character once it cannot be JSON.
+//! - In `hermes`, a string is emitted at its end from an end marker on that it contains, because the marker may end the call.
 //! - Repeated keys are emitted. Parsers use the last one, as `json.loads` does.
 //!
 //! | format | a call starts at |
@@ -46,7 +48,7 @@
 //! # Thinking
 //!
 //! A span of thinking lasts from a think start to the next think end, also inside a call: spans are removed first, and calls are searched
-//! in the remaining text. A span that the prompt opened ([`Grammar::opened`]) begins with the text; a think start that the model repeats
+//! in the remaining text. But in a string of a call, and in a value that has a type, a think start is text. A span that the prompt opened ([`Grammar::opened`]) begins with the text; a think start that the model repeats
 //! there is dropped. A think end outside a span is text. A span without a think end:
 //!
 //! - If the prompt opened the span, all of the text is reasoning, without calls.
@@ -54,6 +56,11 @@
 //!   emitted, at the end of the text. But if the think start is inside an open call, it is text of that call.
 //!
 //! White space at the ends of each span is removed. Spans that are not empty are joined by a line feed.
+//!
+//! # Tokens
+//!
+//! A marker that has a token in the vocabulary ([`Grammar::tokens`]) is found only where it is pushed as a token. The same text in other
+//! tokens is text.
 //!
 //! # Content
 //!
@@ -78,8 +85,10 @@ mod kimi_k2;
 mod literal;
 mod llama3;
 mod loads;
+mod lookalikes;
 mod message;
 mod mistral;
+mod parameter_types;
 mod parameter_value;
 mod pythonic;
 mod qwen_xml;
@@ -96,6 +105,7 @@ mod value;
 pub use format::{Format, UnknownFormat};
 pub use grammar::{Grammar, Think};
 pub use message::{Event, Message, ToolCall, UNKNOWN_TOOL};
+pub use parameter_types::ParameterTypes;
 pub use streaming::StreamingParser;
 
 #[cfg(test)]

@@ -216,13 +216,19 @@ impl<'a> PromptBuilder<'a> {
                 (detector.fingerprint, change)
             }
         };
+        let mut reading = self.parser.options(request, prompt.opened);
+        if let Some(chat) = continued.as_ref().and_then(|continued| continued.turn.about.chat.as_ref())
+            && chat.reading.parameters == reading.parameters
+        {
+            // the turns of a conversation share the text
+            reading.parameters.clone_from(&chat.reading.parameters);
+        }
         let continues = continued.as_ref().map(|continued| continued.turn.id);
         let tools = if reused > 0 {
             continued.is_some_and(|continued| continued.turn.about.chat.as_ref().is_some_and(|chat| chat.tools))
         } else {
             request.parses_tool_calls()
         };
-        let reading = self.parser.options(request, prompt.opened);
         let is_spliced = |at: usize| spliced.binary_search_by_key(&at, |repeated: &RepeatedTurn| repeated.at).is_ok();
         let chat = Chat {
             conversation,

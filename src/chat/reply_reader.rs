@@ -5,13 +5,14 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use crate::json::Value;
-use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, Think, ToolCall};
+use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, ParameterTypes, Think, ToolCall};
 use crate::session::{ParseOptions, Turn};
-use crate::tokenizer::{Detokenizer, Renderer, TokenizerError};
+use crate::tokenizer::{Renderer, TokenizerError};
 
 use super::Conversation;
 use super::canonical::dumps;
 use super::message::{Message, MessageToolCall};
+use super::sampled_text::SampledText;
 use crate::session::TurnKey;
 
 /// The format of forced tool calls: the reply is a JSON list of calls.
@@ -30,11 +31,13 @@ impl ParserSettings {
     /// The options for the reply to this request. `opened` is true if the prompt ends with an open thought.
     #[must_use]
     pub fn options(&self, request: &Conversation, opened: bool) -> ParseOptions {
+        let format = match request.tool_choice.is_forced() {
+            true => Some(CALLS_IN_JSON.into()),
+            false => self.format.clone().filter(|_| request.parses_tool_calls()),
+        };
         ParseOptions {
-            format: match request.tool_choice.is_forced() {
-                true => Some(CALLS_IN_JSON.into()),
-                false => self.format.clone().filter(|_| request.parses_tool_calls()),
-            },
+            parameters: parameter_types(format.as_deref(), request),
+            format,
             separate: self.separate.unwrap_or(request.has_reasoning_items) && request.separates_reasoning,
             opened,
             skip_special: request.skips_special_tokens && !request.parses_tool_calls(),
@@ -186,7 +189,17 @@ pub fn grammar(renderer: &Renderer, options: &ParseOptions) -> Grammar {
     let format: Option<Format> = options.format.as_deref().and_then(|name| name.parse().ok());
     let think = renderer.family().think().filter(|_| options.separate || options.format.is_some());
     let think = think.map(|(start, end)| Think { start: start.to_owned(), end: end.to_owned() });
-    Grammar { format, think, opened: options.opened }
+    let parameters = options.parameters.as_ref().and_then(|types| types.parse().ok()).map(Arc::new);
+    let grammar = Grammar { format, parameters, think, opened: options.opened, ..Grammar::default() };
+    let has_token = |marker: &&str| renderer.tokenizer().is_added(marker);
+    Grammar { tokens: grammar.markers().filter(has_token).map(Box::from).collect(), ..grammar }
+}
+
+/// The types of the parameters of the tools of a request; `None` if the format does not need them.
+fn parameter_types(format: Option<&str>, request: &Conversation) -> Option<Arc<str>> {
+    let format: Format = format?.parse().ok().filter(|format: &Format| format.has_text_values())?;
+    let types = ParameterTypes::of(format, request.tools.as_deref().unwrap_or_default());
+    Some(types.to_string().into())
 }
 
 /// Whether the reply is a JSON list of forced calls.
@@ -223,17 +236,20 @@ fn parse_reply(
     options: &ParseOptions,
     end: ReplyEnd<'_>,
 ) -> Result<ParsedMessage, TokenizerError> {
+    let (tokenizer, grammar) = (renderer.tokenizer(), grammar(renderer, options));
+    let mut text = SampledText::new(tokenizer, &grammar, options.skip_special);
+    let (mut parser, mut events) = (grammar.stream(), Vec::new());
+    text.push(tokenizer, without_stop_token(renderer, ids, options, end))?;
     if end.is_aborted() {
-        let text = Detokenizer::new(options.skip_special).push(renderer.tokenizer(), ids)?;
-        let mut events = Vec::new();
-        let length = length_without_stop(&text, end.stops, options.keep_stop);
-        grammar(renderer, options).stream().push(&text[..length], &mut events);
+        let length = length_without_stop(text.text(), end.stops, options.keep_stop);
+        text.parse(text.before_cut_marker(length), &mut parser, &mut events);
         events.retain(|event| !(is_call_list(options) && matches!(event, Event::Content(_))));
         return Ok(events.into_iter().collect());
     }
-    let ids = without_stop_token(renderer, ids, options, end);
-    let text = renderer.tokenizer().decode(ids, options.skip_special)?;
-    let message = grammar(renderer, options).parse(without_stop_string(&text, options, end));
+    text.finish(tokenizer)?;
+    text.parse(without_stop_string(text.text(), options, end).len(), &mut parser, &mut events);
+    parser.finish(&mut events);
+    let message: ParsedMessage = events.into_iter().collect();
     Ok(if is_call_list(options) { parse_call_list(message) } else { message })
 }
 

@@ -17,6 +17,11 @@ impl BracketMatcher {
         Self { depth, in_string, ..Self::default() }
     }
 
+    /// Whether the text so far ends within a string.
+    pub(super) fn in_string(&self) -> bool {
+        self.in_string
+    }
+
     /// Continues in `text`, which begins where the matcher began and may have grown since the last call. Returns the length of the text up
     /// to the bracket that closes the first one, once it is found.
     pub(super) fn read(&mut self, text: &str) -> Option<usize> {

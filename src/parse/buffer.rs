@@ -80,7 +80,7 @@ pub(super) fn find(text: &str, marker: &str) -> Option<usize> {
 }
 
 /// The length of the longest beginning of `marker` at the end of `text`, in bytes.
-fn overlap(text: &str, marker: &str) -> usize {
+pub(super) fn overlap(text: &str, marker: &str) -> usize {
     let (text, marker) = (text.as_bytes(), marker.as_bytes());
     let longest = marker.len().saturating_sub(1).min(text.len());
     // a prefix that ends within a character never matches, because the text has whole characters

@@ -5,7 +5,7 @@
 
 use super::Event;
 use super::bracket_matcher::BracketMatcher;
-use super::json_reader::{JsonError, JsonReader, Token};
+use super::json_reader::{JsonError, JsonReader, StringLookahead, Token};
 use super::loads::loads;
 use super::space::{strip, strip_end};
 
@@ -75,6 +75,16 @@ impl CallReader {
     /// Whether the call has started.
     pub(super) fn has_started(&self) -> bool {
         self.phase != Phase::Before
+    }
+
+    /// Whether the text so far ends within a string of valid JSON.
+    pub(super) fn in_string(&self) -> bool {
+        self.json.in_string() && self.json.error().is_none()
+    }
+
+    /// A reader that looks ahead from within the string in which the text so far ends. The text begins at byte `from` of its text.
+    pub(super) fn look_ahead(&self, from: usize) -> StringLookahead {
+        StringLookahead::new(self.json.clone(), from + self.at)
     }
 
     /// The length of the JSON, if it is valid and complete.

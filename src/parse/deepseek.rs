@@ -25,6 +25,10 @@ fn is_fenced(before: &str, after: &str) -> bool {
     strip(before) == "function" && !strip_start(after).starts_with('{')
 }
 
+/// The markers that may have tokens.
+pub(super) const MARKERS: [&str; 5] =
+    [SECTION.start, SECTION.end, SECTION.call_start, SECTION.call_end, SECTION.separator];
+
 fn parse_head(before: &str, after: &str) -> CallHead {
     let mut rest = after;
     let (mut name, mut tail) = (strip(before), "");
@@ -53,7 +57,7 @@ fn parse_call(body: &str) -> Option<ToolCall> {
         if is_fenced(before, after) { name_and_code_fence(strip(after)) } else { (strip(before), Some(strip(after))) };
     let Some(raw) = raw.filter(|_| !name.is_empty()) else { return Some(ToolCall::invalid(name, body)) };
     Some(match loads(raw) {
-        Ok(arguments) => ToolCall::valid(name, Some(&arguments)),
+        Ok(arguments) => ToolCall::with_arguments(name, Some(&arguments)),
         Err(_) => ToolCall::invalid(name, raw),
     })
 }

@@ -57,6 +57,12 @@ impl Format {
         }
     }
 
+    /// Whether the values of parameters are texts, which are read by the types of the parameters.
+    #[must_use]
+    pub fn has_text_values(self) -> bool {
+        matches!(self, Self::QwenXml | Self::Glm)
+    }
+
     /// The names of the same format in SGLang's `--tool-call-parser` that differ from [`Format::name`].
     #[must_use]
     pub fn aliases(self) -> &'static [&'static str] {

@@ -2,6 +2,7 @@
 
 use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
+use super::parameter_types::CalledTool;
 use super::parameter_value::{ParameterValue, write_key};
 use super::space::{strip, strip_start};
 use super::step::Step;
@@ -12,6 +13,9 @@ const KEY_END: &str = "</arg_key>";
 const VALUE: &str = "<arg_value>";
 const VALUE_END: &str = "</arg_value>";
 
+/// The markers that may have tokens.
+pub(super) const MARKERS: [&str; 6] = [START, END, KEY, KEY_END, VALUE, VALUE_END];
+
 /// Parses one block, which has one call. The call starts at its first key. A call without keys is emitted at its end.
 ///
 /// Text between pairs is ignored, and so is a key without a value. A value without an end tag makes the call invalid.
@@ -19,6 +23,7 @@ const VALUE_END: &str = "</arg_value>";
 pub(super) struct Glm {
     end: MarkerSearch,
     state: State,
+    tool: CalledTool,
     /// A parameter is written.
     has_parameter: bool,
 }
@@ -71,8 +76,9 @@ impl KeySearch {
 }
 
 impl Glm {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tool: CalledTool) -> Self {
         Self {
+            tool,
             end: MarkerSearch::new(END, START.len()),
             state: State::Name(MarkerSearch::new(KEY, START.len())),
             has_parameter: false,
@@ -99,6 +105,11 @@ impl Glm {
         }
     }
 
+    /// Whether the text so far ends within the value of a parameter that has a type.
+    pub(super) fn in_value(&self) -> bool {
+        matches!(self.state, State::Value { value: ParameterValue::Typed(_), .. })
+    }
+
     /// Ends a block that has no end marker.
     pub(super) fn end(&mut self, buffered: &str) -> Step {
         match std::mem::replace(&mut self.state, State::Nameless) {
@@ -121,6 +132,7 @@ impl Glm {
                     return None;
                 }
                 self.state = State::Between(MarkerSearch::new(KEY, 0));
+                self.tool.set_name(&name);
                 (length, vec![Event::CallStart { name, id: None }, Event::Arguments("{".to_owned())])
             }
             State::Between(key) => {
@@ -131,9 +143,9 @@ impl Glm {
             }
             State::Key(search) => {
                 let (key, length) = search.read(body)?;
-                let end = MarkerSearch::new(VALUE_END, 0);
-                self.state = State::Value { end, value: ParameterValue::Blank };
-                (length, vec![Event::Arguments(write_key(strip(&body[..key]), &mut self.has_parameter))])
+                let (end, key) = (MarkerSearch::new(VALUE_END, 0), strip(&body[..key]));
+                self.state = State::Value { end, value: ParameterValue::new(self.tool.parameter(key), false) };
+                (length, vec![Event::Arguments(write_key(key, &mut self.has_parameter))])
             }
             State::Value { end, value } => {
                 let length = end.read(body);
@@ -160,5 +172,9 @@ impl Glm {
 
 /// The call of a block without keys, which is only a name.
 fn call_without_keys(body: &str) -> ToolCall {
-    if body.is_empty() || body.starts_with(KEY) { ToolCall::invalid("", body) } else { ToolCall::valid(body, None) }
+    if body.is_empty() || body.starts_with(KEY) {
+        ToolCall::invalid("", body)
+    } else {
+        ToolCall::with_arguments(body, None)
+    }
 }

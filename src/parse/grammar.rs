@@ -1,6 +1,9 @@
 //! The settings of a parser: the format of calls and the markers of thinking.
 
-use super::{Format, Message, StreamingParser};
+use std::sync::Arc;
+
+use super::syntax::Syntax;
+use super::{Format, Message, ParameterTypes, StreamingParser};
 
 /// The markers of a span of thinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +25,13 @@ impl Default for Think {
 pub struct Grammar {
     /// The format of calls. `None`: no calls are parsed, and text that looks like a call is content.
     pub format: Option<Format>,
+    /// The types of the parameters of the tools, for `qwen_xml` and `glm`. `None`: a value is JSON, or text if it is not JSON, without the white
+    /// space around it, as strands-sglang reads it.
+    pub parameters: Option<Arc<ParameterTypes>>,
     /// The markers of thinking. `None`: no text is reasoning.
     pub think: Option<Think>,
+    /// The markers that have a token in the vocabulary. Text that looks like one of them is text, unless it is pushed as a token.
+    pub tokens: Arc<[Box<str>]>,
     /// The text begins inside a span that the prompt opened. Ignored without `think`.
     pub opened: bool,
 }
@@ -37,6 +45,12 @@ impl Grammar {
         streaming.push(text, &mut events);
         streaming.finish(&mut events);
         events.into_iter().collect()
+    }
+
+    /// The texts that are markers of this grammar, and may have tokens.
+    pub fn markers(&self) -> impl Iterator<Item = &str> {
+        let think = self.think.iter().flat_map(|think| [&*think.start, &*think.end]);
+        think.filter(|marker| !marker.is_empty()).chain(self.format.map_or(&[][..], Syntax::markers).iter().copied())
     }
 
     /// Returns a parser for a text that arrives in pieces.

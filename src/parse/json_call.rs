@@ -6,12 +6,14 @@ use super::loads::loads;
 use super::space::strip_start;
 use super::value::PythonValue;
 
-/// Parses a call. Its arguments are the value of the first of `keys` that exists. If none exists, or the value is not an object, the call
-/// has no arguments.
+/// The members that may be the arguments of a call, the usual one first.
+pub(super) const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
+
+/// Parses a call. Its arguments are the value of the first of `keys` that exists.
 pub(super) fn parse_call(raw: &str, keys: &[&str]) -> ToolCall {
     let Ok(PythonValue::Dict(call)) = loads(raw) else { return ToolCall::invalid(&find_name(raw), raw) };
     match call.get("name").and_then(PythonValue::as_text) {
-        Some(name) if !name.is_empty() => ToolCall::valid(name, keys.iter().find_map(|key| call.get(key))),
+        Some(name) if !name.is_empty() => ToolCall::with_arguments(name, keys.iter().find_map(|key| call.get(key))),
         _ => ToolCall::invalid(&find_name(raw), raw),
     }
 }

@@ -3,7 +3,8 @@
 //! The grammar is that of [`loads`]. Repeated keys are kept.
 
 use super::loads::{loads, reescape};
-use crate::json::{Cursor, MAX_DEPTH, Text, python};
+use super::value::push_escaped;
+use crate::json::{Cursor, MAX_DEPTH, Text};
 
 /// The names of values that are not numbers in JSON. The minus sign of `-Infinity` may also begin a number.
 const LITERALS: [&str; 6] = ["true", "false", "null", "NaN", "Infinity", "-Infinity"];
@@ -37,6 +38,14 @@ enum Expected {
     End,
 }
 
+/// Reads on in a JSON text from within a string, to find out whether a marker in the string is text of it.
+#[derive(Debug, Clone)]
+pub(super) struct StringLookahead {
+    json: JsonReader,
+    /// The position of the reader.
+    at: usize,
+}
+
 /// A part of a JSON text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
@@ -65,6 +74,30 @@ pub(super) enum JsonError {
     Limit,
 }
 
+impl StringLookahead {
+    /// A reader at byte `at` of a text, where `json` is within a string.
+    pub(super) fn new(json: JsonReader, at: usize) -> Self {
+        Self { json, at }
+    }
+
+    /// Continues in `text`. Returns the position up to which the text is valid JSON with the whole string and the token after it, or an
+    /// error if the string or the token is invalid. Returns `None` if more text is needed.
+    pub(super) fn read(&mut self, text: &str) -> Option<Result<usize, JsonError>> {
+        let mut out = String::new();
+        loop {
+            let was_in_string = self.json.in_string();
+            let Some((token, length)) = self.json.next(&text[self.at..], &mut out) else {
+                return self.json.error().map(Err);
+            };
+            out.clear();
+            self.at += length;
+            if self.json.is_complete() || !was_in_string && token != Token::Space {
+                return Some(Ok(self.at));
+            }
+        }
+    }
+}
+
 impl JsonReader {
     pub(super) fn new() -> Self {
         Self { objects: 0, depth: 0, expected: Expected::Value, scanned: 0, error: None }
@@ -75,7 +108,7 @@ impl JsonReader {
         self.depth
     }
 
-    /// Whether the text so far ends within a string.
+    /// Whether the text so far ends within a string, or was invalid in one.
     pub(super) fn in_string(&self) -> bool {
         matches!(self.expected, Expected::Characters { .. })
     }
@@ -176,7 +209,7 @@ impl JsonReader {
         let is_special = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
         let plain = text.bytes().position(is_special).unwrap_or(text.len());
         if plain > 0 {
-            python::push_escaped(out, &text[..plain], true);
+            push_escaped(&text[..plain], out);
             return Ok(Some((Token::Characters, plain)));
         }
         let length = match text.as_bytes() {

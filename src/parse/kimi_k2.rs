@@ -19,6 +19,10 @@ pub(super) const SECTION: SectionFormat = SectionFormat {
     parse_call,
 };
 
+/// The markers that may have tokens.
+pub(super) const MARKERS: [&str; 5] =
+    [SECTION.start, SECTION.end, SECTION.call_start, SECTION.call_end, SECTION.separator];
+
 fn parse_head(before: &str, after: &str) -> CallHead {
     let Some(id) = id(before) else { return CallHead::Text };
     let arguments = strip_start(after);
@@ -37,7 +41,7 @@ fn parse_call(body: &str) -> Option<ToolCall> {
     let (before, arguments) = body.split_once(SEPARATOR)?;
     let (id, raw) = (id(before)?, strip(arguments));
     let call = match loads(raw) {
-        Ok(arguments) => ToolCall::valid(name(id), Some(&arguments)),
+        Ok(arguments) => ToolCall::with_arguments(name(id), Some(&arguments)),
         Err(_) => ToolCall::invalid(name(id), raw),
     };
     Some(ToolCall { id: Some(id.to_owned()), ..call })

@@ -21,6 +21,13 @@ pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     (source.skip_space().is_empty() && !calls.is_empty()).then_some(calls)
 }
 
+/// Parses `text` as one literal, as Python's `ast.literal_eval` does. Returns `None` if it is another expression.
+pub(super) fn value(text: &str) -> Option<PythonValue> {
+    let mut source = Source { rest: text };
+    let value = source.value(0)?;
+    source.skip_space().is_empty().then_some(value)
+}
+
 /// Whether `text` is a Python identifier.
 pub(super) fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_') && text.chars().all(|c| c.is_alphanumeric() || c == '_')
@@ -72,7 +79,7 @@ impl<'a> Source<'a> {
             // a repeated argument is a syntax error in Python too
             (!arguments.has(&key)).then(|| arguments.set(key, value))
         })?;
-        Some(ToolCall::valid(name, Some(&PythonValue::Dict(arguments))))
+        Some(ToolCall::with_arguments(name, Some(&PythonValue::Dict(arguments))))
     }
 
     fn name(&mut self) -> Option<&'a str> {

@@ -83,6 +83,14 @@ impl Llama3 {
         }
     }
 
+    /// Whether the text so far ends within a string of an object.
+    pub(super) fn in_string(&self) -> bool {
+        self.object.as_ref().is_some_and(|object| match self.is_tagged {
+            true => object.call.in_string(),
+            false => object.matcher.in_string(),
+        })
+    }
+
     /// Emits a call, or its last part, up to the byte `end`.
     fn emit(&mut self, end: usize, events: Vec<Event>) -> Step {
         (self.has_emitted, self.at, self.object) = (true, 0, None);

@@ -3,7 +3,7 @@
 //! Accepts `NaN`, `Infinity`, big integers, lone surrogates and repeated keys, of which the last one counts. Rejects integers of more than 4300
 //! digits, as Python does, and text that nests deeper than [`MAX_DEPTH`] (Python's limit is about a thousand).
 
-use super::value::{Dict, PythonValue};
+use super::value::{Dict, PythonValue, push_escaped};
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
 
 /// Parses `text`, which must be one value.
@@ -102,7 +102,7 @@ fn text(cursor: &mut Cursor<'_>) -> Result<String, Malformed> {
 pub(super) fn reescape(raw: &str, out: &mut String) {
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {
-        python::push_escaped(out, &rest[..at], true);
+        push_escaped(&rest[..at], out);
         let unicode = rest[at..].strip_prefix("\\u").and_then(|rest| rest.get(..4));
         let length = match unicode.and_then(|digits| u16::from_str_radix(digits, 16).ok()) {
             Some(unit) => {
@@ -111,11 +111,11 @@ pub(super) fn reescape(raw: &str, out: &mut String) {
             }
             None => {
                 let short = Text { raw: &rest.as_bytes()[at..at + 2], escaped: true };
-                python::push_escaped(out, &short.decode(), true);
+                push_escaped(&short.decode(), out);
                 2
             }
         };
         rest = &rest[at + length..];
     }
-    python::push_escaped(out, rest, true);
+    push_escaped(rest, out);
 }

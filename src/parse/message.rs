@@ -2,6 +2,7 @@
 
 use std::iter;
 
+use super::loads::loads;
 use super::value::PythonValue;
 
 /// The name of an invalid call without a readable name.
@@ -25,8 +26,8 @@ pub struct ToolCall {
     pub name: String,
     /// The call's id, if the format has one: `kimi_k2` and `mistral`.
     pub id: Option<String>,
-    /// A JSON object as Python's `json.dumps` writes it; repeated keys are kept. If the call is invalid: its raw text, or the arguments
-    /// that were emitted before the call became invalid and the raw text after them.
+    /// A JSON object as Python's `json.dumps` writes it; repeated keys are kept. If the call is invalid: its raw text, its arguments that are
+    /// not an object, or the arguments that were emitted before the call became invalid and the raw text after them.
     pub arguments: String,
     /// The call is invalid, or it is cut off.
     pub error: bool,
@@ -73,13 +74,15 @@ impl ToolCall {
         iter::once(start).chain(Event::arguments(arguments)).chain([Event::CallEnd { error }])
     }
 
-    /// A valid call. Arguments that are not a dict count as no arguments.
-    pub(super) fn valid(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
-        let arguments = match arguments {
-            Some(arguments @ PythonValue::Dict(_)) => arguments.dumps(),
-            _ => "{}".to_owned(),
+    /// A call whose arguments are this value. A string that contains an object is the object, as in the wire format of OpenAI. Without a
+    /// value, or with null, the call has no arguments. With another value it is invalid.
+    pub(super) fn with_arguments(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
+        let encoded = arguments.and_then(PythonValue::as_text).and_then(|text| loads(&text).ok());
+        let (arguments, error) = match encoded.as_ref().filter(|value| value.is_dict()).or(arguments) {
+            None | Some(PythonValue::Null) => ("{}".to_owned(), false),
+            Some(arguments) => (arguments.dumps(), !arguments.is_dict()),
         };
-        Self { name: name.into(), id: None, arguments, error: false }
+        Self { name: name.into(), id: None, arguments, error }
     }
 
     /// An invalid call with its raw text. An empty name becomes [`UNKNOWN_TOOL`].

@@ -16,6 +16,12 @@ use crate::json::python::is_space;
 /// The marker before the array, or before each call.
 pub(super) const START: &str = "[TOOL_CALLS]";
 
+const CALL_ID: &str = "[CALL_ID]";
+const ARGUMENTS: &str = "[ARGS]";
+
+/// The markers that may have tokens.
+pub(super) const MARKERS: [&str; 3] = [START, CALL_ID, ARGUMENTS];
+
 /// Parses the text after one marker. A marker without a call after it is text. A single call with an object of arguments starts when its
 /// head is complete. The id of a call in an array is after the arguments, so the calls of an array are emitted at its end.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +72,11 @@ impl Mistral {
         Step::calls(from + length, calls(head, &json[..length]))
     }
 
+    /// Whether the text so far ends within a string of the JSON.
+    pub(super) fn in_string(&self) -> bool {
+        self.call.as_ref().map_or(self.matcher.in_string(), CallReader::in_string)
+    }
+
     pub(super) fn end(&self, buffered: &str) -> Step {
         let call = self.call.as_ref();
         call.map_or(Step::Text(buffered.len()), |call| Step::End(buffered.len(), call.cut_off(buffered)))
@@ -90,11 +101,11 @@ fn parse_head(text: &str) -> Result<CallHead, HeadError> {
         };
     }
     let name = word(&mut rest)?;
-    let id = match tag(&mut rest, "[CALL_ID]")? {
+    let id = match tag(&mut rest, CALL_ID)? {
         true => Some(word(&mut rest)?),
         false => None,
     };
-    if !tag(&mut rest, "[ARGS]")? {
+    if !tag(&mut rest, ARGUMENTS)? {
         return Err(HeadError::Mismatch);
     }
     rest = strip_start(rest);
@@ -133,7 +144,7 @@ fn tag(rest: &mut &str, tag: &str) -> Result<bool, HeadError> {
 fn calls(head: &CallHead, json: &str) -> Vec<ToolCall> {
     if let Some(name) = &head.name {
         let call = match loads(json) {
-            Ok(arguments) => ToolCall::valid(name, Some(&arguments)),
+            Ok(arguments) => ToolCall::with_arguments(name, Some(&arguments)),
             Err(_) => ToolCall::invalid(name, json),
         };
         return vec![ToolCall { id: head.id.clone(), ..call }];
@@ -146,7 +157,7 @@ fn calls(head: &CallHead, json: &str) -> Vec<ToolCall> {
 
 /// Parses an element of an array of calls.
 fn element(raw: &str) -> ToolCall {
-    let call = json_call::parse_call(raw, &["arguments"]);
+    let call = json_call::parse_call(raw, &json_call::ARGUMENTS);
     let id = match loads(raw) {
         Ok(PythonValue::Dict(dict)) => dict.get("id").and_then(PythonValue::as_text),
         _ => None,

@@ -9,6 +9,9 @@ use super::step::{self, Step};
 pub(super) const START: &str = "<|python_start|>";
 const END: &str = "<|python_end|>";
 
+/// The markers that may have tokens.
+pub(super) const MARKERS: [&str; 2] = [START, END];
+
 /// Buffers text that begins like a list of calls up to the end of the text, because text after the list makes the list content.
 ///
 /// Text of the form `[NAME( … )]` that is not a list of calls with literals as keyword arguments is one invalid call.

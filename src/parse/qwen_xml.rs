@@ -2,6 +2,7 @@
 
 use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
+use super::parameter_types::CalledTool;
 use super::parameter_value::{ParameterValue, write_key};
 use super::space::strip;
 use super::step::Step;
@@ -22,6 +23,7 @@ pub(super) struct QwenXml {
     end: MarkerSearch,
     function_end: MarkerSearch,
     state: State,
+    tool: CalledTool,
     /// A parameter is written.
     has_parameter: bool,
 }
@@ -44,8 +46,9 @@ enum State {
 }
 
 impl QwenXml {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tool: CalledTool) -> Self {
         Self {
+            tool,
             end: MarkerSearch::new(END, START.len()),
             function_end: MarkerSearch::new(FUNCTION_END, 0),
             state: State::Block(TagSearch::new(FUNCTION, START.len())),
@@ -69,6 +72,11 @@ impl QwenXml {
         }
     }
 
+    /// Whether the text so far ends within the value of a parameter that has a type.
+    pub(super) fn in_value(&self) -> bool {
+        matches!(self.state, State::Value { value: ParameterValue::Typed(_), .. })
+    }
+
     /// Ends a block that has no end marker.
     pub(super) fn end(&mut self, buffered: &str) -> Step {
         if let State::AfterFunction = self.state {
@@ -88,6 +96,7 @@ impl QwenXml {
                     return None;
                 }
                 self.state = State::Function(TagSearch::new(PARAMETER, 0));
+                self.tool.set_name(&name);
                 self.end.skip(length);
                 let start = Event::CallStart { name, id: None };
                 Some(Step::Part(length, vec![start, Event::Arguments("{".to_owned())]))
@@ -98,7 +107,10 @@ impl QwenXml {
                     Some((key, length)) => {
                         let (value, written) = match strip(key) {
                             "" => (ParameterValue::Ignored, String::new()),
-                            key => (ParameterValue::Blank, write_key(key, &mut self.has_parameter)),
+                            key => {
+                                let value = ParameterValue::new(self.tool.parameter(key), true);
+                                (value, write_key(key, &mut self.has_parameter))
+                            }
                         };
                         self.state = State::Value { end: MarkerSearch::new(PARAMETER_END, 0), value };
                         Some(self.part(length, written))

@@ -1,16 +1,20 @@
 //! Separates calls from content in text whose think spans are removed.
 
+use std::sync::Arc;
+
 use super::buffer::{Buffer, length_before};
 use super::content::ContentEmitter;
+use super::parameter_types::ParameterTypes;
 use super::space::strip_start;
 use super::step::Step;
 use super::syntax::Syntax;
-use super::{Event, Format};
+use super::{Event, Format, Grammar};
 
 /// Scans text from left to right for blocks of calls. Blocks do not overlap.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
     format: Option<Format>,
+    types: Option<Arc<ParameterTypes>>,
     buffer: Buffer,
     /// The parser of the block whose start marker or bare start begins the buffered text, or which is partly emitted.
     block: Option<Syntax>,
@@ -24,9 +28,10 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    pub(super) fn new(format: Option<Format>) -> Self {
+    pub(super) fn new(grammar: &Grammar) -> Self {
         Self {
-            format,
+            format: grammar.format,
+            types: grammar.parameters.clone(),
             buffer: Buffer::default(),
             block: None,
             has_open_call: false,
@@ -39,6 +44,11 @@ impl Scanner {
     /// Whether the text so far ends within a possible call.
     pub(super) fn in_call(&self) -> bool {
         self.block.is_some()
+    }
+
+    /// Whether the text so far ends within a string of the arguments of a call.
+    pub(super) fn in_string(&self) -> bool {
+        self.block.as_ref().is_some_and(Syntax::in_string)
     }
 
     /// Whether a call has started and has not ended.
@@ -73,7 +83,7 @@ impl Scanner {
     fn scan(&mut self, out: &mut Vec<Event>) {
         loop {
             let Some(block) = &mut self.block else {
-                self.block = self.find_start(out).map(Syntax::new);
+                self.block = self.find_start(out).map(|format| Syntax::new(format, self.types.clone()));
                 if self.block.is_none() {
                     return;
                 }

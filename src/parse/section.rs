@@ -108,6 +108,11 @@ impl Section {
         self.cut_off(buffered).map_or(Step::Text(buffered.len()), |events| Step::End(buffered.len(), events))
     }
 
+    /// Whether the text so far ends within a string of the arguments of a call.
+    pub(super) fn in_string(&self) -> bool {
+        matches!(&self.state, State::Started { call, .. } if call.in_string())
+    }
+
     /// Continues in the text up to the end of the section. Returns `None` if more text is needed.
     fn read_section(&mut self, section: &str) -> Option<Step> {
         loop {

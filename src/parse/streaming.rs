@@ -1,10 +1,13 @@
 //! Parses a text that arrives in pieces: separates spans of thinking from other text, and passes the other text to the scanner.
 
+use std::sync::Arc;
+
 use super::buffer::{Buffer, length_before};
+use super::lookalikes::{Lookalikes, remove_marks};
 use super::reasoning::ReasoningEmitter;
 use super::scanner::Scanner;
 use super::space::strip_start;
-use super::{Event, Format, Grammar, Think};
+use super::{Event, Grammar, Think};
 
 /// The position of the parser relative to spans of thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +38,9 @@ pub struct StreamingParser {
     reasoning: ReasoningEmitter,
     /// Reasoning that was in a call that has not ended.
     delayed: Vec<Event>,
-    format: Option<Format>,
+    grammar: Grammar,
     scanner: Scanner,
+    lookalikes: Lookalikes,
 }
 
 impl StreamingParser {
@@ -50,15 +54,31 @@ impl StreamingParser {
             span: String::new(),
             reasoning: ReasoningEmitter::default(),
             delayed: Vec::new(),
-            format: grammar.format,
-            scanner: Scanner::new(grammar.format),
+            grammar: grammar.clone(),
+            scanner: Scanner::new(grammar),
+            lookalikes: Lookalikes::new(Arc::clone(&grammar.tokens)),
         }
     }
 
     /// Parses the next piece. Appends to `out` the events that later text cannot change.
     pub fn push(&mut self, piece: &str, out: &mut Vec<Event>) {
-        self.buffer.push(piece);
-        while self.step(out) {}
+        let piece = self.lookalikes.push(piece);
+        self.parse(&piece, out);
+    }
+
+    /// Parses a marker that was sampled as its token.
+    pub fn push_token(&mut self, marker: &str, out: &mut Vec<Event>) {
+        let pending = self.lookalikes.take_pending();
+        self.parse(&pending, out);
+        self.parse(marker, out);
+    }
+
+    fn parse(&mut self, text: &str, out: &mut Vec<Event>) {
+        let mut events = Vec::new();
+        self.buffer.push(text);
+        while self.step(&mut events) {}
+        remove_marks(&mut events);
+        out.append(&mut events);
     }
 
     /// Parses up to the next marker. Returns whether the buffered text may contain another marker.
@@ -80,6 +100,10 @@ impl StreamingParser {
         self.buffer.skip(length);
         if found {
             self.buffer.skip(self.think.start.len());
+            if self.scanner.in_string() {
+                self.scanner.push(&self.think.start, out);
+                return true;
+            }
             self.state = if self.scanner.in_call() { ParserState::SpanInCall } else { ParserState::ModelSpan };
         }
         found
@@ -126,8 +150,8 @@ impl StreamingParser {
         if self.state != ParserState::SpanInCall {
             self.reasoning.push(text, out);
         }
-        let is_stored =
-            self.state == ParserState::SpanInCall || self.state == ParserState::ModelSpan && self.format.is_some();
+        let is_stored = self.state == ParserState::SpanInCall
+            || self.state == ParserState::ModelSpan && self.grammar.format.is_some();
         if is_stored {
             self.span.push_str(text);
         }
@@ -136,30 +160,35 @@ impl StreamingParser {
 
     /// Ends the text. Appends to `out` the events of the buffered text, and the calls of a span that the model did not close.
     pub fn finish(mut self, out: &mut Vec<Event>) {
+        let pending = self.lookalikes.take_pending();
+        self.parse(&pending, out);
+        let mut events = Vec::new();
         let rest = self.buffer.rest().len();
         let mut calls = Vec::new();
         match self.state {
-            ParserState::Text => self.scanner.push(self.buffer.rest(), out),
-            ParserState::PromptSpanStart | ParserState::PromptSpan => self.read_span(rest, out),
+            ParserState::Text => self.scanner.push(self.buffer.rest(), &mut events),
+            ParserState::PromptSpanStart | ParserState::PromptSpan => self.read_span(rest, &mut events),
             ParserState::ModelSpan => {
-                self.read_span(rest, out);
+                self.read_span(rest, &mut events);
                 self.scanner.record_removal();
                 calls = self.calls_in_span();
             }
             ParserState::SpanInCall => {
-                self.read_span(rest, out);
-                self.scanner.push(&self.think.start, out);
-                self.scanner.push(&self.span, out);
+                self.read_span(rest, &mut events);
+                self.scanner.push(&self.think.start, &mut events);
+                self.scanner.push(&self.span, &mut events);
             }
         }
-        self.scanner.finish(out);
-        out.append(&mut self.delayed);
-        out.extend(calls);
+        self.scanner.finish(&mut events);
+        events.append(&mut self.delayed);
+        events.extend(calls);
+        remove_marks(&mut events);
+        out.append(&mut events);
     }
 
     /// The calls in a span that is not closed. A call that is cut off is only reasoning.
     fn calls_in_span(&self) -> Vec<Event> {
-        let (mut scanner, mut events) = (Scanner::new(self.format), Vec::new());
+        let (mut scanner, mut events) = (Scanner::new(&self.grammar), Vec::new());
         // the think start is text here, so that the text after it is not parsed as the whole answer
         scanner.push(&self.think.start, &mut events);
         scanner.push(&self.span, &mut events);

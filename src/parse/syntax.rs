@@ -1,9 +1,12 @@
 //! Selects the parser of a format.
 
+use std::sync::Arc;
+
 use super::glm::Glm;
 use super::hermes::Hermes;
 use super::llama3::Llama3;
 use super::mistral::Mistral;
+use super::parameter_types::{CalledTool, ParameterTypes};
 use super::pythonic::Pythonic;
 use super::qwen_xml::QwenXml;
 use super::section::Section;
@@ -23,12 +26,12 @@ pub(super) enum Syntax {
 }
 
 impl Syntax {
-    /// A parser at the start of a block.
-    pub(super) fn new(format: Format) -> Self {
+    /// A parser at the start of a block. `types` are the types of parameters, if they are known.
+    pub(super) fn new(format: Format, types: Option<Arc<ParameterTypes>>) -> Self {
         match format {
             Format::Hermes => Self::Hermes(Hermes::new()),
-            Format::QwenXml => Self::QwenXml(QwenXml::new()),
-            Format::Glm => Self::Glm(Glm::new()),
+            Format::QwenXml => Self::QwenXml(QwenXml::new(CalledTool::new(format, types))),
+            Format::Glm => Self::Glm(Glm::new(CalledTool::new(format, types))),
             Format::KimiK2 => Self::Section(Section::new(&kimi_k2::SECTION)),
             Format::DeepSeek => Self::Section(Section::new(&deepseek::SECTION)),
             Format::Llama3 => Self::Llama3(Llama3::default()),
@@ -46,6 +49,19 @@ impl Syntax {
             Format::Llama3 => super::llama3::TAG,
             Format::Pythonic => super::pythonic::START,
             Format::Mistral => super::mistral::START,
+        }
+    }
+
+    /// The markers that may have tokens.
+    pub(super) fn markers(format: Format) -> &'static [&'static str] {
+        match format {
+            Format::Hermes | Format::QwenXml => &[super::hermes::START, super::hermes::END],
+            Format::Glm => &super::glm::MARKERS,
+            Format::KimiK2 => &kimi_k2::MARKERS,
+            Format::DeepSeek => &deepseek::MARKERS,
+            Format::Llama3 => &[super::llama3::TAG],
+            Format::Pythonic => &super::pythonic::MARKERS,
+            Format::Mistral => &super::mistral::MARKERS,
         }
     }
 
@@ -68,6 +84,19 @@ impl Syntax {
             Self::Llama3(llama3) => llama3.read(buffered),
             Self::Pythonic(pythonic) => pythonic.read(buffered),
             Self::Mistral(mistral) => mistral.read(buffered),
+        }
+    }
+
+    /// Whether the text so far ends within a string of the arguments, where a think start is text.
+    pub(super) fn in_string(&self) -> bool {
+        match self {
+            Self::Hermes(hermes) => hermes.in_string(),
+            Self::QwenXml(qwen_xml) => qwen_xml.in_value(),
+            Self::Glm(glm) => glm.in_value(),
+            Self::Section(section) => section.in_string(),
+            Self::Llama3(llama3) => llama3.in_string(),
+            Self::Pythonic(_) => false,
+            Self::Mistral(mistral) => mistral.in_string(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tables of texts and their messages, a naive reference parser, and property tests that compare the parser with it.
 
+mod by_schema;
 mod calls_in_parts;
 mod emission;
 mod json;
@@ -9,12 +10,13 @@ mod property;
 mod random_calls;
 mod strands_formats;
 mod thinking;
+mod tokens;
 
 use super::{Event, Format, Grammar, Message, Think, ToolCall};
 
 /// A grammar with this format of calls and the default markers of thinking.
 fn grammar(format: Format) -> Grammar {
-    Grammar { format: Some(format), think: Some(Think::default()), opened: false }
+    Grammar { format: Some(format), think: Some(Think::default()), ..Grammar::default() }
 }
 
 fn call(name: &str, arguments: &str) -> ToolCall {

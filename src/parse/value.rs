@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::lookalikes::without_marks;
 use crate::json::{Text, python};
 
 /// A Python value. Numbers and strings are stored as `json.dumps` writes them.
@@ -59,6 +60,11 @@ impl PythonValue {
         Self::Text(escape(text))
     }
 
+    /// Whether the value is a dict.
+    pub(super) fn is_dict(&self) -> bool {
+        matches!(self, Self::Dict(_))
+    }
+
     /// The string, if the value is one. Lone surrogates become U+FFFD.
     pub(super) fn as_text(&self) -> Option<String> {
         let Self::Text(escaped) = self else { return None };
@@ -112,11 +118,16 @@ fn quote(escaped: &str, out: &mut String) {
 /// Escapes `text` as `json.dumps` does, without quotes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    python::push_escaped(&mut out, text, true);
+    push_escaped(text, &mut out);
     out
+}
+
+/// Appends `text`, escaped as by `json.dumps`, without quotes.
+pub(super) fn push_escaped(text: &str, out: &mut String) {
+    python::push_escaped(out, &without_marks(text), true);
 }
 
 /// Appends a character, escaped as by `json.dumps`.
 pub(super) fn push_escaped_char(c: char, out: &mut String) {
-    python::push_escaped(out, c.encode_utf8(&mut [0; 4]), true);
+    push_escaped(c.encode_utf8(&mut [0; 4]), out);
 }

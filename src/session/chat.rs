@@ -53,6 +53,10 @@ pub struct Chat {
 pub struct ParseOptions {
     /// The format of the tool calls; `None` if tool calls are not parsed.
     pub format: Option<Box<str>>,
+    /// The types of the parameters of the tools, if the format needs them, as `parse::ParameterTypes` writes them. `None` in older
+    /// logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Arc<str>>,
     /// Whether the thinking is separated from the text.
     pub separate: bool,
     /// Whether the prompt ends with an open thought.

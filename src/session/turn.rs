@@ -268,8 +268,9 @@ impl Turn {
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
         let stored = |chat: &Chat| chat.stored.as_ref().map_or(0, |stored| stored.bytes());
+        let parameters = |chat: &Chat| chat.reading.parameters.as_ref().map_or(0, |parameters| parameters.len());
         let chat = about.chat.as_ref();
-        let chat = chat.map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + stored(chat) + CONVERSATION);
+        let chat = chat.map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + parameters(chat) + stored(chat) + CONVERSATION);
         let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
         let texts = chat
             + labels

@@ -117,7 +117,7 @@ fn calls_of_other_formats_start_at_their_arguments() {
             ("<|tool_call_end|>", &[arguments("}"), END]),
             (
                 "<|tool_call_begin|>g<|tool_call_argument_begin|>[]<|tool_call_end|>",
-                &[id("g", "g"), arguments("{}"), END],
+                &[id("g", "g"), arguments("[]"), INVALID],
             ),
             ("<|tool_calls_section_end|>", &[]),
         ],
@@ -216,9 +216,25 @@ fn span_in_a_started_call_is_emitted_after_the_call() {
     assert_parts(
         Format::Hermes,
         &[
-            ("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", &[start("f"), arguments("{\"a\": \"")]),
-            ("<think>hm\"}}</tool_call>", &[]),
-            ("", &[arguments("<think>hm\"}"), END]),
+            ("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", &[start("f"), arguments("{\"a\": ")]),
+            ("<think>\"hm\"}}</tool_call>", &[]),
+            ("", &[arguments("<think>\"hm\"}}"), INVALID]),
+        ],
+    );
+}
+
+#[test]
+fn string_that_contains_a_marker_is_emitted_when_its_end_is_certain() {
+    assert_parts(
+        Format::Hermes,
+        &[
+            ("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x", &[start("f"), arguments("{\"a\": \"x")]),
+            ("<think>y</tool_call>", &[arguments("<think>y")]),
+            ("z\" ", &[]),
+            (", \"b\"", &[arguments("</tool_call>z\", \"b\"")]),
+            (": \"</tool_call>", &[arguments(": \"")]),
+            ("</tool_call>\"}", &[arguments("</tool_call></tool_call>\"")]),
+            ("}</tool_call>", &[arguments("}"), END]),
         ],
     );
 }

@@ -75,18 +75,24 @@ fn nesting_deeper_than_max_depth_is_rejected() {
     assert_eq!(loads_then_dumps(&"[".repeat(1_000_000)), None);
 }
 
+/// A text without the mark of lookalikes, which is never written.
+fn text() -> impl Strategy<Value = String> {
+    ".*".prop_map(|text| text.replace('\u{fdd0}', ""))
+}
+
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
         any::<f64>().prop_map(Into::into),
-        ".*".prop_map(Into::into),
+        text().prop_map(Into::into),
     ];
     leaf.prop_recursive(4, 40, 6, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
-            prop::collection::vec((".*", inner), 0..6).prop_map(|members| Value::Object(members.into_iter().collect())),
+            prop::collection::vec((text(), inner), 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     })
 }

@@ -1,9 +1,11 @@
-//! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads` and `dumps` with the parser.
+//! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads`, `dumps` and the reader of strings with the
+//! parser. It does not know that a think start in a string of a call is text.
 //!
 //! It does not compute the arguments of an invalid call that has started before it became invalid. They are [`STARTED`].
 
 use std::ops::Range;
 
+use super::super::json_reader::{JsonReader, StringLookahead};
 use super::super::loads::loads;
 use super::super::value::{PythonValue, escape};
 use super::*;
@@ -112,9 +114,12 @@ fn blocks(format: Format, plain: &str) -> Vec<Block> {
     };
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(open) = plain[at..].find(start).map(|open| at + open) {
-        let closed = between(&plain[open..], start, end);
-        let body = closed.map_or(&plain[open + start.len()..], |(_, body, _)| body);
-        at = closed.map_or(plain.len(), |(.., after)| plain.len() - after.len());
+        let closed = match format {
+            Format::Hermes => hermes_end(&plain[open + start.len()..]),
+            _ => between(&plain[open..], start, end).map(|(_, body, after)| (body, after)),
+        };
+        let body = closed.map_or(&plain[open + start.len()..], |(body, _)| body);
+        at = closed.map_or(plain.len(), |(_, after)| plain.len() - after.len());
         let is_closed = closed.is_some();
         let (calls, is_cut_off) = match format {
             Format::Hermes => one(hermes(body, is_closed), is_closed),
@@ -130,6 +135,37 @@ fn blocks(format: Format, plain: &str) -> Vec<Block> {
 
 fn one(call: Option<ToolCall>, is_closed: bool) -> (Vec<ToolCall>, bool) {
     (call.into_iter().collect(), !is_closed)
+}
+
+/// The body of a block and the text after it: the block ends at the first end marker that is not in a string with an end.
+fn hermes_end(text: &str) -> Option<(&str, &str)> {
+    let (mut json, mut at, mut from) = (JsonReader::new(), 0, 0);
+    at += text.len() - text.trim_start_matches(is_space).len();
+    loop {
+        let end = from + text[from..].find("</tool_call>")?;
+        while let Some((_, length)) = text.get(at..end).and_then(|text| json.next(text, &mut String::new())) {
+            at += length;
+        }
+        let whole = (&text[..end], &text[end + "</tool_call>".len()..]);
+        if !json.in_string() || json.error().is_some() {
+            return Some(whole);
+        }
+        match StringLookahead::new(json.clone(), at).read(text) {
+            Some(Ok(after)) => from = after,
+            _ => return Some(whole),
+        }
+    }
+}
+
+/// A call with these arguments, which may be of any type.
+fn with_arguments(name: &str, arguments: Option<&PythonValue>) -> ToolCall {
+    let inner = arguments.and_then(PythonValue::as_text).and_then(|text| loads(&text).ok());
+    match (arguments, inner) {
+        (None | Some(PythonValue::Null), _) => call(name, "{}"),
+        (_, Some(object @ PythonValue::Dict(_))) => call(name, &object.dumps()),
+        (Some(object @ PythonValue::Dict(_)), _) => call(name, &object.dumps()),
+        (Some(other), _) => error(name, &other.dumps()),
+    }
 }
 
 fn hermes(body: &str, is_closed: bool) -> Option<ToolCall> {
@@ -163,8 +199,7 @@ fn hermes_whole(body: &str) -> ToolCall {
     if let Ok(PythonValue::Dict(object)) = loads(body) {
         let name = object.get("name").and_then(PythonValue::as_text).unwrap_or_default();
         if !name.is_empty() {
-            let arguments = object.get("arguments").filter(|value| matches!(value, PythonValue::Dict(_)));
-            return call(&name, &arguments.map_or("{}".to_owned(), PythonValue::dumps));
+            return with_arguments(&name, object.get("arguments"));
         }
     }
     for (at, key) in body.match_indices("\"name\"") {
@@ -259,8 +294,7 @@ fn kimi_k2(section: &str, is_closed: bool) -> (Vec<ToolCall>, bool) {
             Some((raw, after)) => {
                 let raw = strip(raw);
                 let read = match loads(raw) {
-                    Ok(value @ PythonValue::Dict(_)) => call(&name(id), &value.dumps()),
-                    Ok(_) => call(&name(id), "{}"),
+                    Ok(value) => with_arguments(&name(id), Some(&value)),
                     Err(_) => error(&name(id), if is_object { STARTED } else { raw }),
                 };
                 (read, after)

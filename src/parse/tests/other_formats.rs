@@ -33,7 +33,7 @@ fn llama3_calls_are_parsed() {
         ),
         // of both members, the parameters are the arguments; they must not follow arguments with which the call has started
         (r#"<|python_tag|>{"name": "f", "parameters": {"a": 1}, "arguments": {}}"#.into(), "", &called[..1]),
-        (r#"<|python_tag|>{"name": "f", "parameters": 1, "arguments": {"a": 1}}"#.into(), "", &[call("f", "{}")]),
+        (r#"<|python_tag|>{"name": "f", "parameters": 1, "arguments": {"a": 1}}"#.into(), "", &[error("f", "1")]),
         (
             r#"<|python_tag|>{"name": "f", "arguments": {"a": 1}, "parameters": {}}"#.into(),
             "",
@@ -159,7 +159,7 @@ fn mistral_calls_are_parsed() {
         (r#"[TOOL_CALLS]f[ARGS]{"a": "\"}\\"} {}"#, "{}", &[call("f", r#"{"a": "\"}\\"}"#)]),
         (r#"[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{"b":2}"#, "", &[call("f", "{}"), call("g", r#"{"b": 2}"#)]),
         (r#"[TOOL_CALLS] f [CALL_ID]abc123def[ARGS] {}"#, "", &[with_id(call("f", "{}"), "abc123def")]),
-        (r#"[TOOL_CALLS]f[ARGS][1]"#, "", &[call("f", "{}")]),
+        (r#"[TOOL_CALLS]f[ARGS][1]"#, "", &[error("f", "[1]")]),
         // closed brackets around invalid JSON or an invalid call
         (r#"[TOOL_CALLS]f[ARGS]{a: 1}"#, "", &[error("f", "{a: 1}")]),
         (r#"[TOOL_CALLS]f[ARGS]{"a":1, b: [2}} x"#, "x", &[error("f", r#"{"a": 1, b: [2}}"#)]),
@@ -214,7 +214,7 @@ fn deepseek_sections_are_parsed() {
     let section = |inner: &str| format!("<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>");
     let table: &[(String, &[ToolCall])] = &[
         (fenced("f", r#"{"a":1}"#), &[call("f", r#"{"a": 1}"#)]),
-        (format!("{}\n{}", fenced("f", "{}"), fenced("g", "[]")), &[call("f", "{}"), call("g", "{}")]),
+        (format!("{}\n{}", fenced("f", "{}"), fenced("g", "[]")), &[call("f", "{}"), error("g", "[]")]),
         (plain("f", r#"{"a":1}"#), &[call("f", r#"{"a": 1}"#)]),
         (format!("{}{}", plain("f", "{}"), plain("g", " {} ")), &[call("f", "{}"), call("g", "{}")]),
         (plain("function", r#"{"a":1}"#), &[call("function", r#"{"a": 1}"#)]),

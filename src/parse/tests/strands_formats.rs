@@ -1,4 +1,5 @@
-//! Calls in the four formats that strands-sglang has parsers for. The expected calls are those of its parsers.
+//! Calls in the four formats that strands-sglang has parsers for. The expected calls are those of its parsers, except for arguments that are
+//! not an object, the key `parameters` and markers in strings.
 
 use super::*;
 
@@ -8,13 +9,30 @@ fn hermes_blocks_are_parsed() {
         (r#"{"name": "f", "arguments": {"a": 1}}"#, call("f", r#"{"a": 1}"#)),
         ("\n {\"name\":\"f\",\"arguments\":{\"a\":[1,2],\"b\":{}}}\x1f\n", call("f", r#"{"a": [1, 2], "b": {}}"#)),
         (r#"{"arguments": {"city": "Zürich 🏔"}, "name": "f"}"#, call("f", r#"{"city": "Z\u00fcrich \ud83c\udfd4"}"#)),
-        // missing arguments, or arguments that are not an object, count as no arguments
+        // missing arguments and null count as no arguments
         (r#"{"name": "f"}"#, call("f", "{}")),
-        (r#"{"name": "f", "arguments": "{\"a\": 1}"}"#, call("f", "{}")),
-        (r#"{"name": "f", "arguments": [1]}"#, call("f", "{}")),
         (r#"{"name": "f", "arguments": null}"#, call("f", "{}")),
-        (r#"{"name": "f", "arguments": 3}"#, call("f", "{}")),
-        (r#"{"name": "f", "parameters": {"a": 1}}"#, call("f", "{}")),
+        // a string that contains an object
+        (r#"{"name": "f", "arguments": "{\"a\": \"\u00fc\"}"}"#, call("f", r#"{"a": "\u00fc"}"#)),
+        (r#"{"arguments": " {\"a\":1} ", "name": "f"}"#, call("f", r#"{"a": 1}"#)),
+        // arguments that are not an object
+        (r#"{"name": "f", "arguments": [1]}"#, error("f", "[1]")),
+        (r#"{"name": "f", "arguments": 3}"#, error("f", "3")),
+        (r#"{"name": "f", "arguments": "a"}"#, error("f", r#""a""#)),
+        (r#"{"name": "f", "arguments": "[1]"}"#, error("f", r#""[1]""#)),
+        // the other key
+        (r#"{"name": "f", "parameters": {"a": 1}}"#, call("f", r#"{"a": 1}"#)),
+        (r#"{"parameters": {"a": 1}, "name": "f"}"#, call("f", r#"{"a": 1}"#)),
+        // markers in strings
+        (r#"{"name": "f", "arguments": {"a": "x </tool_call> y"}}"#, call("f", r#"{"a": "x </tool_call> y"}"#)),
+        (r#"{"name": "f", "arguments": {"</tool_call>": 1}}"#, call("f", r#"{"</tool_call>": 1}"#)),
+        (
+            r#"{"name": "f", "arguments": {"a": ["</tool_call></tool_call>\n", "<tool_call>{}</tool_call>"]}}"#,
+            call("f", r#"{"a": ["</tool_call></tool_call>\n", "<tool_call>{}</tool_call>"]}"#),
+        ),
+        (r#"{"arguments": {"a": "</tool_call>"}, "name": "f"}"#, call("f", r#"{"a": "</tool_call>"}"#)),
+        (r#"{"name": "f", "arguments": {"a": "<think> hm </think>"}}"#, call("f", r#"{"a": "<think> hm </think>"}"#)),
+        (r#"{"name": "f", "arguments": {"a": "<think>"}}"#, call("f", r#"{"a": "<think>"}"#)),
         // repeated keys of the arguments are kept; of repeated members, the last one before the arguments counts
         (
             r#"{"name": "g", "name": "f", "arguments": {"a": 1, "b": 2, "a": 3}}"#,
@@ -167,7 +185,7 @@ fn kimi_k2_calls_are_parsed() {
         ("f:x", "{}", call("f:x", "{}")),
         (":0", "{}", call(":0", "{}")),
         // JSON, but not an object
-        ("f:0", "[1]", call("f", "{}")),
+        ("f:0", "[1]", error("f", "[1]")),
         ("f:0", "null", call("f", "{}")),
         // invalid JSON
         ("functions.f:0", "{\"a\":", error("f", "{\"a\": ")),
@@ -212,7 +230,8 @@ fn kimi_k2_sections_are_parsed() {
         "<|tool_call_begin|>a<|tool_call_argument_begin|>[]<|tool_call_end|> x {}",
         section_call("b")
     ));
-    assert_calls(Format::KimiK2, &late, "", &[called("a"), called("b")]);
+    let list = ToolCall { arguments: "[]".to_owned(), error: true, ..called("a") };
+    assert_calls(Format::KimiK2, &late, "", &[list, called("b")]);
     let restarted = section(&format!("<|tool_call_begin|>a {}", section_call("b")));
     assert_calls(Format::KimiK2, &restarted, "", &[called("b")]);
     let open = "<|tool_calls_section_begin|>";
@@ -249,6 +268,27 @@ fn complete_calls_are_parsed_anywhere_in_the_text() {
         let calls: Vec<ToolCall> = names.into_iter().map(|name| call(name, "{}")).collect();
         assert_calls(Format::Hermes, &text, content, &calls);
     }
+}
+
+#[test]
+fn string_that_contains_a_marker_and_breaks_ends_the_call_at_the_marker() {
+    let table = [
+        // a line feed, an invalid escape, text after the string, the end of the text
+        ("x</tool_call>\nso", "x", "so"),
+        ("x</tool_call>\\q\"}}</tool_call>so", "x", "\\q\"}}</tool_call>so"),
+        ("x</tool_call>a\"b\"}}</tool_call>so", "x", "a\"b\"}}</tool_call>so"),
+        ("x</tool_call>so", "x", "so"),
+        ("x</tool_call></tool_call>so\"", "x", "</tool_call>so\""),
+        ("x\\u00</tool_call>so", "x\\u00", "so"),
+    ];
+    for (text, arguments, content) in table {
+        let text = format!("<tool_call>{{\"name\": \"f\", \"arguments\": {{\"a\": \"{text}");
+        assert_calls(Format::Hermes, &text, content, &[error("f", &format!("{{\"a\": \"{arguments}"))]);
+    }
+    let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x}}</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call>";
+    assert_calls(Format::Hermes, text, "", &[error("f", "{\"a\": \"x}}"), call("g", "{}")]);
+    let text = "<tool_call>{\"name\": \"</tool_call>so";
+    assert_calls(Format::Hermes, text, "so", &[error("unknown_tool", "{\"name\": \"")]);
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn calls_without_a_marker_are_parsed_after_a_span() {
     for (format, text) in [(Format::Llama3, r#"{"name": "f", "parameters": {}}"#), (Format::Pythonic, "[f()]")] {
         assert_message(&grammar(format), &format!("<think>a</think>\n{text}"), &message("a", "", 1));
         assert_message(&grammar(format), &format!("<think>{text}"), &message(text, "", 0));
-        let (begun, rest) = text.split_at(3);
+        let (begun, rest) = text.split_at(1);
         assert_message(&grammar(format), &format!("{begun}<think>a</think>{rest}"), &message("a", "", 1));
     }
 }

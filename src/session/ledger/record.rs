@@ -490,6 +490,7 @@ mod tests {
     fn chat(index: u32, number: u64) -> Option<Box<Chat>> {
         let reading = ParseOptions {
             format: number.is_multiple_of(3).then(|| "hermes".into()),
+            parameters: number.is_multiple_of(31).then(|| "f\tia\n".into()),
             separate: number.is_multiple_of(2),
             opened: number.is_multiple_of(5),
             skip_special: number.is_multiple_of(7),

@@ -13,6 +13,7 @@ pub fn calls(bytes: &[u8]) {
         format: Format::ALL.get(kind % (Format::ALL.len() + 1)).copied(),
         think: (kind & 0x40 == 0).then_some(think),
         opened: kind & 0x80 != 0,
+        ..Grammar::default()
     };
     let (mut stream, mut events, mut piece) = (grammar.stream(), Vec::new(), String::new());
     for (at, character) in text.chars().enumerate() {

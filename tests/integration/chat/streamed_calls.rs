@@ -17,7 +17,7 @@ fn call_chunks(events: &[Value]) -> Vec<Value> {
 }
 
 /// The assistant's message that a client assembles from a stream, and the finish reason.
-fn assemble(events: &[Value]) -> (Value, String) {
+pub(super) fn assemble(events: &[Value]) -> (Value, String) {
     let (mut content, mut calls, mut finish) = (String::new(), Vec::<Value>::new(), String::new());
     for event in events {
         let Some(choice) = event["choices"].get(0) else { continue };
@@ -52,13 +52,16 @@ async fn stream(chat: &Chat, body: &Value, say: &str) -> Vec<Value> {
 
 const QWEN_XML: &[&str] = &["--tool-call-parser", "qwen_xml"];
 
+const GLM: &[&str] = &["--tool-call-parser", "glm"];
+
 #[tokio::test]
 async fn call_is_sent_in_chunks_before_it_is_complete() {
     let hermes = "So.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"a town far away in the north\", \"days\": 12}}\n</tool_call><|im_end|>";
     let qwen_xml = "So.\n<tool_call>\n<function=weather>\n<parameter=city>\na town far away in the north\n</parameter>\n<parameter=days>\n12\n</parameter>\n</function>\n</tool_call><|im_end|>";
     for (flags, say) in [(&[][..], hermes), (QWEN_XML, qwen_xml)] {
         let chat = Chat::start(flags).await;
-        let body = json!({"messages": messages(&[("user", "Weather?")]), "tools": tools(), "max_tokens": 400});
+        let mut body = json!({"messages": messages(&[("user", "Weather?")]), "tools": tools(), "max_tokens": 400});
+        body["tools"][0]["function"]["parameters"]["properties"]["days"] = json!({"type": "integer"});
         let events = stream(&chat, &body, say).await;
         let chunks = call_chunks(&events);
         let first = &chunks[0];
@@ -101,7 +104,18 @@ async fn turn_after_a_streamed_call_extends_it_whether_or_not_the_call_is_valid(
             r#"{"city": "A"}"#,
         ),
         (QWEN_XML, "<tool_call>\n<function=weather>\n<parameter=city>\nA\n</tool_call>".to_owned(), r#"{"city": "A"#),
-        (QWEN_XML, "<tool_call>\n<function=weather>\n<parameter=city>\n[1, 2".to_owned(), r#"{"city": [1, 2"#),
+        (QWEN_XML, "<tool_call>\n<function=weather>\n<parameter=city>\n[1, 2".to_owned(), r#"{"city": "[1, 2"#),
+        // values that are read by the schema
+        (
+            QWEN_XML,
+            "<tool_call>\n<function=weather>\n<parameter=city>\n  {\"a\": 1.10}\n\n</parameter>\n</function>\n</tool_call>".to_owned(),
+            r#"{"city": "  {\"a\": 1.10}\n"}"#,
+        ),
+        (
+            GLM,
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value> 1.10</arg_value>\n</tool_call>".to_owned(),
+            r#"{"city": " 1.10"}"#,
+        ),
     ];
     for (flags, text, arguments) in table {
         for cut in [false, true] {
