@@ -112,7 +112,13 @@ impl Forest {
     /// Finds the place of a call with this prompt. `history_change` is the change that its messages show, if any.
     #[must_use]
     pub fn place(&self, prompt: &[u32], history_change: Option<Cause>) -> Placement {
-        let (parent, known) = self.tokens.deepest(&self.turns, prompt);
+        let (mut parent, mut known) = self.tokens.deepest(&self.turns, prompt);
+        if let Some(empty) = parent.map(|turn| &self.turns[turn as usize]).filter(|turn| turn.response.is_empty())
+            && known == prompt.len()
+        {
+            // the prompt is sampled again
+            (parent, known) = (empty.parent, known - empty.prompt.len());
+        }
         let rest = &prompt[known..];
         let stems = self.stems(parent);
         let same = self.shared(parent, rest);
@@ -159,8 +165,8 @@ impl Forest {
         let prompt = self.tokens.insert(&self.turns, from, (turn.id, Part::Prompt));
         let sample_before = self.add_sample(turn, prompt);
         let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
-        // a turn without a sampled token is never a parent: it would add nothing
-        if !turn.response.is_empty() {
+        // a turn that failed before its first token is never a parent: it would add nothing but its fault
+        if !turn.response.is_empty() || turn.about.fault.is_none() {
             self.tokens.end(&self.turns, end, turn.id);
         }
         let place = &mut self.places[turn.id as usize];
@@ -370,7 +376,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn turn_without_tokens_is_never_a_parent() {
+    fn reply_without_tokens_is_continued_or_sampled_again() {
+        let mut forest = Forest::default();
+        assert_eq!(add(&mut forest, &[1, 2], &[], "stop"), Cause::First);
+        assert_eq!(add(&mut forest, &[1, 2], &[], "stop"), Cause::Sample);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4], &[], "stop"), Cause::Extends);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4], &[5], "stop"), Cause::Sample);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 6], &[7], "stop"), Cause::Extends);
+        let parents: Vec<_> = forest.turns().iter().map(|turn| turn.parent).collect();
+        assert_eq!(parents, [None, None, Some(1), Some(1), Some(2)]);
+        // a turn that ends with the same tokens and sampled some of them comes first
+        add(&mut forest, &[1], &[2], "abort");
+        assert_eq!(add(&mut forest, &[1, 2, 9], &[10], "stop"), Cause::Extends);
+        assert_eq!(forest.turns().last().unwrap().parent, Some(5));
+    }
+
+    #[test]
+    fn failed_turn_without_tokens_is_never_a_parent() {
         let mut forest = Forest::default();
         add(&mut forest, &[1], &[], "abort");
         assert_eq!(add(&mut forest, &[1], &[2], "stop"), Cause::Sample);

@@ -157,9 +157,13 @@ impl RadixTree {
         node
     }
 
-    /// Records that a turn ends at a node. Prompts continue a trainable turn rather than another, then the latest.
+    /// Records that a turn ends at a node. Prompts continue a turn with a sampled token rather than another, then a trainable one, then the
+    /// latest.
     pub(super) fn end(&mut self, turns: &[Arc<Turn>], node: u32, turn: u32) {
-        let rank = |turn: &u32| (turns[*turn as usize].is_trainable(), *turn);
+        let rank = |id: &u32| {
+            let turn = &turns[*id as usize];
+            (!turn.response.is_empty(), turn.is_trainable(), *id)
+        };
         let end = &mut self.nodes[node as usize];
         end.turn = [end.turn, Some(turn)].into_iter().flatten().max_by_key(rank);
         let Turn { response, about, .. } = &*turns[turn as usize];

@@ -66,12 +66,18 @@ impl Model {
         self.turns.push(turn);
     }
 
-    /// The turn with a response that is the longest prefix of the prompt; among equal ones a trainable one, then the latest.
+    /// The turn that is the longest prefix of the prompt, unless it failed without a response; among equal ones one with a response, then a
+    /// trainable one, then the latest. The prompt of a turn without a response is sampled again.
     fn parent(&self, prompt: &[u32]) -> Option<usize> {
-        let begins =
-            |turn: &ModelTurn| turn.prompt.is_some() && !turn.response.is_empty() && prompt.starts_with(&turn.full());
+        let begins = |turn: &ModelTurn| {
+            let is_reply = !turn.response.is_empty() || turn.fault.is_none() && !turn.full().is_empty();
+            turn.prompt.is_some() && is_reply && prompt.starts_with(&turn.full())
+        };
         let candidates = (0..self.turns.len()).filter(|at| begins(&self.turns[*at]));
-        candidates.max_by_key(|at| (self.turns[*at].full().len(), self.turns[*at].is_trainable(), *at))
+        let rank = |turn: &ModelTurn| (turn.full().len(), !turn.response.is_empty(), turn.is_trainable());
+        let parent = candidates.max_by_key(|at| (rank(&self.turns[*at]), *at))?;
+        let turn = &self.turns[parent];
+        if turn.response.is_empty() && turn.full() == prompt { turn.parent } else { Some(parent) }
     }
 
     /// The cause, if the documented rules determine it.
