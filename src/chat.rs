@@ -19,6 +19,7 @@ mod rendering;
 pub mod reply_reader;
 pub(crate) mod reply_stream;
 mod returned_arguments;
+mod returned_reply;
 mod sampled_text;
 mod schema_references;
 pub(crate) mod service;

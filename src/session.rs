@@ -30,6 +30,7 @@ mod process_id;
 mod publication;
 mod publishing;
 mod replies;
+mod reply_change;
 mod restoration;
 mod restore;
 mod rewards;
@@ -63,6 +64,7 @@ pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Sp
 pub use process_id::{InvalidProcessId, ProcessId};
 pub use publication::FinishedPath;
 pub use replies::{ReplyDigests, ReplyTurns};
+pub use reply_change::{ReplyChange, ReplyChanges};
 pub use restoration::RestoreProgress;
 pub use row::{ExcludedLeaf, Row};
 pub use sampling_sources::{SamplingSource, SamplingSources};

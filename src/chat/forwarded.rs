@@ -7,7 +7,7 @@ use super::history::History;
 use super::history_change::AssistantMessages;
 use super::model::ChatModel;
 use super::prompt::is_opened;
-use crate::session::{Chat, Session};
+use crate::session::{Chat, ReplyChanges, Session};
 use crate::tokenizer::Renderer;
 
 /// The chat of a request that the engine's own endpoint serves. The token ids of its prompt are not known yet.
@@ -26,7 +26,7 @@ impl ForwardedChat {
         let history = History::of(request);
         let detector = history.change_detector();
         // the engine renders all messages as text
-        let replies = AssistantMessages::of(&request.messages, 0, session, &model.renderer);
+        let replies = AssistantMessages::of(request, 0, session, &model.renderer);
         let latest = replies.latest_turn();
         let history_change =
             session.and_then(|session| detector.detect(&request.messages, latest, session, &model.renderer));
@@ -37,6 +37,7 @@ impl ForwardedChat {
             retokenised: latest.is_some(),
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
+            reply_changes: ReplyChanges::default(),
             fingerprint: Some(detector.fingerprint),
             sampling_sources: None,
             stored: None,

@@ -10,8 +10,9 @@ use super::canonical::canonical;
 use super::history_change::{self, ChangeDetector};
 use super::message::Message;
 use super::reply_reader;
+use super::returned_reply::ReplyMatcher;
 use crate::json::Value;
-use crate::session::{Digest, Fingerprint, Session, Turn};
+use crate::session::{Digest, Fingerprint, ReplyChanges, Session, Turn};
 use crate::tokenizer::Renderer;
 
 /// Members of `chat_template_kwargs` that affect only the start of the next turn, not the earlier turns.
@@ -33,6 +34,8 @@ pub(super) struct ContinuedTurn {
     pub(super) at: usize,
     /// Its reply has a thought.
     pub(super) has_thought: bool,
+    /// What the client changed in its reply.
+    pub(super) changes: ReplyChanges,
 }
 
 impl<'a> History<'a> {
@@ -60,34 +63,39 @@ impl<'a> History<'a> {
         Some(history_change::fingerprint_after(&self.request.messages, continued.at, known, self.tools))
     }
 
-    /// Finds the deepest turn whose conversation and reply the request repeats. Of several turns with equal replies, a turn whose tool
-    /// calls have the client's ids is preferred, then a trainable turn, then the latest.
+    /// Finds the deepest turn whose conversation and reply the request repeats. Of several turns, that with the key of the
+    /// message is preferred, then one whose calls have the client's ids, then one whose reply is unchanged, then a trainable one, then the
+    /// latest.
     pub(super) fn find(&self, session: &Session, renderer: &Renderer) -> Option<ContinuedTurn> {
         let Self { request, digests, .. } = self;
+        let matcher = ReplyMatcher::new(request, renderer);
         for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
-            let mut best = None;
+            let mut best: Option<(_, ContinuedTurn)> = None;
             for turn in session.answers(digests[at]) {
                 let shows_tools = turn.about.chat.as_ref().is_some_and(|chat| chat.tools);
                 if request.parses_tool_calls() && !shows_tools {
                     continue;
                 }
-                let Some(reply) = reply_reader::recorded_message(renderer, &turn) else { continue };
-                if !message.repeats(&reply, digests[at], digests[at + 1]) || !has_same_thoughts(message, &reply) {
-                    continue;
-                }
-                let has_same_key = message.keys().any(|key| reply.turn_keys.contains(&key));
+                let Some(reply) = reply_reader::recorded_reply(renderer, &turn) else { continue };
+                let changes = matcher.changes(message, &reply).filter(|_| has_same_thoughts(message, &reply.message));
+                let Some(changes) = changes else { continue };
+                let has_same_key = message.keys().any(|key| reply.keys.contains(&key));
+                let reply = reply.message;
                 let has_same_ids = has_same_key
                     || message.turn_keys.is_empty()
                         && reply.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
-                let found =
-                    ContinuedTurn { turn, at, has_thought: reply.thoughts().iter().any(|thought| !thought.is_empty()) };
-                if has_same_ids {
+                let has_thought = reply.thoughts().iter().any(|thought| !thought.is_empty());
+                let found = ContinuedTurn { turn, at, has_thought, changes };
+                if has_same_key || has_same_ids && changes.is_empty() {
                     return Some(found);
                 }
-                best.get_or_insert(found);
+                let rank = (has_same_ids, changes.is_empty());
+                if best.as_ref().is_none_or(|(best, _)| *best < rank) {
+                    best = Some((rank, found));
+                }
             }
-            if best.is_some() {
-                return best;
+            if let Some((_, found)) = best {
+                return Some(found);
             }
         }
         None

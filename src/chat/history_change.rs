@@ -6,8 +6,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::Conversation;
 use super::message::Message;
-use super::reply_reader;
-use crate::session::{Cause, Digest, Fingerprint, HistoryChange, Prefix, ReplyDigests, Session, Turn, TurnKey};
+use super::reply_reader::{self, RecordedReply};
+use super::returned_reply::ReplyMatcher;
+use crate::session::{Cause, Digest, Fingerprint, HistoryChange, Prefix, ReplyDigests, Session, Turn};
 use crate::tokenizer::Renderer;
 
 /// The number of latest turns whose reply may be a summary.
@@ -47,9 +48,9 @@ pub(super) struct AssistantMessage {
 }
 
 impl AssistantMessages {
-    /// Finds the turns of the assistant messages from index `start` on.
-    pub(super) fn of(messages: &[Message], start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
-        let messages = messages.iter().enumerate().skip(start);
+    /// Finds the turns of the assistant messages of a request from index `start` on.
+    pub(super) fn of(request: &Conversation, start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
+        let messages = request.messages.iter().enumerate().skip(start);
         let messages: Vec<(usize, &Message)> =
             messages.filter(|(_, message)| message.is_assistant() && has_content(message)).collect();
         let Some(session) = session.filter(|_| !messages.is_empty()) else {
@@ -61,24 +62,24 @@ impl AssistantMessages {
                     .collect(),
             );
         };
-        let digests = |message: &Message, mut keys: Box<dyn Iterator<Item = TurnKey> + '_>| ReplyDigests {
-            message: message.standalone_digest(),
-            key: keys.next().map(|key| key.digest()),
-        };
-        let wanted: Vec<ReplyDigests> =
-            messages.iter().map(|(_, message)| digests(message, Box::new(message.keys()))).collect();
+        let matcher = ReplyMatcher::new(request, renderer);
+        let digest = |message: &Message| message.standalone_digest(matcher.shows_names);
+        let wanted: Vec<ReplyDigests> = messages
+            .iter()
+            .map(|(_, message)| ReplyDigests { message: digest(message), keys: message.keys().collect() })
+            .collect();
         let recorded = |turn: &Turn| {
-            let reply = reply_reader::recorded_message(renderer, turn)?;
-            Some(digests(&reply, Box::new(reply.turn_keys.iter().copied())))
+            let RecordedReply { message, keys } = reply_reader::recorded_reply(renderer, turn)?;
+            Some(ReplyDigests { message: digest(&message), keys })
         };
         let found = session.sampled(&wanted, recorded);
         // a request may repeat one key many times
-        let mut replies: HashMap<u32, Option<Message>> = HashMap::new();
-        let found = messages.iter().zip(wanted).zip(found).map(|((&(at, message), digests), found)| {
+        let mut replies: HashMap<u32, Option<RecordedReply>> = HashMap::new();
+        let found = messages.iter().zip(found).map(|(&(at, message), found)| {
             let by_key = found.by_key.filter(|turn| {
-                let read = || reply_reader::recorded_message(renderer, &*session.turn(*turn)?);
+                let read = || reply_reader::recorded_reply(renderer, &*session.turn(*turn)?);
                 let reply = replies.entry(*turn).or_insert_with(read);
-                reply.as_ref().is_some_and(|reply| message.repeats(reply, Digest::default(), digests.message))
+                reply.as_ref().is_some_and(|reply| matcher.changes(message, reply).is_some())
             });
             let is_certain = by_key.is_some() || !found.is_ambiguous;
             let turns = if by_key.is_some() { 1 } else { found.count };
@@ -161,8 +162,8 @@ impl ChangeDetector {
             if before.system != self.fingerprint.system || !same_tools || !self.is_shorter(turn) {
                 return false;
             }
-            let reply = reply_reader::recorded_message(renderer, turn).filter(|reply| reply.calls.is_empty());
-            let Some(reply) = reply else { return false };
+            let reply = reply_reader::recorded_reply(renderer, turn).map(|reply| reply.message);
+            let Some(reply) = reply.filter(|reply| reply.calls.is_empty()) else { return false };
             let reply = reply.text();
             let summary = summary_of(&reply);
             let contains = |message: &Message| message.texts.iter().any(|text| text.contains(summary));

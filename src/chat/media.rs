@@ -31,8 +31,11 @@ impl MediaPart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashMap;
+
     use crate::chat::message::Message;
     use crate::chat::system_messages::fold_system_messages;
+    use crate::session::Digest;
 
     fn message(texts: &[&str], media: Vec<MediaPart>) -> Message {
         Message::with_media("user", texts.iter().map(|&text| text.to_owned()).collect(), media)
@@ -49,9 +52,10 @@ mod tests {
             message(&["a", "b"], vec![MediaPart::image(1, "u", Some("low"))]),
             message(&["a", "b"], vec![image(1, "u"), image(1, "u")]),
         ];
-        let digests: std::collections::HashSet<_> = messages.iter().map(Message::standalone_digest).collect();
+        let digest = |message: &Message| message.digest(Digest::default(), &HashMap::new());
+        let digests: std::collections::HashSet<_> = messages.iter().map(digest).collect();
         assert_eq!(digests.len(), messages.len());
-        assert_eq!(messages[1].standalone_digest(), messages[1].clone().standalone_digest());
+        assert_eq!(digest(&messages[1]), digest(&messages[1].clone()));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
 use super::media::MediaPart;
-use super::returned_arguments::may_return;
 use crate::json::Value;
 use crate::session::Digest;
 use crate::session::TurnKey;
@@ -76,10 +75,13 @@ impl Message {
         Self { media, ..Self::of_parts(role, texts) }
     }
 
-    /// The digest of this message without the messages before it.
+    /// The digest of an assistant message without the messages before it. White space around the text does not count; the name counts if
+    /// `has_name`.
     #[must_use]
-    pub fn standalone_digest(&self) -> Digest {
-        self.digest(Digest::default(), &HashMap::new())
+    pub fn standalone_digest(&self, has_name: bool) -> Digest {
+        let text = self.text();
+        let name = self.name.as_deref().filter(|_| has_name);
+        self.digest_of(split_thought(&text).1.trim(), name, Digest::default(), &HashMap::new())
     }
 
     /// Whether it is the result of a tool.
@@ -160,31 +162,10 @@ impl Message {
         object(members)
     }
 
-    /// The keys of turns that the message of an assistant carries.
-    pub fn keys(&self) -> impl Iterator<Item = TurnKey> {
-        let in_calls = self.calls.iter().filter_map(|call| TurnKey::in_call_id(call.id.as_deref()?));
-        self.turn_keys.iter().copied().chain(in_calls)
-    }
-
-    /// Whether the message that the client sent repeats `reply`, a message that was sampled after the messages of `previous`. `own` is the
-    /// digest of the message after `previous`. If both carry the same key, arguments may differ as [`MessageToolCall::may_return`] describes.
-    #[must_use]
-    pub fn repeats(&self, reply: &Self, previous: Digest, own: Digest) -> bool {
-        let digest = |message: &Self| message.digest(previous, &HashMap::new());
-        if own == digest(reply) {
-            return true;
-        }
-        let has_same_key = self.keys().any(|key| reply.turn_keys.contains(&key));
-        if !has_same_key || self.calls.len() != reply.calls.len() {
-            return false;
-        }
-        let mut as_returned = reply.clone();
-        for (call, returned) in as_returned.calls.iter_mut().zip(&self.calls) {
-            if call.may_return(&returned.arguments) {
-                call.arguments.clone_from(&returned.arguments);
-            }
-        }
-        own == digest(&as_returned)
+    /// The digests of the keys that the message of an assistant carries: keys of turns, and the ids of its calls.
+    pub fn keys(&self) -> impl Iterator<Item = Digest> {
+        let in_calls = self.calls.iter().filter_map(|call| call.id.as_deref().map(call_key));
+        self.turn_keys.iter().map(TurnKey::digest).chain(in_calls)
     }
 
     /// The indexes of its tool calls by their ids.
@@ -203,6 +184,19 @@ impl Message {
     /// call. Media count with their place among the texts.
     #[must_use]
     pub fn digest(&self, previous: Digest, call_indexes: &HashMap<&str, usize>) -> Digest {
+        let text = self.text();
+        let text = if self.is_assistant() { split_thought(&text).1 } else { text.trim_end() };
+        self.digest_of(text, self.name.as_deref(), previous, call_indexes)
+    }
+
+    /// The digest with this text and this name.
+    fn digest_of(
+        &self,
+        text: &str,
+        name: Option<&str>,
+        previous: Digest,
+        call_indexes: &HashMap<&str, usize>,
+    ) -> Digest {
         let mut hash = Sha256::new();
         hash.update(previous.as_bytes());
         let mut put = |part: &str| {
@@ -210,9 +204,8 @@ impl Message {
             hash.update(part.as_bytes());
         };
         put(&self.role);
-        let text = self.text();
-        put(if self.is_assistant() { split_thought(&text).1 } else { text.trim_end() });
-        put(self.name.as_deref().unwrap_or_default());
+        put(text);
+        put(name.unwrap_or_default());
         match &self.tool_call_id {
             Some(id) => put(&call_indexes.get(id.as_str()).map_or_else(|| id.clone(), |index| format!("#{index}"))),
             None => put(""),
@@ -231,9 +224,14 @@ impl Message {
     }
 }
 
+/// The digest of the key in the id of a tool call, or of the id if it contains none.
+pub(super) fn call_key(id: &str) -> Digest {
+    TurnKey::in_call_id(id).map_or_else(|| Digest::sha256(id.as_bytes()), |key| key.digest())
+}
+
 /// Splits a text into its thought and the text after `</think>`, both trimmed. `<think>` may be missing, because the prompt may have opened
 /// the thought. Without `</think>`, the thought is empty and only the end of the text is trimmed.
-fn split_thought(text: &str) -> (&str, &str) {
+pub(super) fn split_thought(text: &str) -> (&str, &str) {
     let Some((thought, answer)) = text.rsplit_once("</think>") else { return ("", text.trim_end()) };
     (thought.trim().trim_start_matches("<think>").trim(), answer.trim())
 }
@@ -253,17 +251,8 @@ impl MessageToolCall {
         marks.mark_all(&object(members), TextOrigin::Person)
     }
 
-    /// Whether a client may return the arguments of this call as `returned`; see [`super::returned_arguments`].
-    fn may_return(&self, returned: &str) -> bool {
-        let Ok(returned) = Value::parse(returned.trim().as_bytes()) else { return false };
-        match Value::parse(self.arguments.trim().as_bytes()) {
-            Ok(arguments @ Value::Object(_)) => may_return(&arguments, &returned),
-            _ => returned == Value::Object(Vec::new()),
-        }
-    }
-
     /// The arguments in canonical form; unchanged except for outer white space if they are not JSON.
-    fn canonical(&self) -> String {
+    pub(super) fn canonical(&self) -> String {
         match Value::parse(self.arguments.trim().as_bytes()) {
             Ok(value) => canonical(&value),
             Err(_) => self.arguments.trim().to_owned(),

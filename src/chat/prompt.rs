@@ -16,9 +16,10 @@ use super::model::ChatModel;
 use super::rendering::{RENDERED_TEXT_FACTOR, Rendering};
 use super::reply_reader::{self, ParserSettings};
 use crate::budget::Work;
+use super::returned_reply::ReplyMatcher;
 use crate::config::EarlierThinking;
 use crate::json::Value;
-use crate::session::{Chat, Session, Turn};
+use crate::session::{Chat, ReplyChanges, Session, Turn};
 use crate::tokenizer::template::RenderError;
 use crate::tokenizer::{EncodeLimits, Prompt, PromptError, Renderer, Setting, TextOrigin, TokenizerError};
 
@@ -120,6 +121,7 @@ struct RepeatedTurn {
     /// The index of the message that repeats the reply.
     at: usize,
     turn: Arc<Turn>,
+    changes: ReplyChanges,
 }
 
 impl<'a> PromptBuilder<'a> {
@@ -179,7 +181,7 @@ impl<'a> PromptBuilder<'a> {
             Some(ids) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
             None => {
                 let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
-                replies = AssistantMessages::of(&request.messages, start, session, self.renderer);
+                replies = AssistantMessages::of(request, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
                 let mut tokens = self.tokens(request, continued.as_ref(), &spliced, limits);
                 let has_reached_limit = matches!(tokens, Err(RequestError::Stopped(_) | RequestError::TooLong { .. }));
@@ -193,7 +195,7 @@ impl<'a> PromptBuilder<'a> {
                     None => {
                         // the template does not separate turns: the conversation is rendered as text
                         continued = None;
-                        replies = AssistantMessages::of(&request.messages, 0, session, self.renderer);
+                        replies = AssistantMessages::of(request, 0, session, self.renderer);
                         self.tokens(request, None, &[], limits)?.unwrap_or_default()
                     }
                 }
@@ -224,6 +226,10 @@ impl<'a> PromptBuilder<'a> {
             reading.parameters.clone_from(&chat.reading.parameters);
         }
         let continues = continued.as_ref().map(|continued| continued.turn.id);
+        let changes = continued.iter().map(|continued| continued.changes);
+        let reply_changes = changes
+            .chain(spliced.iter().map(|repeated| repeated.changes))
+            .fold(ReplyChanges::default(), std::ops::BitOr::bitor);
         let tools = if reused > 0 {
             continued.is_some_and(|continued| continued.turn.about.chat.as_ref().is_some_and(|chat| chat.tools))
         } else {
@@ -237,6 +243,7 @@ impl<'a> PromptBuilder<'a> {
             retokenised: replies.iter().any(|message| message.turn.is_some() && !is_spliced(message.at)),
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn,
+            reply_changes,
             fingerprint: Some(fingerprint),
             sampling_sources: None,
             stored: None,
@@ -263,6 +270,7 @@ impl<'a> PromptBuilder<'a> {
         let extra = self.template_variables(request);
         let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
         let Some(generation_prompt) = self.renderer.generation_prompt_ids(setting) else { return Vec::new() };
+        let matcher = ReplyMatcher::new(request, self.renderer);
         let mut used: HashMap<u32, usize> = HashMap::new();
         let recorded = |message: &AssistantMessage| {
             let turn = session.turn(message.turn.filter(|_| message.is_certain)?)?;
@@ -275,12 +283,11 @@ impl<'a> PromptBuilder<'a> {
             if !fits {
                 return None;
             }
-            let reply = reply_reader::recorded_message(self.renderer, &turn)?;
-            let is_repeated = has_same_thoughts(&request.messages[message.at], &reply);
-            is_repeated.then(|| {
-                *used.entry(turn.id).or_default() += 1;
-                RepeatedTurn { at: message.at, turn }
-            })
+            let reply = reply_reader::recorded_reply(self.renderer, &turn)?;
+            let returned = &request.messages[message.at];
+            let changes = matcher.changes(returned, &reply).filter(|_| has_same_thoughts(returned, &reply.message))?;
+            *used.entry(turn.id).or_default() += 1;
+            Some(RepeatedTurn { at: message.at, turn, changes })
         };
         replies.iter().filter_map(recorded).collect()
     }
@@ -309,7 +316,7 @@ impl<'a> PromptBuilder<'a> {
             tokens.reused = session.tokens(continued.turn.id);
             last = Some((continued.at, &continued.turn));
         }
-        for RepeatedTurn { at, turn } in repeated {
+        for RepeatedTurn { at, turn, .. } in repeated {
             let start = last.map_or(0, |(at, _)| at + 1);
             if !self.append_messages(request, last, &request.messages[start..*at], &mut tokens, limits)? {
                 return Ok(None);

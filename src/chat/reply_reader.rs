@@ -11,9 +11,9 @@ use crate::tokenizer::{Renderer, TokenizerError};
 
 use super::Conversation;
 use super::canonical::dumps;
-use super::message::{Message, MessageToolCall};
+use super::message::{Message, MessageToolCall, call_key};
 use super::sampled_text::SampledText;
-use crate::session::TurnKey;
+use crate::session::{Digest, TurnKey};
 
 /// The format of forced tool calls: the reply is a JSON list of calls.
 pub const CALLS_IN_JSON: &str = "json";
@@ -253,28 +253,32 @@ fn parse_reply(
     Ok(if is_call_list(options) { parse_call_list(message) } else { message })
 }
 
-/// The message that the client received as the reply of a turn. `None` if the turn is not part of a chat or cannot be decoded.
+/// The reply of a turn, as the client received it.
+#[derive(Debug, Clone)]
+pub(super) struct RecordedReply {
+    pub(super) message: Message,
+    /// The digests of the keys in the message and in the ids of its calls; see [`Message::keys`]. An id that the model wrote is not a key,
+    /// because models repeat ids.
+    pub(super) keys: Vec<Digest>,
+}
+
+/// The reply of a turn. `None` if the turn is not part of a chat or cannot be decoded.
 #[must_use]
-pub fn recorded_message(renderer: &Renderer, turn: &Turn) -> Option<Message> {
+pub(super) fn recorded_reply(renderer: &Renderer, turn: &Turn) -> Option<RecordedReply> {
     let options = &turn.about.chat.as_ref()?.reading;
     let stops = turn.about.sampling.as_ref().map(|sampling| Stops::of(sampling.as_bytes())).unwrap_or_default();
     let end = ReplyEnd { finish: turn.about.finish.as_deref(), stops: &stops.strings, stop_ids: &stops.ids };
     let parsed = parse_reply(renderer, &turn.response, options, end).ok()?;
     let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
-    Some(Message {
-        reasoning: parsed.reasoning,
-        calls: parsed
-            .calls
-            .into_iter()
-            .enumerate()
-            .map(|(at, call)| {
-                let id = call_id(call.id.as_deref(), at, sequence, options);
-                MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
-            })
-            .collect(),
-        turn_keys: vec![TurnKey::of(sequence.0, sequence.1)],
-        ..Message::of("assistant", parsed.content)
-    })
+    let mut keys = vec![TurnKey::of(sequence.0, sequence.1).digest()];
+    let calls = parsed.calls.into_iter().enumerate().map(|(at, call)| {
+        let id = call_id(call.id.as_deref(), at, sequence, options);
+        keys.extend(Some(call_key(&id)).filter(|key| call.id.is_none() && !keys.contains(key)));
+        MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
+    });
+    let calls = calls.collect();
+    let message = Message { reasoning: parsed.reasoning, calls, ..Message::of("assistant", parsed.content) };
+    Some(RecordedReply { message, keys })
 }
 
 /// The id of a call: the id that the model wrote, or a hash of the sequence and the index of the call, so that the same reply always gets

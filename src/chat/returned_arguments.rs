@@ -1,6 +1,6 @@
 //! How clients change the arguments of a tool call before they return them.
 //!
-//! JavaScript clients round numbers to doubles. Claude Code writes a call as it has executed it: it adds default values, reads numbers in
+//! JavaScript clients round numbers to doubles. Clients with typed arguments leave out those that are null. Claude Code writes a call as it has executed it: it adds default values, reads numbers in
 //! strings, removes white space at line ends, a leading `cd DIRECTORY && ` and a backslash before `\;`. A call with the key of its turn
 //! counts as repeated if its arguments differ in these ways only. What the call does is the same.
 
@@ -18,18 +18,28 @@ pub(super) fn may_return(sampled: &Value, returned: &Value) -> bool {
         (Value::Object(sampled), Value::Object(returned)) => {
             let mut rest: Vec<&(String, Value)> = returned.iter().collect();
             rest.sort_by(|a, b| a.0.cmp(&b.0));
-            let is_repeated = |(name, value): &(String, Value)| {
-                let at = rest.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
-                may_return(value, &rest[at].1).then_some(at)
-            };
-            let repeated: Option<Vec<usize>> = sampled.iter().map(is_repeated).collect();
-            let Some(repeated) = repeated else { return false };
             let mut is_sampled = vec![false; rest.len()];
-            repeated.into_iter().for_each(|at| is_sampled[at] = true);
+            for (name, value) in sampled {
+                match rest.binary_search_by(|(other, _)| other.cmp(name)) {
+                    Ok(at) if may_return(value, &rest[at].1) => is_sampled[at] = true,
+                    Err(_) if *value == Value::Null => {}
+                    _ => return false,
+                }
+            }
             // members that the client has added have the default of their type
             rest.iter().zip(is_sampled).all(|((_, value), is_sampled)| is_sampled || is_default(value))
         }
         (sampled, returned) => sampled == returned,
+    }
+}
+
+/// Whether one of the strings in a value is a quote.
+pub(super) fn quotes(value: &Value, is_quote: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => is_quote(text),
+        Value::Array(values) => values.iter().any(|value| quotes(value, is_quote)),
+        Value::Object(members) => members.iter().any(|(_, value)| quotes(value, is_quote)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
@@ -82,6 +92,11 @@ mod tests {
             (r#"{"path": "a"}"#, r#"{"path": "/etc/passwd"}"#, false),
             (r#"{"list": [1, {"a": 1}]}"#, r#"{"list": [1, {"a": 1.0, "b": null}]}"#, true),
             (r#"{"list": [1]}"#, r#"{"list": [1, 1]}"#, false),
+            (r#"{"city": "Oslo", "days": null}"#, r#"{"city": "Oslo"}"#, true),
+            (r#"{"city": "Oslo", "day": {"n": 1, "of": null}}"#, r#"{"city": "Oslo", "day": {"n": 1}}"#, true),
+            (r#"{"city": "Oslo", "days": null}"#, r#"{"city": "Oslo", "days": 1}"#, false),
+            (r#"{"city": "Oslo", "days": false}"#, r#"{"city": "Oslo"}"#, false),
+            (r#"{"list": [1, null]}"#, r#"{"list": [1]}"#, false),
         ] {
             let parse = |text: &str| Value::parse(text.as_bytes()).unwrap();
             assert_eq!(may_return(&parse(sampled), &parse(returned)), expected, "{sampled} {returned}");

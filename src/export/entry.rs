@@ -102,6 +102,7 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     text.key("index").integer(about.index);
     text.key("cause").string(about.cause.name());
     text.key("predecessor").maybe(about.predecessor);
+    text.key("reply_changes").strings(about.reply_changes().names());
     text.key("finish_reason").maybe_string(about.finish.as_deref());
     text.key("fault").maybe_string(about.fault.map(Fault::name));
     text.key("trained").literal(if step.trained { "true" } else { "false" });
@@ -210,7 +211,7 @@ mod tests {
         }));
         let entries = entries(turns);
         let blank = json!({
-            "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
+            "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
             "trained": true, "supersedes": [], "measured": null, "sampling": null, "sampling_sources": null, "model": "m", "lora_path": null,
             "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": {},
         });
@@ -235,7 +236,7 @@ mod tests {
                 "finish_reason": "length", "flags": ["crosses_versions", "policy_uncertain", "extends_length"],
                 "reward": 1.5,
                 "turns": [blank, {
-                    "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "finish_reason": "length",
+                    "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": null, "reply_changes": [], "finish_reason": "length",
                     "fault": null, "trained": true, "supersedes": [0],
                     "measured": {"source": "top_k", "estimator": "estimate", "temperature": 0.7, "top_k": 20, "reason": null},
                     "sampling": {"temperature": 0.7, "stop": "\n"}, "sampling_sources": null, "model": "m", "lora_path": "a", "started_ms": 5, "first_ms": 6,

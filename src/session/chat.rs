@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{Fingerprint, HistoryChange, SamplingSources, StoredRequest};
+use super::{Fingerprint, HistoryChange, ReplyChanges, SamplingSources, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -31,6 +31,9 @@ pub struct Chat {
     /// The number of end-of-turn tokens that the prompt adds after the previous turn, which ended by length.
     #[serde(default)]
     pub inserted_end_of_turn: u32,
+    /// What the client changed in replies whose sampled tokens the prompt contains. The replies in the prompts of earlier turns do not count.
+    #[serde(default, skip_serializing_if = "ReplyChanges::is_empty")]
+    pub reply_changes: ReplyChanges,
     /// Digests that later calls are compared with. `None` in turns of older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,

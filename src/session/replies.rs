@@ -7,12 +7,12 @@ use super::incremental_map::IncrementalMap;
 use super::{Digest, Turn};
 
 /// The digests by which a reply is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyDigests {
     /// The digest of the message.
     pub message: Digest,
-    /// The digest of the key that the client got with it.
-    pub key: Option<Digest>,
+    /// The keys that the client got with it.
+    pub keys: Vec<Digest>,
 }
 
 /// The turns that may have sampled a message.
@@ -24,7 +24,7 @@ pub struct ReplyTurns {
     pub is_ambiguous: bool,
     /// The number of turns whose reply has the digest of the message.
     pub count: usize,
-    /// The turn with the key. Its reply may be another message.
+    /// The turn with one of the keys. Its reply may be another message.
     pub by_key: Option<u32>,
 }
 
@@ -55,13 +55,13 @@ impl Replies {
     pub(super) fn read(&mut self, turns: &[Arc<Turn>], digests: impl Fn(&Turn) -> Option<ReplyDigests>) {
         self.read += turns.len();
         for turn in turns {
-            if let Some(ReplyDigests { message, key }) = digests(turn) {
+            if let Some(ReplyDigests { message, keys }) = digests(turn) {
                 let tokens = self.hasher.hash_one(&turn.response);
                 let before = self.by_message.get(&message);
                 let is_ambiguous = before.is_some_and(|before| before.is_ambiguous || before.tokens != tokens);
                 let count = before.map_or(0, |before| before.count) + 1;
                 self.by_message.insert(message, SampledReply { turn: turn.id, tokens, count, is_ambiguous });
-                if let Some(key) = key {
+                for key in keys {
                     self.by_key.insert(key, turn.id);
                 }
             }
@@ -80,7 +80,7 @@ impl Replies {
             by_message: sampled.map(|sampled| sampled.turn),
             count: sampled.map_or(0, |sampled| sampled.count),
             is_ambiguous: sampled.is_some_and(|sampled| sampled.is_ambiguous),
-            by_key: reply.key.and_then(|key| self.by_key.get(&key).copied()),
+            by_key: reply.keys.iter().find_map(|key| self.by_key.get(key).copied()),
         }
     }
 }

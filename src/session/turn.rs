@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Fault, Labels, RequestClass, SamplingSources, Span, TurnKey, Uid};
+use super::{Chat, Fault, Labels, ReplyChanges, RequestClass, SamplingSources, Span, TurnKey, Uid};
 
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
@@ -96,6 +96,12 @@ impl TurnMetadata {
     #[must_use]
     pub fn sampling_sources(&self) -> Option<&SamplingSources> {
         self.chat.as_ref()?.sampling_sources.as_ref()
+    }
+
+    /// What the client changed in replies whose sampled tokens the prompt contains.
+    #[must_use]
+    pub fn reply_changes(&self) -> ReplyChanges {
+        self.chat.as_ref().map(|chat| chat.reply_changes).unwrap_or_default()
     }
 }
 

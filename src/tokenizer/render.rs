@@ -13,7 +13,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::template::{Conversation, RenderError};
 use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
-use after_turn::text_after_placeholder;
+use after_turn::{placeholder_turn_with_calls, text_after_placeholder};
+use continuation_check::turn_with_call;
 
 pub use continuation_check::{ContinuationCheck, Fit};
 
@@ -71,6 +72,8 @@ pub struct Renderer {
     shows_system_messages: bool,
     /// The template has the role `developer` and shows its messages where they are.
     has_developer_role: bool,
+    /// The template shows the name of an assistant message.
+    shows_assistant_names: bool,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
 }
@@ -112,6 +115,7 @@ impl Renderer {
             drops_thinking: false,
             shows_system_messages: false,
             has_developer_role: false,
+            shows_assistant_names: false,
             generation_prompts: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
@@ -122,6 +126,7 @@ impl Renderer {
         // many templates accept any role; only those that name it were trained with it
         renderer.has_developer_role = renderer.folder.template.mentions("developer")
             && renderer.shows_in_place(&["system", "developer", "user", "developer", "assistant", "developer", "user"]);
+        renderer.shows_assistant_names = renderer.detect_assistant_names();
         renderer
     }
 
@@ -178,6 +183,12 @@ impl Renderer {
     #[must_use]
     pub fn has_developer_role(&self) -> bool {
         self.has_developer_role
+    }
+
+    /// Whether the template shows the name of an assistant message.
+    #[must_use]
+    pub fn shows_assistant_names(&self) -> bool {
+        self.shows_assistant_names
     }
 
     /// Renders a whole conversation.
@@ -318,6 +329,22 @@ impl Renderer {
             |messages: &[Value]| self.render_text(messages, setting).is_ok_and(|text| text.contains(THOUGHT));
         [in_member, in_text].into_iter().any(|turn| {
             renders_thought(&[user.clone(), turn.clone()]) && !renders_thought(&[user.clone(), turn, next.clone()])
+        })
+    }
+
+    /// Whether the text of a conversation depends on the names of its assistant messages.
+    fn detect_assistant_names(&self) -> bool {
+        let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
+        let with_name = |mut turn: Value| {
+            if let Value::Object(members) = &mut turn {
+                members.push(("name".into(), "N".into()));
+            }
+            turn
+        };
+        let turns = [Some(message("assistant", "A")), placeholder_turn_with_calls(&turn_with_call())];
+        turns.into_iter().flatten().any(|turn| {
+            let render = |turn| self.render_text(&[message("user", "U"), turn, message("user", "V")], setting);
+            render(turn.clone()) != render(with_name(turn))
         })
     }
 

@@ -61,6 +61,7 @@ mod replaced;
 mod responses;
 mod restart;
 mod retries;
+mod returned;
 mod reuse;
 mod router;
 mod rows;

@@ -10,7 +10,7 @@ use serde_json::{Value, json as value};
 
 use crate::export::fixture::{batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
-use crate::session::{Cause, Dialect, EntropyMethod, Labels, RequestClass};
+use crate::session::{Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass};
 
 /// The two rows of the conversation, and a leaf that was refused before.
 pub(crate) fn rich() -> Batch {
@@ -31,6 +31,9 @@ pub(crate) fn rich() -> Batch {
     });
     about.supersedes = vec![0];
     about.predecessor = Some(0);
+    let mut reply_changes = ReplyChanges::default();
+    reply_changes.extend([ReplyChange::TextLeftOut]);
+    about.chat = Some(Box::new(Chat { reply_changes, ..Chat::default() }));
     about.extras = [("routed_experts".into(), "[[1]]".into()), ("odd".into(), "NaN".into())].into();
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
@@ -74,13 +77,13 @@ pub(crate) const ROWS: &str = r#"[
     "prompt_text": null, "response_text": null,
     "turns": [
       {
-        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
-        "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "finish_reason": "length",
+        "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "reply_changes": ["text_left_out"], "finish_reason": "length",
         "fault": null, "trained": true, "supersedes": [0], "entropy_source": "top_k", "entropy_estimator": "estimate",
         "entropy_top_k": 20, "entropy_reason": "r", "temperature": 0.7,
         "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "lora_path": "a", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
@@ -113,13 +116,13 @@ pub(crate) const ROWS: &str = r#"[
     "prompt_text": null, "response_text": null,
     "turns": [
       {
-        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
         "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
       },
       {
-        "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "finish_reason": "stop", "fault": null,
+        "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "lora_path": null, "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null

@@ -253,6 +253,8 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
     let measured = || about().map(|about| about.measured.as_ref());
     let sources: Vec<Option<String>> =
         about().map(|about| about.sampling_sources().map(SamplingSources::json)).collect();
+    let changes: Vec<Vec<&str>> = about().map(|about| about.reply_changes().names().collect()).collect();
+    let change_names = StringArray::from_iter_values(changes.iter().flatten());
     let superseded = integers(about().flat_map(|about| about.supersedes.iter().copied()));
     let items = structs(vec![
         required("id", integers(all.iter().map(|step| step.turn.id))),
@@ -261,6 +263,7 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         required("index", integers(about().map(|about| about.index))),
         required("cause", StringArray::from_iter_values(about().map(|about| about.cause.name()))),
         optional("predecessor", about().map(|about| about.predecessor.map(i64::from)).collect::<Int64Array>()),
+        required("reply_changes", list(changes.iter().map(Vec::len), change_names, false)),
         texts("finish_reason", about().map(|about| about.finish.as_deref())),
         texts("fault", about().map(|about| about.fault.map(Fault::name))),
         required("trained", all.iter().map(|step| Some(step.trained)).collect::<BooleanArray>()),

@@ -15,7 +15,7 @@ use crate::generation::reason::Reason;
 use crate::json::Value;
 use crate::serve::body::Body;
 use crate::serve::control::page::{file_reply, file_tag};
-use crate::session::{Cause, Fault, RequestClass};
+use crate::session::{Cause, Fault, ReplyChange, RequestClass};
 
 /// Where it is served.
 pub(crate) const PATH: &str = "/openapi.json";
@@ -122,6 +122,11 @@ fn compose() -> Value {
         ("EntropyReason", strings(Reason::ALL.map(Reason::name)), "Why entropies or their temperature are missing."),
         ("Cause", strings(Cause::ALL.map(Cause::name)), "How a turn found its place in its session."),
         ("Fault", strings(Fault::ALL.map(Fault::name)), "Why a turn is not trained."),
+        (
+            "ReplyChange",
+            strings(ReplyChange::ALL.map(ReplyChange::name)),
+            "What a client changed in a reply before it returned the reply.",
+        ),
         ("RequestClass", strings(RequestClass::ALL.map(RequestClass::name)), "What the request of a turn was for."),
     ];
     for (name, values, description) in enumerations {

@@ -91,6 +91,7 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         foreign_assistant_text: about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
         context_retokenised: about.chat.as_ref().is_some_and(|chat| chat.retokenised),
         inserted_end_of_turn: about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
+        reply_changes: about.reply_changes().names().map(str::to_owned).collect(),
         labels: about.labels.as_deref().map(labels),
         extras: about.extras.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
     }

@@ -408,8 +408,8 @@ mod tests {
     use super::*;
     use crate::session::ledger::log::fake;
     use crate::session::{
-        CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, RequestClass,
-        SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,
+        CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, ReplyChange,
+        ReplyChanges, RequestClass, SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,
     };
 
     fn bytes(record: &Record) -> Vec<u8> {
@@ -497,6 +497,8 @@ mod tests {
             keep_stop: number.is_multiple_of(11),
         };
         let conversation = Digest::of(&[number.to_le_bytes(), number.to_be_bytes()].concat());
+        let mut reply_changes = ReplyChanges::default();
+        reply_changes.extend(ReplyChange::ALL.into_iter().nth(index as usize % 6));
         index.is_multiple_of(2).then(|| {
             Box::new(Chat {
                 conversation,
@@ -505,6 +507,7 @@ mod tests {
                 retokenised: number.is_multiple_of(17),
                 foreign_text: number.is_multiple_of(19),
                 inserted_end_of_turn: index,
+                reply_changes,
                 fingerprint: number.is_multiple_of(23).then(|| Fingerprint {
                     body: conversation,
                     tool_bytes: number,

@@ -66,7 +66,7 @@ impl Renderer {
 }
 
 /// An assistant turn that calls a tool.
-fn turn_with_call() -> Value {
+pub(super) fn turn_with_call() -> Value {
     let function =
         Value::Object(vec![("name".into(), "weather".into()), ("arguments".into(), object(&[("city", "Oslo")]))]);
     let mut call = object(&[("id", "call00001"), ("type", "function")]);

@@ -39,7 +39,7 @@ fn line(turn: &Turn) -> Value {
     json!({
         "turn": turn.id,
         "parent": turn.parent,
-        "cause": turn.cause, "predecessor": turn.predecessor,
+        "cause": turn.cause, "predecessor": turn.predecessor, "reply_changes": turn.reply_changes,
         "fault": turn.fault,
         "finish_reason": turn.finish_reason,
         "rid": turn.rid,

@@ -190,7 +190,7 @@ fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
     });
     json!({
         "id": turn.id, "parent": turn.parent, "rid": turn.rid, "index": turn.index, "cause": turn.cause, "predecessor": turn.predecessor,
-        "finish_reason": turn.finish_reason, "fault": turn.fault, "trained": trained, "supersedes": turn.supersedes,
+        "reply_changes": turn.reply_changes, "finish_reason": turn.finish_reason, "fault": turn.fault, "trained": trained, "supersedes": turn.supersedes,
         "measured": measured, "sampling": turn.sampling.as_ref().map(json),
         "sampling_sources": turn.sampling_sources.as_ref().map(json), "model": turn.model, "lora_path": turn.lora_path,
         "started_ms": turn.started_ms, "first_ms": turn.first_ms, "elapsed_ms": turn.elapsed_ms,

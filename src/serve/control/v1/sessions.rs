@@ -247,6 +247,7 @@ fn line(turn: &Turn) -> Value {
         "context_retokenised": turn.about.chat.as_ref().is_some_and(|chat| chat.retokenised),
         "foreign_assistant_text": turn.about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
         "inserted_end_of_turn": turn.about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
+        "reply_changes": turn.about.reply_changes(),
         "prompt_tokens": turn.prompt.len(),
         "sampled_tokens": turn.response.len(),
         "mean_entropy": mean(&turn.entropy),

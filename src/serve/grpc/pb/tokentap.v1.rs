@@ -189,6 +189,9 @@ pub struct Turn {
     /// The adapter that its request named, in `lora_path` or in `model`; absent without one.
     #[prost(string, optional, tag = "26")]
     pub lora_path: ::core::option::Option<::prost::alloc::string::String>,
+    /// What the client changed in replies whose sampled tokens its prompt contains: names such as `text_left_out`.
+    #[prost(string, repeated, tag = "27")]
+    pub reply_changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What the headers and the body of a request say about its client. A member is absent if there is no signal for it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,0 +1,118 @@
+//! What a client changed in a reply of the session before it returned the reply.
+
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A change after which the message of the client still counts as the reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyChange {
+    /// The client added a `name`, which the template does not show.
+    NameAdded,
+    /// White space around the text differs.
+    WhiteSpace,
+    /// The text beside tool calls was left out.
+    TextLeftOut,
+    /// A tool call has another notation, for example default values, or what the client writes for a call that it could not parse.
+    CallRewritten,
+    /// The reasoning was repeated as text.
+    ReasoningAsText,
+}
+
+/// A set of changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReplyChanges(u8);
+
+impl ReplyChange {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::NameAdded, Self::WhiteSpace, Self::TextLeftOut, Self::CallRewritten, Self::ReasoningAsText];
+
+    /// The name in exports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NameAdded => "name_added",
+            Self::WhiteSpace => "white_space",
+            Self::TextLeftOut => "text_left_out",
+            Self::CallRewritten => "call_rewritten",
+            Self::ReasoningAsText => "reasoning_as_text",
+        }
+    }
+}
+
+impl ReplyChanges {
+    /// Whether the set is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// The names of the changes.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        ReplyChange::ALL.into_iter().filter(move |change| self.0 & 1 << *change as u8 != 0).map(ReplyChange::name)
+    }
+}
+
+impl Extend<ReplyChange> for ReplyChanges {
+    fn extend<T: IntoIterator<Item = ReplyChange>>(&mut self, changes: T) {
+        changes.into_iter().for_each(|change| self.0 |= 1 << change as u8);
+    }
+}
+
+impl std::ops::BitOr for ReplyChanges {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Serialize for ReplyChanges {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.names())
+    }
+}
+
+impl<'de> Deserialize<'de> for ReplyChanges {
+    /// Reads the names. A name of a later version is ignored.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = ReplyChanges;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a list of names")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<ReplyChanges, A::Error> {
+                let mut changes = ReplyChanges::default();
+                while let Some(name) = names.next_element::<String>()? {
+                    changes.extend(ReplyChange::ALL.into_iter().filter(|change| change.name() == name));
+                }
+                Ok(changes)
+            }
+        }
+
+        deserializer.deserialize_seq(Names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_encoding_and_unknown_ones_are_ignored() {
+        let mut changes = ReplyChanges::default();
+        assert!(changes.is_empty());
+        changes.extend([ReplyChange::CallRewritten, ReplyChange::NameAdded]);
+        let written = serde_json::to_string(&changes).unwrap();
+        assert_eq!(written, r#"["name_added","call_rewritten"]"#);
+        assert_eq!(serde_json::from_str::<ReplyChanges>(&written).unwrap(), changes);
+        let later = r#"["name_added","of_a_later_version","call_rewritten"]"#;
+        assert_eq!(serde_json::from_str::<ReplyChanges>(later).unwrap(), changes);
+    }
+}
