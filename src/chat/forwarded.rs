@@ -23,7 +23,7 @@ impl ForwardedChat {
     /// Describes the chat of a request. `session` is its session, if it exists.
     #[must_use]
     pub fn of(request: &Arc<Conversation>, model: &ChatModel, session: Option<&Session>) -> Self {
-        let history = History::of(request);
+        let history = History::of(request, &model.renderer);
         let detector = history.change_detector();
         // the engine renders all messages as text
         let replies = AssistantMessages::of(request, 0, session, &model.renderer);

@@ -15,9 +15,6 @@ use crate::json::Value;
 use crate::session::{Digest, Fingerprint, ReplyChanges, Session, Turn};
 use crate::tokenizer::Renderer;
 
-/// Members of `chat_template_kwargs` that affect only the start of the next turn, not the earlier turns.
-const NEXT_TURN_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
-
 /// A conversation, and the digests of its prefixes.
 pub(super) struct History<'a> {
     request: &'a Conversation,
@@ -40,10 +37,10 @@ pub(super) struct ContinuedTurn {
 
 impl<'a> History<'a> {
     /// Computes the digests of a conversation.
-    pub(super) fn of(request: &'a Conversation) -> Self {
+    pub(super) fn of(request: &'a Conversation, renderer: &Renderer) -> Self {
         let tools: String = request.tools.iter().flatten().map(|tool| canonical(tool) + "\n").collect();
         let in_prompt = if request.parses_tool_calls() { &*tools } else { "" };
-        Self { request, digests: digests(request, &tools), tools: history_change::tools_digest(in_prompt) }
+        Self { request, digests: digests(request, &tools, renderer), tools: history_change::tools_digest(in_prompt) }
     }
 
     /// The digest of all messages.
@@ -109,14 +106,14 @@ pub(super) fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
     message.thoughts().iter().all(|thought| thought.is_empty() || is_in_reply(thought))
 }
 
-/// The digest of the messages before each message, then the digest of all messages. Each covers the tools and the variables of the
-/// template. `tools` are the tools in canonical form.
-fn digests(request: &Conversation, tools: &str) -> Vec<Digest> {
+/// The digest of the messages before each message, then the digest of all messages. Each covers the tools, and the variables of the
+/// template that change the text of a history. `tools` are the tools in canonical form.
+fn digests(request: &Conversation, tools: &str, renderer: &Renderer) -> Vec<Digest> {
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");
     hash.update(tools.as_bytes());
-    let variables = request.template_variables.iter().filter(|(name, _)| !NEXT_TURN_VARIABLES.contains(&name.as_str()));
-    hash.update(canonical(&Value::Object(variables.cloned().collect())).as_bytes());
+    let variables = renderer.history_variables(&request.template_variables);
+    hash.update(canonical(&Value::Object(variables)).as_bytes());
     let mut digests = Vec::with_capacity(request.messages.len() + 1);
     let mut call_indexes = HashMap::new();
     digests.push(Digest::of(hash.finalize().as_slice()));

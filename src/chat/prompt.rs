@@ -169,7 +169,7 @@ impl<'a> PromptBuilder<'a> {
         request: &Conversation,
         limits: PromptLimits<'_>,
     ) -> Result<PreparedPrompt, RequestError> {
-        let history = History::of(request);
+        let history = History::of(request, self.renderer);
         let conversation = history.conversation();
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());

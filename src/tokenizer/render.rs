@@ -6,6 +6,7 @@
 
 mod after_turn;
 mod continuation_check;
+mod history_variables;
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -76,6 +77,8 @@ pub struct Renderer {
     shows_assistant_names: bool,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
+    /// By the variables of the template: those that change the text of a history. The lock is held for one lookup or insertion.
+    history_variables: RwLock<Vec<(TemplateVariables, TemplateVariables)>>,
 }
 
 /// Variables of a template by name.
@@ -117,6 +120,7 @@ impl Renderer {
             has_developer_role: false,
             shows_assistant_names: false,
             generation_prompts: RwLock::default(),
+            history_variables: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
         renderer.accepts_content_parts = renderer.detect_content_parts();

@@ -41,7 +41,8 @@ impl Chat {
 
     pub async fn with(options: EngineOptions, flags: &[&str]) -> Self {
         let options = EngineOptions { journal: true, context_length: 65_536, ..options };
-        let flags = [&["--tokenizer", TOKENIZER, "--separate-reasoning", "always"], flags].concat();
+        let tokenizer = if flags.contains(&"--tokenizer") { &[][..] } else { &["--tokenizer", TOKENIZER] };
+        let flags = [tokenizer, &["--separate-reasoning", "always"], flags].concat();
         let demo = Demo::start(options, &flags).await;
         let mut chats = demo.proxy.parts.chats.clone();
         let found = chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap();

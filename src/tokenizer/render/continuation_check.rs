@@ -78,6 +78,6 @@ pub(super) fn turn_with_call() -> Value {
     turn
 }
 
-fn object(members: &[(&str, &str)]) -> Value {
+pub(super) fn object(members: &[(&str, &str)]) -> Value {
     Value::Object(members.iter().map(|(name, text)| ((*name).to_owned(), (*text).into())).collect())
 }
