@@ -133,11 +133,10 @@ impl ChangeDetector {
         if change.is_some_and(|change| change.cause != Cause::Forks) {
             return change;
         }
-        let Some(latest) = latest_turn else {
-            let summary = self.summary(messages, session, renderer);
-            let compacted = |turn| HistoryChange { cause: Cause::Compacted, predecessor: Some(turn) };
-            return summary.map(compacted).or(change);
-        };
+        if let Some(summary) = self.summary(messages, latest_turn, session, renderer) {
+            return Some(HistoryChange { cause: Cause::Compacted, predecessor: Some(summary) });
+        }
+        let Some(latest) = latest_turn else { return change };
         let is_shorter = session.turn(latest).is_some_and(|turn| self.is_shorter(&turn));
         let cause = if is_shorter { Cause::Compacted } else { Cause::HistoryEdited };
         Some(HistoryChange { cause, predecessor: Some(latest) })
@@ -152,9 +151,14 @@ impl ChangeDetector {
 
     /// The turn that sampled a summary which a message of the client contains. It summarises a longer conversation with the same system
     /// prompt, and with the same tools or, as Codex asks for it, without tools. The summary is the whole reply, or its part in `<summary>`,
-    /// as in Claude Code.
-    fn summary(&self, messages: &[Message], session: &Session, renderer: &Renderer) -> Option<u32> {
+    /// as in Claude Code. It was sampled after the replies that the call keeps, the latest of them `kept`, and stands before them.
+    fn summary(&self, messages: &[Message], kept: Option<u32>, session: &Session, renderer: &Renderer) -> Option<u32> {
+        let end = messages.iter().position(Message::is_assistant).filter(|_| kept.is_some());
+        let messages = &messages[..end.unwrap_or(messages.len())];
         let is_summary = |turn: &Turn| {
+            if kept.is_some_and(|kept| turn.id <= kept) {
+                return false;
+            }
             let Some(before) = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref()) else {
                 return false;
             };

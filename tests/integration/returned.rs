@@ -445,6 +445,31 @@ async fn changes_are_listed_after_a_change_of_the_history_too() {
     assert_eq!(facts, (&json!("history_edited"), &json!(false), &json!(["name_added", "text_left_out"])));
 }
 
+#[tokio::test]
+async fn compaction_that_keeps_the_newest_reply_is_compacted() {
+    let chat = Chat::start(&[]).await;
+    for api in APIS {
+        let mut agent = Agent::new(&chat, api, "compaction");
+        let reply = agent.say(&call("weather", OSLO)).await;
+        let newest = [api.returned(&reply), api.next(&reply)].concat();
+        agent.append(newest.clone());
+        agent.append([api.user("Summarise.")]);
+        let summary = "The agent was asked about Oslo and looks at its weather.";
+        agent.say(summary).await;
+        agent.body[api.history()] = json!([api.user(&format!("This session continues another one:\n{summary}"))]);
+        agent.append(newest);
+        agent.say("It rains.").await;
+        let turns = agent.turns().await;
+        let turn = &turns[2];
+        let flags = (&turn["foreign_assistant_text"], &turn["context_retokenised"]);
+        assert_eq!(
+            (&turn["cause"], &turn["predecessor"], flags),
+            (&json!("compacted"), &json!(1), (&json!(false), &json!(false))),
+            "{api:?}: {turns:#?}"
+        );
+    }
+}
+
 /// The reply of an engine that samples these ids.
 fn sampled(asked: &UpstreamRequest, ids: &[u32]) -> FakeReply {
     let body = asked.json();
