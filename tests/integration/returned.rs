@@ -224,11 +224,10 @@ async fn branches(chat: &Chat, name: &str, api: Api, reply: &str, change: &dyn F
     );
 }
 
-fn unchanged(_: &mut Vec<Value>) {}
-
 #[tokio::test]
 async fn reply_that_is_returned_unchanged_has_no_changes() {
     let chat = Chat::start(&[]).await;
+    let unchanged = |_: &mut Vec<Value>| {};
     let weather = call("weather", OSLO);
     for api in APIS {
         for (at, reply) in [
