@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -25,7 +26,7 @@ from harnesses import AGENTS
 from proxy import Proxy
 from sidecar import Sidecar, sidecar
 
-from engine import Call, Engine, Tokenizer
+from engine import Call, Distribution, Engine, Tokenizer
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"
@@ -33,6 +34,8 @@ ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
 # the base URL of the examples in the document, without /v1
 DOCUMENTED_URL = "http://127.0.0.1:30001/sessions/run-1"
 GROUPS = {"libraries": LIBRARIES, "agents": AGENTS}
+# nats; the logprobs of the rows are rounded to float32
+ROUNDING = 1e-4
 OTHER_APIS = {api: set(APIS.values()) - {path} for api, path in APIS.items()}
 
 
@@ -68,7 +71,7 @@ def run(client: Client, base_url: str, proxy: Proxy, home: Path, tools: Path) ->
     assert not proxy.requests, f"requests to other hosts: {proxy.requests}"
 
 
-def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
+def compare(client: Client, tap: Sidecar, calls: list[Call], vocabulary: int) -> str:
     """Checks that each call is a turn and each sampled token is trained exactly once. Returns the counts as text."""
     turns, rows = tap.turns(client.session), tap.trajectories(client.session)
     assert len(calls) >= client.least_turns, f"only {len(calls)} calls"
@@ -88,23 +91,49 @@ def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
     assert (wrong, refused) == ([], client.refused), f"requests, by path and status: {statuses}"
     retokenised = tuple(turn["turn"] for turn in turns if turn["context_retokenised"])
     assert client.retokenised in (None, retokenised), f"turns {retokenised} have context that was tokenised again"
-    recorded = sorted(pair for row in rows for pair in trained(row))
-    sampled = sorted((call.prompt, call.sampled) for call in calls)
-    assert recorded == sampled, "the trained tokens are not those that the engine sampled"
-    tokens = sum(len(ids) for _, ids in sampled)
+    recorded = sorted((piece for row in rows for piece in trained(row)), key=lambda piece: piece[:2])
+    sampled = sorted(calls, key=lambda call: (call.prompt, call.sampled))
+    same = [piece[:2] for piece in recorded] == [(call.prompt, call.sampled) for call in sampled]
+    assert same, "the trained tokens are not those that the engine sampled"
+    for (_, _, logprobs, entropies), call in zip(recorded, sampled, strict=True):
+        measured(call, logprobs, entropies, vocabulary)
+    tokens = sum(len(call.sampled) for call in sampled)
     return f"{len(calls)} calls, {len(rows)} path{'s' * (len(rows) > 1)}, {tokens} sampled tokens trained"
 
 
-def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
-    """Returns for each trained segment the ids before it and its own ids. Checks that the mask is 1 only in them."""
-    ids, mask, pairs = row["token_ids"], [0] * len(row["token_ids"]), []
+def measured(call: Call, logprobs: list[Any], entropies: list[Any], vocabulary: int) -> None:
+    """Checks the logprob and the entropy of each token of a call against the distribution that it was sampled from."""
+    assert len(logprobs) == len(entropies) == len(call.sampled), "not one logprob and one entropy for each token"
+    for logprob, entropy, of in zip(logprobs, entropies, call.distributions, strict=True):
+        assert logprob is not None and abs(logprob - of.logprob(of.rank)) < ROUNDING, f"the logprob {logprob} of {of}"
+        assert entropy is not None, f"no entropy of {of}"
+        lower, upper = interval(of, call.top, vocabulary)
+        inside = lower - ROUNDING <= entropy <= upper + ROUNDING
+        assert inside and entropy < math.log(vocabulary), f"the entropy {entropy} is outside {lower} to {upper}"
+
+
+def interval(of: Distribution, top: int, vocabulary: int) -> tuple[float, float]:
+    """The smallest and the largest entropy that a distribution with these `top` largest probabilities can have."""
+    head = [math.exp(of.logprob(rank)) for rank in range(top)]
+    rest, outside = 1 - math.fsum(head), vocabulary - top
+    known = math.fsum(-p * math.log(p) for p in head)
+    full = math.floor(rest / head[-1])
+    partial = rest - full * head[-1]
+    lower = known - full * head[-1] * math.log(head[-1]) - (partial * math.log(partial) if partial > 0 else 0.0)
+    return lower, known + rest * math.log(outside / rest)
+
+
+def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int], list[Any], list[Any]]]:
+    """Returns for each trained segment the ids before it, and its own ids, logprobs and entropies. Checks that the mask
+    is 1 only in them."""
+    ids, mask, pieces = row["token_ids"], [0] * len(row["token_ids"]), []
     for segment in row["segments"]:
         if segment["loss_mask"]:
             start, end = segment["start"], segment["end"]
-            pairs.append((ids[:start], ids[start:end]))
+            pieces.append((ids[:start], ids[start:end], row["logprobs"][start:end], row["entropy"][start:end]))
             mask[start:end] = [1] * (end - start)
     assert row["loss_mask"] == mask, "loss_mask differs from the segments"
-    return pairs
+    return pieces
 
 
 def undocumented() -> list[str]:
@@ -165,7 +194,7 @@ def main() -> int:
             with home, Proxy() as proxy, sidecar(args.tokentap, engine.url, ASSETS) as tap:
                 since = len(engine.calls)
                 run(client, f"{tap.data}/sessions/{client.session}/v1", proxy, Path(home.name), tools)
-                counts = compare(client, tap, engine.calls[since:])
+                counts = compare(client, tap, engine.calls[since:], tokenizer.size)
         except Exception as error:
             failed += 1
             print(f"FAIL {client.name}: {type(error).__name__}: {error}", flush=True)

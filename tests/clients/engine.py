@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT_TOKENS = 1 << 18
-TOP = 20
 
 
 class Tokenizer:
@@ -83,11 +82,34 @@ def instance(schema: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """A geometric distribution: the token at rank n, from 0, has the probability (1 - ratio) * ratio^n.
+
+    Its mass beyond a vocabulary of a thousand tokens is below 1e-20.
+    """
+
+    ratio: float
+    # the rank of the sampled token
+    rank: int
+
+    @classmethod
+    def of(cls, position: int, token: int) -> Distribution:
+        """The distribution from which `token` was sampled at this position."""
+        return cls(0.5 + (position * 7 + token) % 45 / 100, (position + token) % 3)
+
+    def logprob(self, rank: int) -> float:
+        return math.log(1 - self.ratio) + rank * math.log(self.ratio)
+
+
+@dataclass(frozen=True)
 class Call:
-    """One generation: the ids of its prompt and the sampled ids."""
+    """One generation: the ids of its prompt, the sampled ids, and for each of these its distribution."""
 
     prompt: list[int]
     sampled: list[int]
+    distributions: list[Distribution]
+    # the number of logprobs in each row of the reply; 0 without rows
+    top: int
 
 
 class Engine:
@@ -107,8 +129,8 @@ class Engine:
         self.server.shutdown()
         self.server.server_close()
 
-    def sample(self, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-        """The sampled ids and the finish reason."""
+    def sample(self, request: dict[str, Any]) -> tuple[Call, dict[str, Any]]:
+        """The generation and its finish reason."""
         params, prompt = request.get("sampling_params") or {}, request["input_ids"]
         if schema := params.get("json_schema"):
             text = json.dumps(instance(json.loads(schema)))
@@ -125,28 +147,36 @@ class Engine:
         most = params.get("max_new_tokens") or CONTEXT_TOKENS
         if len(sampled) > most:
             sampled, finish = sampled[:most], {"type": "length", "length": most}
-        self.calls.append(Call(prompt, sampled))
-        return sampled, finish
+        of = [Distribution.of(at, token) for at, token in enumerate(sampled, len(prompt))]
+        top = request.get("top_logprobs_num") or 0 if request.get("return_logprob") else 0
+        call = Call(prompt, sampled, of, top)
+        self.calls.append(call)
+        return call, finish
 
-    def rows(self, ids: list[int]) -> list[list[tuple[float, int, None]]]:
-        """Top logprobs: probability 0.9 for the sampled token, and an equal small one for its neighbours."""
-        others = math.log(0.1 / self.tokenizer.size)
-        near = [[(i + step) % self.tokenizer.size for step in range(1, TOP)] for i in ids]
-        return [[(math.log(0.9), i, None), *((others, n, None) for n in row)] for i, row in zip(ids, near, strict=True)]
+    def row(self, token: int, of: Distribution, top: int) -> list[tuple[float, int, None]]:
+        """The `top` largest logprobs. The tokens beside the sampled one are those with the next ids."""
+        ids = [(token + step) % self.tokenizer.size for step in range(1, top)]
+        ids.insert(of.rank, token)
+        return [(of.logprob(rank), i, None) for rank, i in enumerate(ids[:top])]
 
-    def event(self, request: dict[str, Any], new: list[int], text: str, **meta: Any) -> dict[str, Any]:
-        meta |= {"id": request.get("rid") or "none", "prompt_tokens": len(request["input_ids"])}
+    def event(self, request: dict[str, Any], call: Call, new: slice, text: str, **meta: Any) -> dict[str, Any]:
+        """An event with the tokens `new` of the call."""
+        ids = call.sampled[new]
+        meta |= {"id": request.get("rid") or "none", "prompt_tokens": len(call.prompt)}
         meta |= {"weight_version": "scripted", "cached_tokens": 0}
         if request.get("return_logprob"):
-            meta["output_token_logprobs"] = [(math.log(0.9), i, None) for i in new]
+            pairs = list(zip(ids, call.distributions[new], strict=True))
+            meta["output_token_logprobs"] = [(of.logprob(of.rank), i, None) for i, of in pairs]
             meta["input_token_logprobs"] = []
-            if request.get("top_logprobs_num"):
-                meta["output_top_logprobs"], meta["input_top_logprobs"] = self.rows(new), []
-        return {"text": text, "output_ids": new, "meta_info": meta}
+            if call.top:
+                rows = [self.row(i, of, call.top) for i, of in pairs]
+                meta["output_top_logprobs"], meta["input_top_logprobs"] = rows, []
+        return {"text": text, "output_ids": ids, "meta_info": meta}
 
     def whole(self, request: dict[str, Any]) -> dict[str, Any]:
-        ids, finish = self.sample(request)
-        return self.event(request, ids, self.text(ids, finish), completion_tokens=len(ids), finish_reason=finish)
+        call, finish = self.sample(request)
+        text, count = self.text(call.sampled, finish), len(call.sampled)
+        return self.event(request, call, slice(None), text, completion_tokens=count, finish_reason=finish)
 
     def text(self, ids: list[int], finish: dict[str, Any]) -> str:
         text = self.tokenizer.decode(ids, special=False).decode(errors="ignore")
@@ -155,15 +185,16 @@ class Engine:
 
     def stream(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """An incremental stream with three tokens per event; texts end at complete characters."""
-        ids, finish = self.sample(request)
+        call, finish = self.sample(request)
+        ids = call.sampled
         whole, sent = self.text(ids, finish), 0
         for start in range(0, len(ids), 3):
-            new, count = ids[start : start + 3], min(start + 3, len(ids))
+            new, count = slice(start, start + 3), min(start + 3, len(ids))
             last = count == len(ids)
             text = self.tokenizer.decode(ids[:count], special=False).decode(errors="ignore")
             text = whole if last else text[: len(whole)]
             reason = finish if last else None
-            yield self.event(request, new, text[sent:], completion_tokens=count, finish_reason=reason)
+            yield self.event(request, call, new, text[sent:], completion_tokens=count, finish_reason=reason)
             sent = len(text)
 
 
