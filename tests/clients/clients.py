@@ -1,4 +1,4 @@
-"""The libraries: the command of each, the scripted replies of the model, and the expected recording."""
+"""The libraries: the command of each, and the scripted replies of the model."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ class Client:
     # $WORK in a reply is replaced by the path of the folder `work` in the home of the client
     reply: Reply = WEATHER
     env: dict[str, str] = field(default_factory=dict)
-    # the causes of the turns that do not extend another turn, one per path; None if its conversations are unrelated
-    causes: tuple[str, ...] | None = ("first",)
-    # turns whose context has assistant text that was tokenised again; None to skip the comparison
-    retokenised: tuple[int, ...] | None = ()
     # requests that are refused, after which the client sends others
     refused: int = 0
     least_turns: int = 6
@@ -55,7 +51,7 @@ def langchain_tests(name: str, api: str) -> Client:
     options = ["-q", "-p", "no:cacheprovider", "--tb=short", "-k", "not stream_time", "-o", "asyncio_mode=auto"]
     options += ["-o", "asyncio_default_fixture_loop_scope=session", "-o", "asyncio_default_test_loop_scope=session"]
     command = ["{tools}/python/bin/python", "-m", "pytest", *options, "{here}/agents/langchain_standard.py"]
-    return Client(name, "python", api, command, LANGCHAIN, causes=None, retokenised=None, least_turns=40)
+    return Client(name, "python", api, command, LANGCHAIN, least_turns=40)
 
 
 LIBRARIES: list[Client] = [

@@ -190,7 +190,6 @@ AGENTS: list[Client] = [
         "-delegates",
         CLAUDE_CODE_DELEGATES,
         "Ask an agent.:Two words.",
-        causes=("first", "new_conversation"),
         least_turns=4,
     ),
     # the call for the summary leaves out the latest messages, which follow the summary
@@ -201,7 +200,6 @@ AGENTS: list[Client] = [
         "/compact:",
         READS,
         env=WRITTEN,
-        causes=("first", "forks", "compacted"),
         least_turns=8,
     ),
     # its window is shorter than the conversation, so that it compacts the conversation while it works
@@ -210,7 +208,6 @@ AGENTS: list[Client] = [
         CLAUDE_CODE_COMPACTS,
         WRITES,
         env={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "40000", "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "30000"},
-        causes=("first", "compacted"),
         least_turns=3,
     ),
     # a tool that it searched for is added to the list of tools
@@ -218,7 +215,6 @@ AGENTS: list[Client] = [
         "-searches-tools",
         CLAUDE_CODE_SEARCHES,
         "Find a tool.:It is there.",
-        causes=("first", "tools_changed"),
         least_turns=3,
     ),
     program("codex", "npm", "responses", CODEX, "codex", least_turns=7),
@@ -229,7 +225,6 @@ AGENTS: list[Client] = [
         CODEX_DELEGATES,
         "codex",
         env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
-        causes=("first", "new_conversation"),
         least_turns=4,
     ),
     # the call for the summary has no tools
@@ -240,12 +235,11 @@ AGENTS: list[Client] = [
         CODEX_COMPACTS,
         "codex",
         env={"CLIENT_TASK": "Count far.", "CLIENT_ANSWER": "It is counted.", "CLIENT_COMPACTS_AT": "24000"},
-        causes=("first", "tools_changed", "compacted"),
         least_turns=4,
     ),
     opencode("", "chat"),
     # opencode also generates a title for the conversation, in the same session
-    opencode("-titled", "chat", env={"CLIENT_NO_TITLE": "false"}, causes=("first", "new_conversation"), least_turns=8),
+    opencode("-titled", "chat", env={"CLIENT_NO_TITLE": "false"}, least_turns=8),
     opencode("-messages", "messages"),
     opencode("-responses", "responses"),
     opencode(
@@ -253,13 +247,12 @@ AGENTS: list[Client] = [
         "messages",
         OPENCODE_DELEGATES,
         env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
-        causes=("first", "new_conversation"),
         least_turns=4,
     ),
     # its prompts start with a fixed exchange: a first message and its greeting
     qwen_code("", "chat"),
     # a continuing process starts its prompt with a new listing of the folder
-    qwen_code("-continued", "chat", env={"CLIENT_CONTINUES": "true"}, causes=("first", "history_edited")),
+    qwen_code("-continued", "chat", env={"CLIENT_CONTINUES": "true"}),
     qwen_code("-messages", "messages"),
     mini_swe_agent("", "chat"),
     mini_swe_agent("-responses", "responses"),

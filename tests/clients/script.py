@@ -57,10 +57,11 @@ def in_place(prompt: str, text: str) -> str:
     return text
 
 
-# Thinking, a single call, text with two parallel calls, an answer, and again a call and an answer in later user turns.
+# Thinking, a single call, text with two parallel calls, thinking and an answer, and again a call and an answer in later user
+# turns.
 WEATHER = rules(
     [
-        ("snow, -3 C", "Both are wet:  🌧 and ❄.\n\n- Bergen\n- Tromsø"),
+        ("snow, -3 C", "<think>\nRain and snow.\n</think>\n\nBoth are wet:  🌧 and ❄.\n\n- Bergen\n- Tromsø"),
         ("rain, 7 C", f"Two more.\n{tool_call('weather', city='Bergen')}\n{tool_call('weather', city='Tromsø')}"),
         ("44.6 F", "That is 44.6 F."),
         ("weather in Oslo", f"<think>\nA tool knows.\n</think>\n\n{tool_call('weather', city='Oslo')}"),
