@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from script import LANGCHAIN, WEATHER, Reply
+from script import LANGCHAIN, WEATHER, Reply, steps, thought, tool_call
 
 # the paths of the APIs; CLIENT_API is the key
 APIS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
@@ -54,9 +54,26 @@ def langchain_tests(name: str, api: str) -> Client:
     return Client(name, "python", api, command, LANGCHAIN, least_turns=40)
 
 
+DEEPAGENTS_DELEGATES = {
+    "Ask an agent.": [
+        thought(
+            "An agent can.",
+            tool_call("task", description="Count the words of the note.", subagent_type="general-purpose"),
+        ),
+        "Two words.",
+    ],
+    "Count the words of the note.": [
+        thought("A tool can.", tool_call("fahrenheit", celsius=2)),
+        tool_call("fahrenheit", celsius=3),
+        "I counted two.",
+    ],
+}
+# keeps litellm from downloading a list of prices
+PRICES = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
 LIBRARIES: list[Client] = [
     library("openai", "openai_sdk"),
-    library("litellm", "litellm_sdk", "chat", "litellm", env={"LITELLM_LOCAL_MODEL_COST_MAP": "True"}),
+    library("litellm", "litellm_sdk", "chat", "litellm", env=PRICES),
     library("langgraph", "langgraph_agent"),
     langchain_tests("langchain-tests", "chat"),
     library("openai-agents", "openai_agents"),
@@ -77,4 +94,22 @@ LIBRARIES: list[Client] = [
     library("openai-agents-responses", "openai_agents", "responses"),
     library("pydantic-ai-responses", "pydantic_ai_agent", "responses"),
     module("ai-sdk-responses", "ai_sdk", "responses"),
+    module("langchain-js", "langchain_agent"),
+    library("deepagents", "deep_agent", environment="frameworks"),
+    # a sub-agent has another conversation in the same session
+    library(
+        "deepagents-delegates",
+        "deep_agent",
+        environment="frameworks",
+        reply=steps(DEEPAGENTS_DELEGATES),
+        env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
+        least_turns=4,
+    ),
+    library("inspect-ai", "inspect_agent", environment="frameworks"),
+    library("agent-framework", "agent_framework_agent", environment="frameworks"),
+    library("agent-framework-responses", "agent_framework_agent", "responses", "frameworks"),
+    library("agno", "agno_agent", environment="frameworks"),
+    library("agno-responses", "agno_agent", "responses", "frameworks"),
+    library("autogen", "autogen_agent", environment="frameworks"),
+    library("google-adk", "adk_agent", environment="frameworks", env=PRICES),
 ]

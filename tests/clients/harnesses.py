@@ -105,6 +105,23 @@ CODEX_COMPACTS = {
     "Another language model started": ["It is counted."],
 }
 
+CONTINUE = errand(
+    write=tool_call("Write", filepath="$WORK/note.txt", content="Tromsø: 🌧\n"),
+    failing=tool_call("Read", filepath="$WORK/missing.txt"),
+    # it edits only a file that it has read
+    pair=tool_call("Bash", command="echo one") + "\n" + tool_call("Read", filepath="$WORK/note.txt"),
+    edit=tool_call("Edit", file_path="$WORK/note.txt", old_string="Tromsø", new_string="Bergen"),
+    read=tool_call("Read", filepath="$WORK/note.txt"),
+)
+
+COPILOT = errand(
+    write=tool_call("create", path="$WORK/note.txt", file_text="Tromsø: 🌧\n"),
+    failing=tool_call("view", path="$WORK/missing.txt"),
+    pair=pair("bash", description="Looks"),
+    edit=tool_call("edit", path="$WORK/note.txt", old_str="Tromsø", new_str="Bergen"),
+    read=tool_call("view", path="$WORK/note.txt"),
+)
+
 MINI_SWE_AGENT = errand(
     write=tool_call("bash", command="echo 'Tromsø: 🌧' >note.txt"),
     failing=tool_call("bash", command="cat missing.txt"),
@@ -120,6 +137,14 @@ OPENCODE = errand(
     pair=pair("bash", description="Looks"),
     edit=tool_call("edit", filePath="$WORK/note.txt", oldString="Tromsø", newString="Bergen"),
     read=tool_call("read", filePath="$WORK/note.txt"),
+)
+
+PI = errand(
+    write=tool_call("write", path="note.txt", content="Tromsø: 🌧\n"),
+    failing=tool_call("read", path="missing.txt"),
+    pair=pair("bash"),
+    edit=tool_call("edit", path="note.txt", edits=[{"oldText": "Tromsø", "newText": "Bergen"}]),
+    read=tool_call("read", path="note.txt"),
 )
 
 QWEN_CODE = errand(
@@ -254,6 +279,10 @@ AGENTS: list[Client] = [
     # a continuing process starts its prompt with a new listing of the folder
     qwen_code("-continued", "chat", env={"CLIENT_CONTINUES": "true"}),
     qwen_code("-messages", "messages"),
+    program("pi", "npm", "chat", PI, "pi", least_turns=7),
+    program("copilot", "npm", "chat", COPILOT, "copilot", least_turns=7),
+    program("copilot-responses", "npm", "responses", COPILOT, "copilot", least_turns=7),
+    program("continue", "npm", "chat", CONTINUE, "continue", least_turns=5),
     mini_swe_agent("", "chat"),
     mini_swe_agent("-responses", "responses"),
 ]

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Continue's cn without a terminal does a task.
+set -euo pipefail
+mkdir -p work
+cat >"$HOME/config.yaml" <<YAML
+name: tokentap
+version: 0.0.1
+schema: v1
+models:
+  - name: scripted
+    provider: openai
+    model: scripted
+    apiBase: $CLIENT_BASE_URL
+    apiKey: none
+    roles: [chat]
+    capabilities: [tool_use]
+YAML
+export CONTINUE_TELEMETRY_ENABLED=0
+cd work
+"$CLIENT_TOOLS/npm/node_modules/.bin/cn" --config "$HOME/config.yaml" --auto -p "Write a note." </dev/null | tee "$HOME/answer"
+grep -q 'The note is in place.' "$HOME/answer"
+[[ $(cat note.txt) == "Bergen: 🌧" ]]
