@@ -112,4 +112,5 @@ LIBRARIES: list[Client] = [
     library("agno-responses", "agno_agent", "responses", "frameworks"),
     library("autogen", "autogen_agent", environment="frameworks"),
     library("google-adk", "adk_agent", environment="frameworks", env=PRICES),
+    library("openhands", "openhands_agent", environment="python312", env=PRICES),
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from clients import Client
+from clients import PRICES, Client
 from script import Tasks, errand, steps, thought, tool_call
 
 
@@ -156,6 +157,34 @@ QWEN_CODE = errand(
 )
 
 
+VERIFIERS = errand(
+    write=tool_call("bash", command="echo 'Tromsø: 🌧' >note.txt"),
+    failing=tool_call("bash", command="cat missing.txt"),
+    pair=pair("bash"),
+    edit=tool_call("bash", command="sed -i s/Tromsø/Bergen/ note.txt"),
+    read=tool_call("bash", command="cat note.txt"),
+)
+
+
+def terminus(*commands: str, done: bool = False) -> str:
+    """A reply of Terminus 2: keystrokes in JSON, without tool calls."""
+    keys = [{"keystrokes": f"{command}\n", "duration": 0.1} for command in commands]
+    return json.dumps({"analysis": "Short.", "plan": "Go on.", "commands": keys, "task_complete": done}, ensure_ascii=False)
+
+
+# it asks again before it ends
+TERMINUS = {
+    "Write a note.": [
+        thought("A shell can.", terminus("echo 'Tromsø: 🌧' >note.txt")),
+        terminus("cat missing.txt"),
+        thought("Two at once.", terminus("echo one", "cat note.txt")),
+        terminus("sed -i s/Tromsø/Bergen/ note.txt"),
+        terminus(done=True),
+        thought("It is.", terminus(done=True)),
+    ]
+}
+
+
 OPENCODE_DELEGATES = {
     "Ask an agent.": [
         thought(
@@ -283,6 +312,15 @@ AGENTS: list[Client] = [
     program("copilot", "npm", "chat", COPILOT, "copilot", least_turns=7),
     program("copilot-responses", "npm", "responses", COPILOT, "copilot", least_turns=7),
     program("continue", "npm", "chat", CONTINUE, "continue", least_turns=5),
+    Client(
+        "terminus",
+        "python312",
+        "chat",
+        ["{tools}/python312/bin/python", "{here}/agents/terminus.py"],
+        steps(TERMINUS),
+        env=PRICES,
+    ),
+    program("verifiers", "verifiers", "chat", VERIFIERS, "verifiers", least_turns=5),
     mini_swe_agent("", "chat"),
     mini_swe_agent("-responses", "responses"),
 ]
