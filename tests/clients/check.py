@@ -211,7 +211,7 @@ def main() -> int:
     args = parser.parse_args()
     clients = chosen(args.names)
     if args.environments:
-        print(*sorted({client.environment for client in clients}))
+        print(*sorted({name for client in clients for name in client.environments.split()}))
         return 0
     tools = args.tools.absolute()
     # exit normally, so that the started processes are stopped

@@ -16,8 +16,8 @@ class Client:
     """A client. {here} and {tools} in `command` become the paths of this folder and of the installed clients."""
 
     name: str
-    # the folder of the installed clients that it needs
-    environment: str
+    # the folders of installed clients that it needs, separated by spaces
+    environments: str
     # the API of all its requests
     api: str
     command: list[str]
@@ -112,5 +112,6 @@ LIBRARIES: list[Client] = [
     library("agno-responses", "agno_agent", "responses", "frameworks"),
     library("autogen", "autogen_agent", environment="frameworks"),
     library("google-adk", "adk_agent", environment="frameworks", env=PRICES),
+    library("agent-lightning", "agent_lightning", environment="python312"),
     library("openhands", "openhands_agent", environment="python312", env=PRICES),
 ]

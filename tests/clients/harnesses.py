@@ -9,9 +9,9 @@ from clients import PRICES, Client
 from script import Tasks, errand, steps, thought, tool_call
 
 
-def program(name: str, environment: str, api: str, tasks: Tasks, script: str, **more: Any) -> Client:
+def program(name: str, environments: str, api: str, tasks: Tasks, script: str, **more: Any) -> Client:
     """A command-line agent; its script starts it and checks its result."""
-    return Client(name, environment, api, ["bash", f"{{here}}/agents/{script}.sh"], steps(tasks), **more)
+    return Client(name, environments, api, ["bash", f"{{here}}/agents/{script}.sh"], steps(tasks), **more)
 
 
 def pair(shell: str, argument: str = "command", **more: Any) -> str:
@@ -271,6 +271,16 @@ AGENTS: list[Client] = [
         "Find a tool.:It is there.",
         least_turns=3,
     ),
+    # the proxy turns Messages into Responses
+    program(
+        "claude-code-litellm-proxy",
+        "claude frameworks",
+        "responses",
+        CLAUDE_CODE,
+        "litellm_proxy",
+        env=WRITTEN | {"CLIENT_TASKS": f"{WRITES}\n{READS}"},
+        least_turns=7,
+    ),
     program("codex", "npm", "responses", CODEX, "codex", least_turns=7),
     program(
         "codex-delegates",
@@ -311,7 +321,7 @@ AGENTS: list[Client] = [
     program("pi", "npm", "chat", PI, "pi", least_turns=7),
     program("copilot", "npm", "chat", COPILOT, "copilot", least_turns=7),
     program("copilot-responses", "npm", "responses", COPILOT, "copilot", least_turns=7),
-    program("continue", "npm", "chat", CONTINUE, "continue", least_turns=5),
+    program("continue", "npm", "chat", CONTINUE, "continue", least_turns=7),
     Client(
         "terminus",
         "python312",

@@ -40,5 +40,5 @@ for turn, user in enumerate(USERS):
             result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     check(turn, message.content)
-events = httpx.get(f"{gateway}/api/rollouts/one/attempts/0/events").json()
+events = httpx.get(f"{gateway}/api/rollouts/one/events").json()
 assert len(events) == 6, events

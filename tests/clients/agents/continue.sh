@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Continue's cn without a terminal does a task.
+# Continue's cn without a terminal: a task, and a second process that resumes the conversation.
 set -euo pipefail
 mkdir -p work
 cat >"$HOME/config.yaml" <<YAML
@@ -16,7 +16,10 @@ models:
     capabilities: [tool_use]
 YAML
 export CONTINUE_TELEMETRY_ENABLED=0
+cn() { "$CLIENT_TOOLS/npm/node_modules/.bin/cn" --config "$HOME/config.yaml" --auto "$@" </dev/null | tee "$HOME/answer"; }
 cd work
-"$CLIENT_TOOLS/npm/node_modules/.bin/cn" --config "$HOME/config.yaml" --auto -p "Write a note." </dev/null | tee "$HOME/answer"
+cn -p "Write a note."
 grep -q 'The note is in place.' "$HOME/answer"
 [[ $(cat note.txt) == "Bergen: 🌧" ]]
+cn --resume -p "Read it again."
+grep -q 'It still rains.' "$HOME/answer"
