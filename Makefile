@@ -66,11 +66,11 @@ openai: ## the official openai SDK, sync, async and streaming, with the demo eng
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/openai/run.sh
 
-clients: ## third-party SDKs and frameworks in three APIs, in front of a scripted engine: what it sampled for them is exported exactly once (three minutes, 2 GB, PyPI, npm)
+clients: ## third-party SDKs and frameworks in three APIs, in front of a scripted engine: what it sampled for them is exported exactly once, with logprobs and entropies (five minutes, 4 GB, PyPI, npm, Python 3.12)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh libraries
 
-agents: ## Claude Code, Codex, OpenCode, Qwen Code and mini-swe-agent without a terminal, in the same way (five minutes, 2 GB, PyPI, npm)
+agents: ## Claude Code, Codex, Copilot CLI and eight more without a terminal, in the same way (seven minutes, 5 GB, PyPI, npm, Python 3.12, tmux)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh agents
 

@@ -1,5 +1,5 @@
 """Runs each client once in a new session, and compares the recorded turns with the tokens that the engine sampled, and
-the paths and flags with the table in docs/guides/agents.md.
+the paths, flags and classes with the table in docs/guides/agents.md.
 
 Prints a line per client; exit status 1 if one fails. Arguments are names of clients, "libraries" or "agents"; none
 means all. With UPDATE=1 in the environment, the rows of the clients that ran are written into the table.
@@ -36,8 +36,8 @@ DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"
 ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
 # the base URL of the examples in the document, without /v1
 DOCUMENTED_URL = "http://127.0.0.1:30001/sessions/run-1"
-# the first lines of the table of paths and flags
-TABLE = "| run | requests | turns that begin a path | turns with a flag |\n|---|---|---|---|\n"
+# the first lines of the table of paths, flags and classes
+TABLE = "| run | requests | turns that begin a path | turns with a flag | turns with a class |\n|---|---|---|---|---|\n"
 FLAGS = ("foreign_assistant_text", "context_retokenised", "inserted_end_of_turn")
 GROUPS = {"libraries": LIBRARIES, "agents": AGENTS}
 # nats; the logprobs of the rows are rounded to float32
@@ -101,7 +101,8 @@ def compare(client: Client, tap: Sidecar, calls: list[Call], vocabulary: int) ->
     counts = f"{len(calls)} calls, {len(rows)} path{'s' * (len(rows) > 1)}, {tokens} sampled tokens trained"
     begins = counted(turn["cause"] for turn in turns if turn["cause"] != "extends")
     flags = counted(flag for flag in FLAGS for turn in turns if turn[flag])
-    return counts, f"| {client.name} | `{APIS[client.api]}` | {begins} | {flags} |"
+    classes = counted(name for turn in turns if (name := (turn["labels"] or {}).get("request_class")))
+    return counts, f"| {client.name} | `{APIS[client.api]}` | {begins} | {flags} | {classes} |"
 
 
 def counted(names: Iterable[str]) -> str:
