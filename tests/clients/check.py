@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from clients import APIS, LIBRARIES, Client
+from engine import Call, Distribution, Engine, Tokenizer
 from harnesses import AGENTS
 from proxy import Proxy
 from sidecar import Sidecar, sidecar
-
-from engine import Call, Distribution, Engine, Tokenizer
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"
@@ -114,11 +113,11 @@ def measured(call: Call, logprobs: list[Any], entropies: list[Any], vocabulary: 
     """Checks the logprob and the entropy of each token of a call against the distribution that it was sampled from."""
     assert len(logprobs) == len(entropies) == len(call.sampled), "not one logprob and one entropy for each token"
     for logprob, entropy, of in zip(logprobs, entropies, call.distributions, strict=True):
-        assert logprob is not None and abs(logprob - of.logprob(of.rank)) < ROUNDING, f"the logprob {logprob} of {of}"
-        assert entropy is not None, f"no entropy of {of}"
+        assert None not in (logprob, entropy), f"the logprob {logprob} and the entropy {entropy} of {of}"
+        assert abs(logprob - of.logprob(of.rank)) < ROUNDING, f"the logprob {logprob} of {of}"
         lower, upper = interval(of, call.top, vocabulary)
-        inside = lower - ROUNDING <= entropy <= upper + ROUNDING
-        assert inside and entropy < math.log(vocabulary), f"the entropy {entropy} is outside {lower} to {upper}"
+        upper = min(upper, math.log(vocabulary))
+        assert lower - ROUNDING <= entropy <= upper + ROUNDING, f"the entropy {entropy} is outside {lower} to {upper}"
 
 
 def interval(of: Distribution, top: int, vocabulary: int) -> tuple[float, float]:

@@ -169,7 +169,9 @@ VERIFIERS = errand(
 def terminus(*commands: str, done: bool = False) -> str:
     """A reply of Terminus 2: keystrokes in JSON, without tool calls."""
     keys = [{"keystrokes": f"{command}\n", "duration": 0.1} for command in commands]
-    return json.dumps({"analysis": "Short.", "plan": "Go on.", "commands": keys, "task_complete": done}, ensure_ascii=False)
+    return json.dumps(
+        {"analysis": "Short.", "plan": "Go on.", "commands": keys, "task_complete": done}, ensure_ascii=False
+    )
 
 
 # it asks again before it ends
@@ -229,9 +231,7 @@ AGENTS: list[Client] = [
     claude_code(
         "-without-thinking", CLAUDE_CODE, WRITES, READS, env=WRITTEN | {"MAX_THINKING_TOKENS": "0"}, least_turns=7
     ),
-    claude_code(
-        "-default-arguments", CLAUDE_CODE_EDITS, WRITES, env=WRITTEN, least_turns=3
-    ),
+    claude_code("-default-arguments", CLAUDE_CODE_EDITS, WRITES, env=WRITTEN, least_turns=3),
     claude_code(
         "-rewrites-calls",
         CLAUDE_CODE_REWRITES,

@@ -57,8 +57,8 @@ def in_place(prompt: str, text: str) -> str:
     return text
 
 
-# Thinking, a single call, text with two parallel calls, thinking and an answer, and again a call and an answer in later user
-# turns.
+# Thinking and a single call, text with two parallel calls, thinking and an answer, and again a call and an answer in
+# later user turns.
 WEATHER = rules(
     [
         ("snow, -3 C", "<think>\nRain and snow.\n</think>\n\nBoth are wet:  🌧 and ❄.\n\n- Bergen\n- Tromsø"),

@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework with the API CLIENT_API, non-streaming and streaming alternately; its session keeps the history."""
+"""Microsoft Agent Framework with the API CLIENT_API, non-streaming and streaming; its session keeps the history."""
 
 import asyncio
 import os

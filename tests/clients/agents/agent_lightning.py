@@ -23,7 +23,10 @@ server = Server(uvicorn.Config(create_app({"key": "", "default_proxy": proxy}), 
 threading.Thread(target=server.run, daemon=True).start()
 started.wait()
 gateway = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-for path, body in (("models", [{"model": MODEL, "endpoint": BASE}]), ("rollouts", [{"input": "", "rollout_id": "one"}])):
+for path, body in (
+    ("models", [{"model": MODEL, "endpoint": BASE}]),
+    ("rollouts", [{"input": "", "rollout_id": "one"}]),
+):
     httpx.post(f"{gateway}/api/{path}", json=body).raise_for_status()
 
 client = OpenAI(base_url=f"{gateway}/proxy/rollout/one/attempt/0/mode/train/openai/v1", api_key=KEY, max_retries=0)

@@ -1,4 +1,4 @@
-"""agno with the API CLIENT_API, non-streaming and streaming alternately; its database keeps the history."""
+"""agno with the API CLIENT_API, non-streaming and streaming; its database keeps the history."""
 
 import os
 

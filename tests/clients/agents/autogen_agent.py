@@ -1,4 +1,4 @@
-"""AutoGen's AssistantAgent with its OpenAI client, non-streaming and streaming alternately."""
+"""AutoGen's AssistantAgent, which keeps the history, with its OpenAI client."""
 
 import asyncio
 
@@ -6,7 +6,13 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from scenario import BASE, KEY, MODEL, SYSTEM, USERS, check, fahrenheit, weather
 
-INFO = {"vision": False, "function_calling": True, "json_output": False, "structured_output": False, "family": "unknown"}
+INFO = {
+    "vision": False,
+    "function_calling": True,
+    "json_output": False,
+    "structured_output": False,
+    "family": "unknown",
+}
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""Harbor's Terminus 2, which calls the model through litellm and types its commands into tmux, does a task in this folder."""
+"""Harbor's Terminus 2, which calls the model through litellm and types commands into tmux, does a task."""
 
 import asyncio
 import os
@@ -21,7 +21,9 @@ class Host:
     session_id = "one"
 
     async def exec(self, command: str, **_: Any) -> ExecResult:
-        done = await asyncio.to_thread(subprocess.run, ["bash", "-c", command], cwd=WORK, capture_output=True, text=True)
+        done = await asyncio.to_thread(
+            subprocess.run, ["bash", "-c", command], cwd=WORK, capture_output=True, text=True
+        )
         return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.returncode)
 
     async def is_dir(self, path: str) -> bool:
