@@ -45,6 +45,11 @@ CLAUDE_CODE_REWRITES = {
         "The note is in place.",
     ],
 }
+# a call whose JSON ends too early
+BROKEN = '<tool_call>\n{"name": "NAME", "arguments": {"command": "echo broken"\n</tool_call>'
+CLAUDE_CODE_BREAKS = {
+    "Break a call.": [BROKEN.replace("NAME", "Bash"), tool_call("Bash", command="echo whole"), "It is whole."],
+}
 SUMMARY = "The user asked for a note about the weather; the agent wrote it."
 CLAUDE_CODE_COMPACTS = CLAUDE_CODE | {
     "Your task is to create a detailed summary": [
@@ -204,6 +209,16 @@ OPENCODE_DELEGATES = {
 }
 
 
+OPENCODE_BREAKS = {
+    "Break a call.": [
+        tool_call("shell", command="echo unknown"),
+        BROKEN.replace("NAME", "bash"),
+        tool_call("bash", command="echo whole", description="Looks"),
+        "It is whole.",
+    ],
+}
+
+
 def opencode(name: str, api: str, tasks: Tasks = OPENCODE, least_turns: int = 7, **more: Any) -> Client:
     env = {"CLIENT_NO_TITLE": "true"} | more.pop("env", {})
     return program(f"opencode{name}", "npm", api, tasks, "opencode", env=env, least_turns=least_turns, **more)
@@ -239,6 +254,8 @@ AGENTS: list[Client] = [
         env=WRITTEN,
         least_turns=5,
     ),
+    # a call whose JSON ends too early comes back with the text in another argument
+    claude_code("-breaks-call", CLAUDE_CODE_BREAKS, "Break a call.:It is whole.", least_turns=3),
     # a sub-agent has another conversation in the same session
     claude_code(
         "-delegates",
@@ -311,6 +328,14 @@ AGENTS: list[Client] = [
         "messages",
         OPENCODE_DELEGATES,
         env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
+        least_turns=4,
+    ),
+    # a malformed call, and a call of an unknown tool, come back as calls of another tool
+    opencode(
+        "-breaks-calls",
+        "chat",
+        OPENCODE_BREAKS,
+        env={"CLIENT_TASK": "Break a call.", "CLIENT_ANSWER": "It is whole."},
         least_turns=4,
     ),
     # its prompts start with a fixed exchange: a first message and its greeting
