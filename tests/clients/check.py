@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from clients import APIS, LIBRARIES, Client
-from engine import Call, Distribution, Engine, Tokenizer
 from harnesses import AGENTS
 from proxy import Proxy
 from sidecar import Sidecar, sidecar
+
+from engine import Call, Distribution, Engine, Tokenizer
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"

@@ -3,9 +3,6 @@
 import asyncio
 import os
 
-from openai import AsyncOpenAI
-from scenario import BASE, KEY, MODEL, SYSTEM, USERS, check, fahrenheit, weather
-
 from agents import (
     Agent,
     ModelSettings,
@@ -16,6 +13,8 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
+from openai import AsyncOpenAI
+from scenario import BASE, KEY, MODEL, SYSTEM, USERS, check, fahrenheit, weather
 
 
 async def main() -> None:
