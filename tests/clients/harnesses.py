@@ -297,6 +297,7 @@ AGENTS: list[Client] = [
         "litellm_proxy",
         env=WRITTEN | {"CLIENT_TASKS": f"{WRITES}\n{READS}"},
         least_turns=7,
+        limit_seconds=240,
     ),
     program("codex", "npm", "responses", CODEX, "codex", least_turns=7),
     program(

@@ -68,7 +68,7 @@ install_npm() {
   cp "$here"/agents/*.mjs "$tools/npm/agents"
 }
 
-# Their requirements contradict each other, so there are several environments.
+# The requirements of the clients contradict each other, so there are several environments.
 for environment in $("$python" "$here/check.py" --environments "$@"); do
   if [[ $environment == npm ]]; then install_npm; else install_python "$environment"; fi
 done
