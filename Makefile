@@ -66,15 +66,15 @@ openai: ## the official openai SDK, sync, async and streaming, with the demo eng
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/openai/run.sh
 
-clients: ## third-party SDKs and frameworks in three APIs, in front of a scripted engine: what it sampled for them is exported exactly once, with logprobs and entropies (five minutes, 4 GB, PyPI, npm, Python 3.12)
+clients: ## third-party SDKs and frameworks in three APIs, in front of a scripted engine: what it sampled for them is exported exactly once, with logprobs and entropies (four minutes, 4 GB, PyPI, npm, Python 3.12)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh libraries
 
-agents: ## Claude Code, Codex, Copilot CLI and eight more without a terminal, in the same way (seven minutes, 5 GB, PyPI, npm, Python 3.12, tmux)
+agents: ## Claude Code, Codex, Copilot CLI and eight more without a terminal, in the same way (four minutes, 5 GB, PyPI, npm, Python 3.12, tmux)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh agents
 
-agents-latest: ## the newest versions of these agents and SDKs; may fail (ten minutes, 3 GB, PyPI, npm)
+agents-latest: ## the newest versions of these agents and SDKs; may fail (ten minutes, 6 GB, PyPI, npm)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap LATEST=1 bash tests/clients/run.sh
 
