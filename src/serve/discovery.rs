@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn request_waits_for_what_it_needs_or_the_next_failed_probe() {
+    async fn request_waits_for_the_answer_or_the_next_failed_probe() {
         assert_eq!(waited(Need::Engine, Unanswered(3), &[Answered, Complete]).await, 1);
         assert_eq!(waited(Need::Chats, Unanswered(3), &[Answered, Complete]).await, 2);
         assert_eq!(waited(Need::Chats, Unanswered(3), &[Unanswered(4), Answered]).await, 1);
