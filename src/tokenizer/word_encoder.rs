@@ -336,7 +336,7 @@ fn nfc(text: &str, limits: &EncodeLimits<'_>) -> Result<String, TokenizerError> 
     let mut out = String::with_capacity(text.len());
     let mut start = 0;
     while start < text.len() {
-        let least = text.ceil_char_boundary((start + PIECE).min(text.len()));
+        let least = (start + PIECE..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
         let end = text[least..].char_indices().find(|(_, c)| is_normal(*c)).map_or(text.len(), |(at, _)| least + at);
         let _memory = limits.work.take(if end - start > 2 * PIECE { NFC_FACTOR * (end - start) } else { 0 })?;
         let mut piece = NormalizedString::from(&text[start..end]);
