@@ -123,11 +123,14 @@ const UNSAFE: &[&str] = &[
     "src/engine/scan/avx2.rs",
 ];
 
-/// The files and folders that may read the wall clock. They only record its time and never compare it, because setting the clock must not
+/// The files and folders that may read the wall clock. Unless noted, they only record its time and never compare it, because setting the clock must not
 /// end a wait, evict a session or reorder turns.
 const WALL_CLOCK: &[&str] = &[
     // the start of a shared session
     "src/session/sharing/turns.rs",
+    // the age of a turn from before a restart, which is compared with a deletion: no other clock knows it
+    "src/session/sharing/merge.rs",
+    "src/session/sharing/simulation/",
     "src/generation/recorder.rs",
     // the `created` member of a chat completion
     "src/api/openai.rs",
