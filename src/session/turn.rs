@@ -276,7 +276,9 @@ impl Turn {
         let stored = |chat: &Chat| chat.stored.as_ref().map_or(0, |stored| stored.bytes());
         let parameters = |chat: &Chat| chat.reading.parameters.as_ref().map_or(0, |parameters| parameters.len());
         let chat = about.chat.as_ref();
-        let chat = chat.map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + parameters(chat) + stored(chat) + CONVERSATION);
+        let chat = chat.map_or(0, |chat| {
+            size_of::<Chat>() + text(&chat.reading.format) + parameters(chat) + stored(chat) + CONVERSATION
+        });
         let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
         let texts = chat
             + labels
