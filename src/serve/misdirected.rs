@@ -108,7 +108,7 @@ impl MisdirectedRequest {
         let (head, body) = reply.into_parts();
         let body = body.collect().await.map_err(|error| Failure::Broken(innermost(&*error)))?.to_bytes();
         let unchanged = || Response::from_parts(head, Body::full(body.clone()));
-        Ok(if is_missing_route(&body) { self.not_found(&suggestion) } else { unchanged() })
+        Ok(if is_missing_route(&body) { not_served(&self.method, &self.path, &suggestion) } else { unchanged() })
     }
 
     /// Whether an agent only checks that the server is up. The engine has no route for it.
@@ -185,10 +185,6 @@ impl MisdirectedRequest {
     fn session_prefix(&self) -> String {
         self.session.as_ref().map(|name| format!("/sessions/{name}")).unwrap_or_default()
     }
-
-    fn not_found(&self, suggestion: &str) -> Response<Body> {
-        not_found(&format!("{} {} is not served: {suggestion}", self.method, self.path))
-    }
 }
 
 /// The API of another provider that has this path.
@@ -224,10 +220,8 @@ pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route:
     let listen = state.config.listen;
     // a port that the kernel chose is not in the settings
     let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
-    let message = format!(
-        "{method} {path} is not served: it is a route of the data port (--listen{place}), and this is the control port"
-    );
-    Some(not_found(&message))
+    let reason = format!("it is a route of the data port (--listen{place}), and this is the control port");
+    Some(not_served(method, path, &reason))
 }
 
 /// Whether a 404 with this body means that the server does not have the route. The body is empty from sglang-router, a fixed text from
@@ -243,8 +237,11 @@ fn is_missing_route(body: &[u8]) -> bool {
 }
 
 /// Builds a 404 in the error format of OpenAI.
-fn not_found(message: &str) -> Response<Body> {
-    let error = OpenAiError { status: StatusCode::NOT_FOUND, message: message.to_owned() };
+fn not_served(method: &Method, path: &str, reason: &str) -> Response<Body> {
+    // the length of a reply to HEAD is that of the reply to GET
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    let message = format!("{method} {path} is not served: {reason}");
+    let error = OpenAiError { status: StatusCode::NOT_FOUND, message };
     let mut reply = Response::new(Body::full(error.body()));
     *reply.status_mut() = error.status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

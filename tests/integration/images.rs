@@ -148,9 +148,9 @@ fn prompt(turn: usize) -> Vec<u32> {
     encode(&format!("<|im_start|>user\nimage {turn}<|im_end|>\n<|im_start|>assistant\n"))
 }
 
-/// The ids of a sampled text, split as the tokenizer would not split it.
+/// The ids of a sampled text, split as the tokenizer would not split it. Tags stay tokens.
 fn sampled(text: &str) -> Vec<u32> {
-    let (start, end) = text.split_at(1);
+    let (start, end) = text.split_at(text.find(' ').map_or(0, |at| at + 1));
     [encode(start), encode(end), vec![renderer().end_of_turn().unwrap()]].concat()
 }
 
