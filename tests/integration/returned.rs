@@ -309,9 +309,8 @@ async fn text_beside_calls_may_be_left_out() {
     // without a key, other calls with the same arguments could be meant
     let renumbered = |returned: &mut Vec<Value>| {
         returned[0]["content"] = Value::Null;
-        for at in 0..2 {
-            returned[0]["tool_calls"][at]["id"] = json!(format!("call-{at}"));
-        }
+        returned[0]["tool_calls"][0]["id"] = json!("call-0");
+        returned[0]["tool_calls"][1]["id"] = json!("call-1");
     };
     branches(&chat, "left-out-renumbered", Api::Chat, &reply, &renumbered).await;
 }
