@@ -41,8 +41,9 @@ impl Storage {
     /// # Errors
     /// A line for the user when the URI or the credentials are invalid, or a folder cannot be made.
     pub fn open(uri: &str) -> Result<Self, String> {
-        let (scheme, rest) = uri.split_once("://").ok_or_else(|| format!("{uri:?} is not a URI: {FORMS}"))?;
-        let uri = &*without_credentials(uri);
+        let shown = without_credentials(uri);
+        let (scheme, rest) = uri.split_once("://").ok_or_else(|| format!("{shown:?} is not a URI: {FORMS}"))?;
+        let uri = &*shown;
         if scheme == "file" {
             return folder(uri, rest);
         }
@@ -69,7 +70,9 @@ impl Storage {
     /// A line for the user.
     pub fn open_existing(uri: &str) -> Result<Self, String> {
         match uri.strip_prefix("file://") {
-            Some(folder) if !std::path::Path::new(folder).is_dir() => Err(format!("{uri}: there is no such folder")),
+            Some(folder) if !std::path::Path::new(folder).is_dir() => {
+                Err(format!("{}: there is no such folder", without_credentials(uri)))
+            }
             _ => Self::open(uri),
         }
     }

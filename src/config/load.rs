@@ -148,10 +148,13 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
     }
     let name = argument.as_deref().and_then(|arg| arg.split_whitespace().next()).unwrap_or_default().to_owned();
     let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
         // an argument without a flag may be a URL
-        return Invalid::Line(without_credentials(&first).into_owned());
+        let text = error.context().fold(error.to_string(), |text, (_, value)| match value {
+            ContextValue::String(value) if value.contains('@') => text.replace(value, &without_credentials(value)),
+            _ => text,
+        });
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        return Invalid::Line(first);
     };
     let variable = format!("TOKENTAP_{}", name.trim_start_matches('-').to_uppercase().replace('-', "_"));
     let on_line = args.iter().any(|arg| {
@@ -239,7 +242,11 @@ mod tests {
             &["serve", "--upstream", "http://user:hush@host:1"],
             &["serve", "--upstream", "https://user:hush/hush@host"],
             &["serve", "--engine", url],
+            &["serve", "--upstream", "user:hush@host:1"],
+            &["serve", "--upstream", "http:/user:hush@host"],
+            &["serve", "--upstream", "http:///user:hush@host"],
             &["serve", "--engine", "http://host:1,http://user:hush@host"],
+            &["serve", "user:hush@host"],
             &["serve", "--listen", url],
             &["serve", "--archive", "s3://user:hush@bucket/x", "--record", "false"],
             &["serve", url],
@@ -256,6 +263,21 @@ mod tests {
         let Command::Config(config) = cli.command else { panic!("another command") };
         let archive = config.effective.iter().find(|setting| setting.name == "archive").unwrap();
         assert_eq!(archive.value, crate::config::Value::Text("\"s3://***@bucket/x\"".to_owned()));
+    }
+
+    #[test]
+    fn line_about_a_url_keeps_its_other_words() {
+        let line = loaded(&["serve", "http://user:hush@host"]).unwrap_err();
+        assert_eq!(line, "unexpected argument 'http://***@host' found");
+    }
+
+    #[test]
+    fn values_of_a_list_and_paths_are_shown() {
+        let args = ["config", "--engine", "http://a:1,http://b:2", "--data-dir", "/runs/a@b"];
+        let Command::Config(config) = loaded(&args).unwrap().command else { panic!("another command") };
+        let value = |name| &config.effective.iter().find(|setting| setting.name == name).unwrap().value;
+        assert_eq!(*value("engine"), crate::config::Value::Text("\"http://a:1,http://b:2\"".to_owned()));
+        assert_eq!(*value("data-dir"), crate::config::Value::Text("\"/runs/a@b\"".to_owned()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The value of each setting and its origin.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
@@ -53,9 +54,13 @@ pub(super) fn settings<'a>(
 /// A setting; `file` gives its default, if any.
 fn setting(arg: &Arg, matches: &ArgMatches, file: Option<&Path>) -> Setting {
     let id = arg.get_id().as_str();
+    let is_path = matches.try_get_one::<PathBuf>(id).is_ok();
     let given = matches.get_raw(id).map(|values| {
-        let values: Vec<_> = values.map(std::ffi::OsStr::to_string_lossy).collect();
-        values.join(",")
+        let shown = |value: &OsStr| match value.to_string_lossy() {
+            path if is_path => path.into_owned(),
+            value => without_credentials(&value).into_owned(),
+        };
+        values.map(shown).collect::<Vec<_>>().join(",")
     });
     let origin = match (matches.value_source(id), arg.get_env(), file) {
         (Some(ValueSource::CommandLine), ..) => "the command line".to_owned(),
@@ -70,7 +75,7 @@ fn setting(arg: &Arg, matches: &ArgMatches, file: Option<&Path>) -> Setting {
             Value::Text(written(text))
         }
         Some(_) if is_secret(id, matches) => Value::Secret,
-        Some(text) => Value::Text(written(without_credentials(&text).into_owned())),
+        Some(text) => Value::Text(written(text)),
     };
     let group = arg.get_help_heading().map(str::to_owned);
     Setting { name: arg.get_long().unwrap_or(id).to_owned(), group, value, origin }

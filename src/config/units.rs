@@ -55,13 +55,15 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A URL for a message: without the user name and the password that it may have, also where it is not valid.
+/// A URL for a message: without the user name and the password that it may have, also where it is not valid. What precedes the last `@` may
+/// be a password, except in the path of a `file:///` URL.
 #[must_use]
 pub fn without_credentials(url: &str) -> Cow<'_, str> {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
-    match rest.rsplit_once('@') {
-        Some((credentials, host)) if !credentials.starts_with('/') => format!("{scheme}://***@{host}").into(),
-        _ => url.into(),
+    let Some((before, host)) = url.rsplit_once('@').filter(|_| !url.starts_with("file:///")) else { return url.into() };
+    let is_scheme = |text: &&str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    match before.split_once("://").map(|(scheme, _)| scheme).filter(is_scheme) {
+        Some(scheme) => format!("{scheme}://***@{host}").into(),
+        None => format!("***@{host}").into(),
     }
 }
 
@@ -117,9 +119,15 @@ mod tests {
             ("http://u:p@s/s?@host", "http://***@host"),
             ("s3://key:pass@bucket/a", "s3://***@bucket/a"),
             ("http://a:1,http://u:pass@b:2", "http://***@b:2"),
+            ("user:hush@host:1", "***@host:1"),
+            ("http:/user:hush@host", "***@host"),
+            ("http:///user:hush@host", "http://***@host"),
+            ("//user:hush@host", "***@host"),
+            ("user:hu://sh@host", "***@host"),
+            ("file://user:hush@host/a", "file://***@host/a"),
+            ("a@b", "***@b"),
             ("http://host:1", "http://host:1"),
             ("file:///runs/a@b", "file:///runs/a@b"),
-            ("a@b", "a@b"),
         ] {
             assert_eq!(without_credentials(url), shown);
         }
