@@ -39,18 +39,20 @@ pub(super) fn create_directory(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens or creates a file that is never read.
+/// Opens or creates a file that is never read. Does not follow a link.
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).open(path)
+    let flags = libc::O_NOFOLLOW;
+    OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(flags).open(path)
 }
 
-/// Removes the permissions of other users and groups, with which an earlier version created the file.
+/// Removes the permissions of other users and groups, with which an earlier version created the file. Fails for a link, whose target
+/// may be any file of this user.
 pub(super) fn restrict(path: &Path) -> io::Result<()> {
-    let mode = std::fs::metadata(path)?.permissions().mode();
-    if mode & 0o777 & !FILE_MODE == 0 {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    if file.metadata()?.permissions().mode() & 0o777 & !FILE_MODE == 0 {
         return Ok(());
     }
-    std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE))
+    file.set_permissions(Permissions::from_mode(FILE_MODE))
 }
 
 impl Medium for File {
@@ -87,4 +89,29 @@ impl Medium for File {
 pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
     // other systems cannot open a directory as a file
     if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_are_not_followed() {
+        let dir = std::env::temp_dir().join(format!("tokentap-links-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let [target, link, missing] = ["target", "link", "missing"].map(|name| dir.join(name));
+        std::fs::write(&target, "text").unwrap();
+        let mode = || std::fs::metadata(&target).unwrap().permissions().mode() & 0o777;
+        std::fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
+        symlink(&target, &link).unwrap();
+        assert!(restrict(&link).is_err() && open_lock(&link).is_err());
+        assert_eq!(mode(), 0o644);
+        restrict(&target).unwrap();
+        assert_eq!(mode(), 0o600);
+        symlink(dir.join("elsewhere"), &missing).unwrap();
+        assert!(open_lock(&missing).is_err() && !dir.join("elsewhere").exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }
