@@ -1,6 +1,7 @@
-//! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host` and no
-//! transfer coding except chunked.
+//! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host`, a valid authority
+//! where it names one, and no transfer coding except chunked.
 
+use http::uri::Authority;
 use http::{HeaderMap, Request, StatusCode, Version, header};
 
 use crate::error::Error;
@@ -11,18 +12,20 @@ use crate::serve::host::Host;
 /// # Errors
 /// When a header is not valid. An HTTP/1 connection must then be closed, because its client may frame the body in another way.
 pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Error> {
-    host(request.version(), request.headers())?;
+    host(request.version(), request.headers(), request.uri().authority())?;
     coding(request.headers())
 }
 
 /// RFC 9112, 3.2: a missing, repeated or invalid `Host` is answered with 400. An empty one is valid.
-fn host(version: Version, headers: &HeaderMap) -> Result<(), Error> {
+/// HTTP/2 has the host in `:authority`.
+fn host(version: Version, headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Error> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let good = match (hosts.next(), hosts.next()) {
         (None, _) => version != Version::HTTP_11,
         (Some(host), None) => host.is_empty() || host.to_str().is_ok_and(|host| Host::parse(host).is_some()),
         (Some(_), Some(_)) => false,
     };
+    let good = good && authority.is_none_or(|authority| Host::parse(authority.as_str()).is_some());
     let message = "a request must have exactly one Host header with a valid host";
     if good { Ok(()) } else { Err(Error::bad_request(message.to_owned())) }
 }
@@ -65,6 +68,16 @@ mod tests {
         }
         assert!(!is_valid(Version::HTTP_11, &[]) && is_valid(Version::HTTP_10, &[]) && is_valid(Version::HTTP_2, &[]));
         assert!(!is_valid(Version::HTTP_2, &[("host", "a"), ("host", "a")]));
+    }
+
+    #[test]
+    fn authority_is_a_valid_host() {
+        let is_valid = |authority: &str| {
+            let uri = format!("http://{authority}/generate");
+            check(&Request::builder().version(Version::HTTP_2).uri(uri).body(()).unwrap()).is_ok()
+        };
+        assert!(["localhost", "a_b.c:30000", "[::1]:80"].into_iter().all(is_valid));
+        assert!(!["u@a", "a:65536", "[::1].evil.example"].into_iter().any(is_valid));
     }
 
     #[test]
