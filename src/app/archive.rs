@@ -47,20 +47,26 @@ fn archiver<S: FinishedSource>(parts: &Parts, storage: Storage, source: S) -> Ar
     Archiver::new(storage, source, options, current, Arc::clone(&parts.metrics))
 }
 
-/// Archives the finished paths of a fleet. A ledger that has lost all data begins another fleet, with other chains.
-async fn archive_fleet(parts: Arc<Parts>, sharing: Arc<Sharing>, storage: Storage, mut stop: watch::Receiver<bool>) {
+/// Archives the finished paths of a fleet. A ledger that has lost all data begins another fleet, with other chains. Returns whether all paths
+/// that have finished are archived.
+async fn archive_fleet(
+    parts: Arc<Parts>,
+    sharing: Arc<Sharing>,
+    storage: Storage,
+    mut stop: watch::Receiver<bool>,
+) -> bool {
     loop {
         let source = match SharedSource::open(&parts.sessions, &sharing).await {
             Ok(source) => source,
             // the log has a line for a ledger that fails
             Err(_) => tokio::select! {
                 () = tokio::time::sleep(ATTEMPT) => continue,
-                _ = stop.wait_for(|stop| *stop) => return,
+                _ = stop.wait_for(|stop| *stop) => return false,
             },
         };
         let archiver = archiver(&parts, storage.clone(), source);
         tokio::select! {
-            () = archiver.run(stop.clone()) => return,
+            is_complete = archiver.run(stop.clone()) => return is_complete,
             () = archiver.source().lost() => {}
         }
     }

@@ -1,5 +1,6 @@
 //! The task that archives finished paths.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Attempts to read a source that fails, once the archiver is stopping.
+const FINAL_ATTEMPTS: u32 = 3;
 
 /// How often the age of the oldest path is updated.
 const AGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,12 +55,15 @@ pub struct Archiver<S> {
 #[derive(Debug)]
 pub struct RunningArchive {
     stop: watch::Sender<bool>,
-    task: JoinHandle<()>,
+    /// Returns whether all paths that have finished are archived.
+    task: JoinHandle<bool>,
 }
 
 impl RunningArchive {
-    /// Runs this as a task until the receiver has `true` and all paths that have finished are archived.
-    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(run: impl FnOnce(watch::Receiver<bool>) -> F) -> Self {
+    /// Runs this as a task until the receiver has `true`. It returns whether all paths that have finished are archived.
+    pub(crate) fn spawn<F: Future<Output = bool> + Send + 'static>(
+        run: impl FnOnce(watch::Receiver<bool>) -> F,
+    ) -> Self {
         let (stop, stopped) = watch::channel(false);
         Self { stop, task: tokio::spawn(run(stopped)) }
     }
@@ -71,9 +78,9 @@ impl RunningArchive {
     pub async fn finish(self, within: Duration) -> bool {
         self.stop.send_replace(true);
         let mut task = self.task;
-        let is_done = timeout(within, &mut task).await.is_ok();
+        let ended = timeout(within, &mut task).await;
         task.abort();
-        is_done
+        matches!(ended, Ok(Ok(true)))
     }
 }
 
@@ -101,22 +108,26 @@ impl<S: FinishedSource> Archiver<S> {
         RunningArchive::spawn(|stop| async move { self.run(stop).await })
     }
 
-    /// Archives paths until `stop` is true and all paths that have finished are archived.
-    pub async fn run(&self, stop: watch::Receiver<bool>) {
+    /// Archives paths until `stop` is true and all paths that have finished are archived. Returns `false` if the source then fails.
+    pub async fn run(&self, stop: watch::Receiver<bool>) -> bool {
         let partitions = self.source.partitions();
         let ages: Vec<Age> = (0..partitions).map(|_| Age::default()).collect();
         let bytes = (self.options.bytes / u64::from(partitions.max(1))).max(1);
         let workers: Vec<_> = (0..partitions).map(|partition| Worker { archiver: self, partition, bytes }).collect();
         let working = join_all(workers.iter().zip(&ages).map(|(worker, age)| worker.run(age, stop.clone())));
-        tokio::select! {
-            _ = working => {}
-            () = self.watch_age(&ages) => {}
+        let complete = tokio::select! {
+            complete = working => complete,
+            never = self.watch_age(&ages) => match never {},
+        };
+        let is_complete = complete.into_iter().all(|is_complete| is_complete);
+        if is_complete {
+            self.metrics.archive.oldest.set(0.0);
         }
-        self.metrics.archive.oldest.set(0.0);
+        is_complete
     }
 
     /// Sets the age of the oldest path in the metrics. Never ends.
-    async fn watch_age(&self, ages: &[Age]) {
+    async fn watch_age(&self, ages: &[Age]) -> Infallible {
         loop {
             let oldest = ages.iter().filter_map(Age::since).min();
             self.metrics.archive.oldest.set(oldest.map_or(0.0, |since| since.elapsed().as_secs_f64()));
@@ -148,19 +159,20 @@ struct Worker<'a, S> {
 }
 
 impl<S: FinishedSource> Worker<'_, S> {
-    async fn run(&self, age: &Age, mut stop: watch::Receiver<bool>) {
+    /// Returns whether all paths that have finished are archived.
+    async fn run(&self, age: &Age, mut stop: watch::Receiver<bool>) -> bool {
         let Archiver { source, storage, options, .. } = self.archiver;
         // until it is known what is archived
         age.set(Some(Instant::now()));
         let opened = self.retry("open", &mut stop, || Chain::open(storage, source, self.partition)).await;
-        let Some(mut chain) = opened else { return };
+        let Some(mut chain) = opened else { return false };
         let mut batch = Batch::default();
         // all paths that finished before are archived or in the batch
         let mut complete = Instant::now();
         loop {
             let begun = Instant::now();
             let is_stopping = *stop.borrow();
-            let Some(all) = self.retry("read", &mut stop, || self.read(&chain, &batch)).await else { return };
+            let Some(all) = self.retry("read", &mut stop, || self.read(&chain, &batch)).await else { return false };
             if !all.is_empty() {
                 batch.since.get_or_insert(complete);
             }
@@ -174,11 +186,13 @@ impl<S: FinishedSource> Worker<'_, S> {
             let deadline = batch.since.map(|since| since + options.interval);
             let is_due = is_full || is_stopping || deadline.is_some_and(|deadline| deadline <= Instant::now());
             if !batch.is_empty() && (is_full || (is_due && !is_more)) {
-                self.write(&mut chain, std::mem::take(&mut batch), &mut stop).await;
-                age.set(None);
-                if is_stopping && !is_full {
-                    // other processes of a fleet may go on without an end
-                    return;
+                let is_written = self.write(&mut chain, std::mem::take(&mut batch), &mut stop).await.is_some();
+                if is_written {
+                    age.set(None);
+                }
+                // other processes of a fleet may go on without an end
+                if is_stopping && !(is_full && is_written) {
+                    return is_written;
                 }
                 continue;
             }
@@ -186,7 +200,7 @@ impl<S: FinishedSource> Worker<'_, S> {
                 continue;
             }
             if is_stopping {
-                return;
+                return true;
             }
             let after = batch.end().unwrap_or(&chain.position).clone();
             tokio::select! {
@@ -234,33 +248,31 @@ impl<S: FinishedSource> Worker<'_, S> {
     }
 
     /// Archives a batch: the data files, then the manifest. If another archiver has added a manifest in its place, the chain continues
-    /// after that one, and the source has the paths that it does not cover.
-    async fn write(&self, chain: &mut Chain, mut batch: Batch, stop: &mut watch::Receiver<bool>) {
+    /// after that one, and the source has the paths that it does not cover. `None` if the batch is not archived.
+    async fn write(&self, chain: &mut Chain, mut batch: Batch, stop: &mut watch::Receiver<bool>) -> Option<()> {
         let Archiver { source, storage, annotate, metrics, .. } = self.archiver;
         let length = batch.len();
-        let present = self.retry("read", stop, || source.next(self.partition, &chain.position, length)).await;
-        let Some(present) = present else { return };
+        let present = self.retry("read", stop, || source.next(self.partition, &chain.position, length)).await?;
         batch.refresh(present);
         let (annotate, end) = (annotate(), chain.clone());
         let encoded = tokio::task::spawn_blocking(move || encode(batch, &end, &annotate)).await;
         let Encoded { manifest, objects } = match encoded {
             Ok(Some(encoded)) => encoded,
-            Ok(None) => return,
+            Ok(None) => return Some(()),
             // the process is ending, or a path cannot be encoded: then its batch is tried again, and the log says why
             Err(error) => {
                 metrics.archive.failures.with_label_values(&["encode"]).inc();
                 tracing::error!(%error, "finished paths cannot be encoded for the archive");
                 sleep(LONGEST_PAUSE).await;
-                return;
+                return None;
             }
         };
         let size: u64 = objects.iter().map(|(_, content)| content.len() as u64).sum();
         for (name, content) in objects {
-            let _ = self.retry("data", stop, || storage.put(&name, content.clone())).await;
+            self.retry("data", stop, || storage.put(&name, content.clone())).await?;
         }
-        match self.retry("manifest", stop, || Chain::add(storage, &manifest)).await {
-            None => {}
-            Some(Added::Own) => {
+        match self.retry("manifest", stop, || Chain::add(storage, &manifest)).await? {
+            Added::Own => {
                 let archive = &metrics.archive;
                 archive.rows.inc_by(manifest.rows);
                 archive.bytes.inc_by(size);
@@ -277,22 +289,24 @@ impl<S: FinishedSource> Worker<'_, S> {
                 tracing::debug!(rows = manifest.rows, bytes = size, manifest = manifest.name(), "archived");
                 chain.pass(&manifest);
             }
-            Some(Added::Other(other)) => {
+            Added::Other(other) => {
                 tracing::debug!(manifest = other.name(), "another archiver has archived these paths");
                 chain.pass(&other);
             }
         }
+        Some(())
     }
 
     /// Repeats an operation until it succeeds, with pauses that grow. Each failure is counted; the first one and every tenth are logged. Once
-    /// it is stopping, a source that fails ends it with `None`: the source keeps the paths, and any process archives them later.
+    /// it is stopping, a source that fails [`FINAL_ATTEMPTS`] times ends it with `None`: the source keeps the paths, and any process archives
+    /// them later.
     async fn retry<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         step: &'static str,
         stop: &mut watch::Receiver<bool>,
         mut operation: impl FnMut() -> F,
     ) -> Option<T> {
-        let mut failures = 0_u32;
+        let (mut failures, mut final_attempts) = (0_u32, 0);
         loop {
             let error = match operation().await {
                 Ok(done) => return Some(done),
@@ -305,7 +319,10 @@ impl<S: FinishedSource> Worker<'_, S> {
             let pause = (FIRST_PAUSE * (1 << failures.min(6))).min(LONGEST_PAUSE);
             failures += 1;
             if *stop.borrow() && matches!(error, ArchiveError::Source(_)) {
-                return None;
+                final_attempts += 1;
+                if final_attempts == FINAL_ATTEMPTS {
+                    return None;
+                }
             }
             // a drain does not wait for the whole pause
             let pause = if *stop.borrow() { FIRST_PAUSE.min(pause) } else { pause };

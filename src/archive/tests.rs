@@ -401,7 +401,9 @@ async fn folder_is_an_archive() {
 
 #[test]
 fn uri_of_another_form_is_refused() {
-    for uri in ["/folder", "ftp://a/b", "s3://", "s3://user:hush@bucket/x", "user:hush@bucket/x", "file://relative/folder"] {
+    for uri in
+        ["/folder", "ftp://a/b", "s3://", "s3://user:hush@bucket/x", "user:hush@bucket/x", "file://relative/folder"]
+    {
         let error = Storage::open(uri).unwrap_err();
         assert!(error.contains("s3://BUCKET/PREFIX") && !error.contains("hush"), "{error}");
     }

@@ -119,7 +119,7 @@ async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
     let down = || ledger::LedgerError::Unavailable("it is down".into());
     ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
     let begun = tokio::time::Instant::now();
-    process.archive.finish(HOUR).await;
+    assert!(!process.archive.finish(HOUR).await, "nothing is archived");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     process.sharing.abort();
 
@@ -129,6 +129,30 @@ async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(sessions(&storage).await.len(), 9);
     assert!(next.archive.finish(HOUR).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_waits_for_a_ledger_that_fails_for_a_moment() {
+    let (inner, ledger) = (Arc::new(InMemory::new()), Arc::new(MemoryLedger::new()));
+    let storage = storage(&inner);
+    let process = Process::start(&ledger, &storage).await;
+    for number in 0..9 {
+        add(&process.store, &format!("s{number}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let down = || ledger::LedgerError::Unavailable("it is down".into());
+    ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
+    let healing = tokio::spawn({
+        let ledger = Arc::clone(&ledger);
+        async move {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            ledger.failing().clear();
+        }
+    });
+    assert!(process.archive.finish(HOUR).await);
+    healing.await.unwrap();
+    assert_eq!(sessions(&storage).await.len(), 9);
+    process.sharing.abort();
 }
 
 #[tokio::test(start_paused = true)]
