@@ -41,7 +41,7 @@ use crate::serve;
 use crate::serve::connection::{ListenDrops, Listener, Phase, ServerLimits, Tls, listen, serve};
 use crate::serve::control::Control;
 use crate::serve::control::trainer_state::TrainerState;
-use crate::serve::discovery::Discovery;
+use crate::serve::discovery::{self, Discovery};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::request_info::Port;
@@ -270,6 +270,7 @@ impl App {
         // neither task may change the sessions or the policy during the restoration
         let watching =
             restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, (ready, discovery.clone())));
+        let limiting = restoration::after(&is_restored, discovery::limit(discovery.clone()));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
         let sharing = restoration::after(&is_restored, Arc::clone(&parts.sessions).run_sharing());
         let archiving = archive.map(|storage| archive::start(&parts, storage, &is_restored));
@@ -320,7 +321,8 @@ impl App {
         // detached turns of a process without a local log would be lost
         let _ =
             tokio::time::timeout(parts.config.ledger.connection.ledger_timeout, parts.sessions.settle_shared()).await;
-        for task in [watching, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading) {
+        for task in [watching, limiting, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading)
+        {
             task.abort();
         }
         parts.slices.close().await;

@@ -63,7 +63,7 @@ pub(super) async fn watch(
         }
         let decided = Arc::new(decided);
         chats.send_replace(Arc::clone(&decided));
-        discovery.send_replace(Discovery::Complete);
+        discovery.send_replace(Discovery::Decided);
         match &*decided {
             Chats::Rendered(model) => {
                 renderer = Some(Arc::clone(&model.renderer));

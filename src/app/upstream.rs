@@ -122,16 +122,22 @@ pub(super) async fn watch(
     }
 }
 
-/// Records the outcome of a probe, until the engine has answered for the first time.
+/// Records the outcome of a probe, until an engine has answered for the first time.
 fn record_probe(discovery: &watch::Sender<Discovery>, outcome: Result<(), &ProbeError>) {
     discovery.send_if_modified(|known| {
-        let Discovery::Unanswered(failed) = *known else { return false };
-        *known = match outcome {
-            Ok(()) => Discovery::Answered,
-            Err(error) if error.is_client_error() => Discovery::Complete,
-            Err(_) => Discovery::Unanswered(failed + 1),
+        let failed = match *known {
+            Discovery::Unanswered(failed) | Discovery::Unreachable(failed) => Some(failed + 1),
+            Discovery::GivenUp => None,
+            Discovery::Answered | Discovery::Decided => return false,
         };
-        true
+        let next = match (outcome, failed) {
+            (Ok(()), _) => Discovery::Answered,
+            (Err(_), None) => Discovery::GivenUp,
+            (Err(error), _) if error.is_another_server() => Discovery::GivenUp,
+            (Err(error), Some(failed)) if error.is_unreachable() => Discovery::Unreachable(failed),
+            (Err(_), Some(failed)) => Discovery::Unanswered(failed),
+        };
+        std::mem::replace(known, next) != next
     });
 }
 
@@ -189,5 +195,36 @@ async fn probe_generation(
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(60));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::engine::client::Failure;
+
+    #[test]
+    fn only_a_server_error_is_an_engine_that_starts() {
+        let recorded = |start, outcome: Result<(), ProbeError>| {
+            let (discovery, known) = watch::channel(start);
+            record_probe(&discovery, outcome.as_ref().map(|()| ()));
+            *known.borrow()
+        };
+        let answer = |status| Err(ProbeError::Answer { path: "/model_info", status, hint: "" });
+        let refused = || ProbeError::Failure(Failure::Connect { upstream: "u".into(), cause: "refused".into() });
+        let start = Discovery::Unanswered(1);
+        for status in [200, 302, 401, 403, 404, 429] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(recorded(start, answer(status)), Discovery::GivenUp, "{status}");
+        }
+        assert_eq!(recorded(start, answer(StatusCode::BAD_GATEWAY)), Discovery::Unanswered(2));
+        assert_eq!(recorded(start, Err(ProbeError::Timeout)), Discovery::Unanswered(2));
+        assert_eq!(recorded(start, Err(refused())), Discovery::Unreachable(2));
+        assert_eq!(recorded(Discovery::Unreachable(2), Err(ProbeError::Timeout)), Discovery::Unanswered(3));
+        assert_eq!(recorded(Discovery::GivenUp, Err(refused())), Discovery::GivenUp);
+        assert_eq!(recorded(Discovery::GivenUp, Ok(())), Discovery::Answered, "it answers after an ingress did");
+        assert_eq!(recorded(Discovery::Decided, Ok(())), Discovery::Decided);
     }
 }

@@ -82,13 +82,16 @@ impl RequestInfo {
         }
     }
 
-    /// What must be known of the engine before the request is served: for an API of agents which side serves chats, for any other
-    /// generation the engine's answer.
+    /// What must be known of the engine before the request is served: for a generation of an API of agents which side serves chats,
+    /// for any other generation the engine's answer.
     pub(super) fn need(&self) -> Option<Need> {
         let generates = matches!(self.route.kind, Kind::Generate | Kind::Generating);
         // a gRPC call has another kind
         let generates = generates || self.route.endpoint == routes::GENERATE.endpoint;
-        if self.api.is_some() { Some(Need::Chats) } else { generates.then_some(Need::Engine) }
+        match &self.api {
+            Some(api) => api.generates().then_some(Need::Chats),
+            None => generates.then_some(Need::Engine),
+        }
     }
 
     /// Returns the classification from the request's extensions.

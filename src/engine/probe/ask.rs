@@ -52,10 +52,16 @@ pub enum ProbeError {
 }
 
 impl ProbeError {
-    /// Whether a server answered that it does not have the route or wants another key: it is not an engine that is starting.
+    /// Whether a server answered, and neither like SGLang nor like a proxy whose engine is starting.
     #[must_use]
-    pub fn is_client_error(&self) -> bool {
-        matches!(self, Self::Answer { status, .. } if status.is_client_error())
+    pub fn is_another_server(&self) -> bool {
+        matches!(self, Self::Answer { status, .. } if !status.is_server_error())
+    }
+
+    /// Whether nothing accepted the connection.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Failure(Failure::Connect { .. } | Failure::Unreachable { .. }))
     }
 }
 
