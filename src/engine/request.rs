@@ -77,7 +77,19 @@ pub struct GenerateRequest {
 pub const FLAT: [&str; 3] =
     ["return_flat_raw_output_top_logprobs", "return_flat_raw_top_logprobs", "return_flat_raw_top_logprobs_b64"];
 
+/// The adapter of this name; `None` for an empty one, which SGLang reads as no adapter.
+#[must_use]
+pub fn adapter(name: &str) -> Option<Arc<str>> {
+    Some(name).filter(|name| !name.is_empty()).map(Arc::from)
+}
+
 impl GenerateRequest {
+    /// The adapter of prompt `at`.
+    #[must_use]
+    pub fn adapter(&self, at: usize) -> Option<Arc<str>> {
+        adapter(self.lora_path.get(at)?)
+    }
+
     /// Parses a body.
     ///
     /// # Errors

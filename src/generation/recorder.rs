@@ -138,11 +138,10 @@ impl RecordContext {
 
 /// The adapter of each prompt of a request. Empty without adapters.
 fn lora_paths(request: &GenerateRequest, prompts: usize) -> Vec<Option<Arc<str>>> {
-    let name = |name: &String| Some(name.as_str()).filter(|name| !name.is_empty()).map(Arc::from);
     match &request.lora_path {
         PerItem::Absent | PerItem::Unreadable => Vec::new(),
-        PerItem::One(one) => vec![name(one); prompts],
-        PerItem::Many(_) => (0..prompts).map(|at| name(request.lora_path.get(at)?)).collect(),
+        PerItem::One(_) => vec![request.adapter(0); prompts],
+        PerItem::Many(_) => (0..prompts).map(|at| request.adapter(at)).collect(),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::api::body::{RequestBody, is_present};
 use crate::api::generate_request::MemberWriter;
 use crate::api::openai::lora_adapter;
 use crate::engine::probe::Capabilities;
+use crate::engine::request::adapter;
 use crate::json::Object;
 
 /// The fields of a request that the engine's own endpoint serves.
@@ -35,7 +36,7 @@ impl PassthroughRequest {
             sglext: SglextOptions::of(bytes, object, headers, &engine.chat),
             n: body.count("n").unwrap_or(1),
             sampling: sampling(&body),
-            lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).map(Into::into),
+            lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).and_then(adapter),
         }
     }
 }
@@ -109,6 +110,7 @@ mod tests {
             (r#"{"model":"m:1"}"#, None),
             (r#"{"model":"m:1:a","lora_path":"b"}"#, Some("a")),
             (r#"{"model":"other","lora_path":"b"}"#, Some("b")),
+            (r#"{"model":"m:1","lora_path":""}"#, None),
         ] {
             assert_eq!(read(body, &[], &ChatFacts::default()).lora_path.as_deref(), expected, "{body}");
         }

@@ -71,7 +71,7 @@ impl TranslatedCall {
             forwarded_chat.complete(*chat);
         }
         encoder.set_rid(&rid);
-        let lora_path = request.lora_path.get(0).map(|name| name.as_str().into());
+        let lora_path = request.adapter(0);
         let streams = request.stream == Some(true);
         Some(Self { body: state.budget.hold(body), sampling, lora_path, streams, encoder })
     }
