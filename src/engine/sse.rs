@@ -31,6 +31,12 @@ impl SseEvent {
     }
 }
 
+/// Whether the rest of a stream has only blank lines and comments.
+#[must_use]
+pub fn is_empty(rest: &[u8]) -> bool {
+    rest.split(|byte| matches!(byte, b'\n' | b'\r')).all(|line| line.starts_with(b":") || line.trim_ascii().is_empty())
+}
+
 /// Splits a stream into events, independent of its split into chunks. Lines end in LF, CRLF or CR.
 #[derive(Debug, Default)]
 pub struct SseDecoder {
@@ -159,6 +165,12 @@ mod tests {
     fn rest_of_a_broken_stream_is_returned() {
         let (all, rest) = events(&[b"data: 1\n\ndata: {\"tex"]);
         assert_eq!((all.len(), &rest[..]), (1, &b"data: {\"tex"[..]));
+    }
+
+    #[test]
+    fn rest_with_only_comments_is_empty() {
+        assert!([&b""[..], b"\r\n", b": keep-alive", b":\n: data: 1\r\n"].into_iter().all(is_empty));
+        assert!(![&b"data: 1"[..], b": a\ndata: {", b"{}\n"].into_iter().any(is_empty));
     }
 
     fn piece() -> impl Strategy<Value = &'static str> {

@@ -99,8 +99,8 @@ impl Capture {
     }
 
     /// Marks the session as incomplete: it has generated tokens that are not recorded.
-    pub fn incomplete(&self) {
-        if let Some(recorder) = &self.recorder {
+    pub fn incomplete(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
             recorder.incomplete();
         }
     }

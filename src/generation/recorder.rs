@@ -53,6 +53,8 @@ pub struct Recorder {
     started_ms: u64,
     turns: Vec<TurnBuilder>,
     acks: Vec<Ack>,
+    /// The session is marked as incomplete. Each of a million unreadable events would otherwise be a write to the ledger.
+    is_incomplete: bool,
 }
 
 /// One parsed and measured object of a reply.
@@ -149,7 +151,15 @@ impl Recorder {
     /// A recorder of the reply to `call`.
     #[must_use]
     pub fn new(call: Call, context: RecordContext) -> Self {
-        Self { call, context, started: Instant::now(), started_ms: now_ms(), turns: Vec::new(), acks: Vec::new() }
+        Self {
+            call,
+            context,
+            started: Instant::now(),
+            started_ms: now_ms(),
+            turns: Vec::new(),
+            acks: Vec::new(),
+            is_incomplete: false,
+        }
     }
 
     /// Sets the ids of prompts that the client sent as text. Ignored unless there is one list per prompt.
@@ -172,8 +182,10 @@ impl Recorder {
     }
 
     /// Marks the session as incomplete: it has generated tokens that are not recorded.
-    pub fn incomplete(&self) {
-        self.call.mark_incomplete();
+    pub fn incomplete(&mut self) {
+        if !std::mem::replace(&mut self.is_incomplete, true) {
+            self.call.mark_incomplete();
+        }
     }
 
     /// Returns the acknowledgements that resolve when the turns so far are on disk.
@@ -328,5 +340,28 @@ impl Recorder {
         let (_, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about, ..Draft::default() });
         self.acks.push(ack);
         self.turns[index].recorded = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::session::ledger::SharedLog;
+    use crate::session::{Store, StoreLimits};
+
+    #[test]
+    fn session_is_marked_as_incomplete_once_for_a_reply() {
+        let limits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
+        let store = Arc::new(Store::new(limits));
+        let policy = Arc::new(Policy::new(SharedLog::default()));
+        let context = RecordContext::of(&GenerateRequest::default(), &Capabilities::default(), policy);
+        let mut recorder = Recorder::new(Call::new(Arc::clone(&store), "s".into()), context);
+        recorder.incomplete();
+        assert!(store.session("s").is_some());
+        store.delete("s");
+        recorder.incomplete();
+        assert!(store.session("s").is_none(), "a second mark would create it again");
     }
 }

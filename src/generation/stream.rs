@@ -157,7 +157,7 @@ impl EventStream {
             }
             None => {
                 let rest = self.decoder.take_rest();
-                if !rest.trim_ascii().is_empty() {
+                if !sse::is_empty(&rest) {
                     self.active.capture_mut().incomplete();
                 }
                 let has_end_mark = self.active.is_ended();
@@ -210,7 +210,7 @@ impl EventStream {
             return self.completed(GenerationEvent::done(event.raw));
         }
         let sse::SseEvent { raw, data, has_several } = event;
-        let Some(json) = data else {
+        let Some(json) = data.filter(|json| !raw[json.clone()].trim_ascii().is_empty()) else {
             if has_several {
                 self.active.capture_mut().incomplete();
             }

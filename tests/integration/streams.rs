@@ -276,6 +276,18 @@ async fn stream_that_cannot_be_read_marks_the_session_incomplete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn event_without_data_does_not_mark_the_session_incomplete() {
+    for extra in ["data:\n\n", "data\n\n", "data: \n\n", ": keep-alive\n\n", "event: ping\n\n", ": the last one\n"] {
+        let end = json!({"type": "stop", "matched": 2});
+        let events = move || written(&[event("r", &[5], 1, &end)], false);
+        let request = json!({"input_ids": [1, 2, 3], "stream": true});
+        let reply = move || stream(&[extra.as_bytes(), &events(), extra.as_bytes()]);
+        let session = recorded(reply, request).await;
+        assert_eq!((&session["turns"], &session["incomplete"]), (&json!(1), &json!(false)), "{extra:?}: {session}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn turn_with_an_id_outside_the_vocabulary_is_not_trained() {
     let stop = json!({"type": "stop", "matched": 2});
     for (last, fault) in [(151_935, Value::Null), (151_936, json!("ids_outside"))] {
