@@ -61,7 +61,8 @@ impl ParameterType {
         matches!(self, Self::Text | Self::OptionalText)
     }
 
-    /// The value of a whole text. A text that is not a value of the type is a string.
+    /// The value of a whole text. A text that is not a value of the type is a string, and so is one with a number that is not finite, because
+    /// JSON has no such number.
     pub(super) fn read(self, text: &str) -> PythonValue {
         if self != Self::Text && text.eq_ignore_ascii_case("null") {
             return PythonValue::Null;
@@ -75,7 +76,7 @@ impl ParameterType {
             Self::Boolean => None,
             Self::Json => loads(text).ok().or_else(|| literal::value(text)),
         };
-        value.unwrap_or_else(|| PythonValue::text(text))
+        value.filter(PythonValue::is_finite).unwrap_or_else(|| PythonValue::text(text))
     }
 }
 

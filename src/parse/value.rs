@@ -72,6 +72,16 @@ impl PythonValue {
         Some(text.decode().into_owned())
     }
 
+    /// Whether all numbers in the value are finite.
+    pub(super) fn is_finite(&self) -> bool {
+        match self {
+            Self::Number(number) => !number.ends_with(['N', 'y']),
+            Self::List(items) => items.iter().all(Self::is_finite),
+            Self::Dict(dict) => dict.members.iter().all(|(_, value)| value.is_finite()),
+            Self::Null | Self::Bool(_) | Self::Text(_) => true,
+        }
+    }
+
     /// The text that `json.dumps` writes.
     pub(super) fn dumps(&self) -> String {
         let mut out = String::new();
