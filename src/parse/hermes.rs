@@ -67,6 +67,12 @@ impl Hermes {
         self.call.as_ref().is_some_and(CallReader::in_string)
     }
 
+    /// Ends the block at an end marker in a string whose end was not found so far, because a think start was sampled after it. Returns `None`
+    /// if there is no such marker.
+    pub(super) fn end_before_span(&self, buffered: &str) -> Option<Step> {
+        Some(self.end_at(&buffered[..self.end.found()?]))
+    }
+
     /// Ends the block at the end marker after `body`.
     fn end_at(&self, body: &str) -> Step {
         let end = body.len() + END.len();

@@ -19,21 +19,83 @@ pub(super) const MARKERS: [&str; 2] = [START, END];
 pub(super) struct Pythonic {
     /// The buffered text begins like a list of calls.
     begins_like_calls: bool,
+    /// The number of bytes of a list of calls that are already read.
+    at: usize,
+    position: Position,
+}
+
+/// A position in Python code. `quote` is the quotation mark of the string.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Position {
+    #[default]
+    Outside,
+    /// After the first quotation mark.
+    FirstQuote {
+        quote: u8,
+    },
+    /// After two quotation marks: a string without characters, or the beginning of a string in triple quotes.
+    TwoQuotes {
+        quote: u8,
+    },
+    String {
+        quote: u8,
+        escaped: bool,
+    },
+    /// In a string in triple quotes, after this many quotation marks that may end it.
+    Triple {
+        quote: u8,
+        escaped: bool,
+        quotes: u8,
+    },
+}
+
+impl Position {
+    /// The position after the next byte.
+    fn after(self, byte: u8) -> Self {
+        let is_escape = byte == b'\\';
+        match self {
+            Self::FirstQuote { quote } if byte == quote => Self::TwoQuotes { quote },
+            Self::TwoQuotes { quote } if byte == quote => Self::Triple { quote, escaped: false, quotes: 0 },
+            Self::Outside | Self::TwoQuotes { .. } if matches!(byte, b'"' | b'\'') => Self::FirstQuote { quote: byte },
+            Self::Outside | Self::TwoQuotes { .. } => Self::Outside,
+            Self::String { quote, escaped: true } => Self::String { quote, escaped: false },
+            Self::String { quote, .. } if byte == quote => Self::Outside,
+            // a string in single quotes ends with its line
+            Self::FirstQuote { .. } | Self::String { .. } if byte == b'\n' => Self::Outside,
+            Self::FirstQuote { quote } | Self::String { quote, .. } => Self::String { quote, escaped: is_escape },
+            Self::Triple { quote, escaped: true, .. } => Self::Triple { quote, escaped: false, quotes: 0 },
+            Self::Triple { quote, quotes: 2, .. } if byte == quote => Self::Outside,
+            Self::Triple { quote, quotes, .. } => {
+                let quotes = if byte == quote { quotes + 1 } else { 0 };
+                Self::Triple { quote, escaped: is_escape, quotes }
+            }
+        }
+    }
 }
 
 impl Pythonic {
     pub(super) fn read(&mut self, buffered: &str) -> Step {
+        if self.begins_like_calls {
+            self.position =
+                buffered.as_bytes()[self.at..].iter().fold(self.position, |position, byte| position.after(*byte));
+            self.at = buffered.len();
+            return Step::More;
+        }
         let marker = if buffered.starts_with(START) { START.len() } else { 0 };
         let (head, full) = step::head(&buffered[marker..]);
         match call_prefix(head) {
-            _ if self.begins_like_calls => Step::More,
             CallPrefix::Call(_) => {
                 self.begins_like_calls = true;
-                Step::More
+                self.read(buffered)
             }
             CallPrefix::Incomplete if !full => Step::More,
             CallPrefix::Incomplete | CallPrefix::Other => Step::Text(marker.max(1)),
         }
+    }
+
+    /// Whether the text so far ends within a string of the list.
+    pub(super) fn in_string(&self) -> bool {
+        !matches!(self.position, Position::Outside | Position::TwoQuotes { .. })
     }
 
     pub(super) fn end(buffered: &str) -> Step {

@@ -51,6 +51,14 @@ impl Scanner {
         self.block.as_ref().is_some_and(Syntax::in_string)
     }
 
+    /// Ends a block at a marker that may be text of a string, because a think start was sampled as its token.
+    pub(super) fn end_before_span(&mut self, out: &mut Vec<Event>) {
+        while let Some(step) = self.block.as_ref().and_then(|block| block.end_before_span(self.buffer.rest())) {
+            self.apply(step, out);
+            self.scan(out);
+        }
+    }
+
     /// Whether a call has started and has not ended.
     pub(super) fn has_open_call(&self) -> bool {
         self.has_open_call

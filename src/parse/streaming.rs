@@ -94,6 +94,9 @@ impl StreamingParser {
     fn scan_text(&mut self, out: &mut Vec<Event>) -> bool {
         let (length, found) = length_before(self.buffer.rest(), &self.think.start);
         self.scanner.push(&self.buffer.rest()[..length], out);
+        if found && self.grammar.tokens.iter().any(|token| **token == self.think.start) {
+            self.scanner.end_before_span(out);
+        }
         if !self.scanner.has_open_call() {
             out.append(&mut self.delayed);
         }

@@ -95,9 +95,15 @@ impl Syntax {
             Self::Glm(glm) => glm.in_value(),
             Self::Section(section) => section.in_string(),
             Self::Llama3(llama3) => llama3.in_string(),
-            Self::Pythonic(_) => false,
+            Self::Pythonic(pythonic) => pythonic.in_string(),
             Self::Mistral(mistral) => mistral.in_string(),
         }
+    }
+
+    /// Ends the block at a marker that may be text of a string, because a think start was sampled as its token. Returns `None` if there is no
+    /// such marker.
+    pub(super) fn end_before_span(&self, buffered: &str) -> Option<Step> {
+        if let Self::Hermes(hermes) = self { hermes.end_before_span(buffered) } else { None }
     }
 
     /// Parses `buffered` at the end of the text. Never returns [`Step::More`] or [`Step::Part`].

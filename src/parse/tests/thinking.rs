@@ -102,3 +102,19 @@ fn calls_without_a_marker_are_parsed_after_a_span() {
         assert_message(&grammar(format), &format!("{begun}<think>a</think>{rest}"), &message("a", "", 1));
     }
 }
+
+#[test]
+fn think_start_in_a_string_of_python_is_text() {
+    let table = [
+        (r#"[f(q="<think> hm </think>")]"#, r#"{"q": "<think> hm </think>"}"#, ""),
+        (r#"[f(q='it\'s <think>')]"#, r#"{"q": "it's <think>"}"#, ""),
+        ("[f(q=\"\"\"\"a\"\n<think>\\\"\"\"\")]", r#"{"q": "\"a\"\n<think>\""}"#, ""),
+        (r#"[f(q="", r='')<think>hm</think>]"#, r#"{"q": "", "r": ""}"#, "hm"),
+        (r#"[f(q=""<think>hm</think>)]"#, r#"{"q": ""}"#, "hm"),
+        (r#"[f(q="""""", r="a")<think>hm</think>]"#, r#"{"q": "", "r": "a"}"#, "hm"),
+    ];
+    for (text, arguments, reasoning) in table {
+        let expected = Message { calls: vec![call("f", arguments)], ..message(reasoning, "", 0) };
+        assert_message(&grammar(Format::Pythonic), text, &expected);
+    }
+}
