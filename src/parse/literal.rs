@@ -6,7 +6,7 @@
 //! `True` are two keys.
 
 use super::ToolCall;
-use super::value::{Dict, PythonValue, escape, push_escaped_char};
+use super::value::{Dict, PythonValue, escape, push_escaped, push_escaped_char};
 use crate::json::{MAX_DEPTH, python};
 
 /// Parses `text`. Returns `None` unless the whole text is a list of one or more calls.
@@ -171,8 +171,12 @@ impl<'a> Source<'a> {
         let triple = self.rest.get(..3).filter(|quotes| quotes.bytes().all(|byte| single.as_bytes() == [byte]));
         let close = triple.unwrap_or(single);
         self.rest = &self.rest[close.len()..];
+        let special = [close.chars().next()?, '\\', '\n'];
         let mut out = String::new();
         loop {
+            let plain = self.rest.find(special).unwrap_or(self.rest.len());
+            push_escaped(&self.rest[..plain], &mut out);
+            self.rest = &self.rest[plain..];
             if let Some(after) = self.rest.strip_prefix(close) {
                 self.rest = after;
                 return Some(PythonValue::Text(out));
@@ -180,7 +184,9 @@ impl<'a> Source<'a> {
             match self.next()? {
                 '\\' if raw => {
                     push_escaped_char('\\', &mut out);
-                    push_escaped_char(self.next()?, &mut out);
+                    if self.rest.starts_with(special) {
+                        push_escaped_char(self.next()?, &mut out);
+                    }
                 }
                 '\\' => self.escape(&mut out)?,
                 '\n' if triple.is_none() => return None,
@@ -190,6 +196,7 @@ impl<'a> Source<'a> {
     }
 
     fn escape(&mut self, out: &mut String) -> Option<()> {
+        let escape = self.rest;
         let c = self.next()?;
         match c {
             '\n' => {}
@@ -217,7 +224,7 @@ impl<'a> Source<'a> {
             // an unknown escape is two characters of text, as in Python
             _ => {
                 push_escaped_char('\\', out);
-                push_escaped_char(c, out);
+                self.rest = escape;
             }
         }
         Some(())

@@ -1,7 +1,8 @@
 //! Marks text that looks like a marker but was not sampled as its token.
 //!
 //! In a vocabulary that has a token for a marker, a model that calls a tool samples this token. The same text in other tokens is text, for
-//! example of a file that the model writes. A mark inside such a text hides it from the parsers.
+//! example of a file that the model writes. A mark inside such a text hides it from the parsers. Marks are removed from everything that is
+//! emitted.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,8 +12,11 @@ use memchr::memmem;
 use super::Event;
 use super::buffer::overlap;
 
-/// The mark: a noncharacter, which Unicode reserves for use inside programs. It is removed from everything that is emitted.
-const MARK: char = '\u{fdd0}';
+/// The first character of a mark: a noncharacter, which Unicode reserves for use inside programs. A model may sample it nevertheless.
+const ESCAPE: char = '\u{fdd0}';
+
+/// The second character of a mark. Another [`ESCAPE`] in its place is one that the model sampled.
+const MARK_END: char = '\u{fdd1}';
 
 /// Inserts marks into a text that arrives in pieces.
 #[derive(Debug, Clone)]
@@ -32,7 +36,7 @@ impl Lookalikes {
     pub(super) fn push<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
         let may_begin = |token: &str| token.bytes().next().is_some_and(|first| piece.as_bytes().contains(&first));
         if self.pending.is_empty() && !self.tokens.iter().any(|token| may_begin(token)) {
-            return Cow::Borrowed(piece);
+            return escaped(piece);
         }
         let mut text = std::mem::take(&mut self.pending);
         text.push_str(piece);
@@ -40,16 +44,16 @@ impl Lookalikes {
         let mut found: Vec<usize> = tokens.collect();
         found.sort_unstable();
         let pending = self.tokens.iter().map(|token| overlap(&text, token)).max().unwrap_or(0);
-        let mut marked = String::with_capacity(text.len() + MARK.len_utf8() * found.len());
+        let mut marked = String::with_capacity(text.len() + 2 * ESCAPE.len_utf8() * found.len());
         let mut done = 0;
         for at in found {
             let first = at + text[at..].chars().next().map_or(0, char::len_utf8);
-            marked.push_str(&text[done..first]);
-            marked.push(MARK);
+            marked.push_str(&escaped(&text[done..first]));
+            marked.extend([ESCAPE, MARK_END]);
             done = first;
         }
         let end = done.max(text.len() - pending);
-        marked.push_str(&text[done..end]);
+        marked.push_str(&escaped(&text[done..end]));
         text.drain(..end);
         self.pending = text;
         Cow::Owned(marked)
@@ -61,22 +65,43 @@ impl Lookalikes {
     }
 }
 
-/// The text without marks.
+/// The text, in which an [`ESCAPE`] is doubled.
+fn escaped(text: &str) -> Cow<'_, str> {
+    if text.contains(ESCAPE) { text.replace(ESCAPE, "\u{fdd0}\u{fdd0}").into() } else { text.into() }
+}
+
+/// The sampled text, without marks. A mark must not be cut.
 pub(super) fn without_marks(text: &str) -> Cow<'_, str> {
-    if text.contains(MARK) { text.replace(MARK, "").into() } else { text.into() }
+    if !text.contains(ESCAPE) {
+        return text.into();
+    }
+    let mut sampled = String::with_capacity(text.len());
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        // an escape without another character was written by a JSON escape
+        let is_mark = c == ESCAPE && characters.next_if(|next| matches!(*next, ESCAPE | MARK_END)) == Some(MARK_END);
+        if !is_mark {
+            sampled.push(c);
+        }
+    }
+    sampled.into()
 }
 
 /// Removes the marks from events.
 pub(super) fn remove_marks(events: &mut Vec<Event>) {
-    let is_kept = |c: char| c != MARK;
+    let clean = |text: &mut String| {
+        if let Cow::Owned(sampled) = without_marks(text) {
+            *text = sampled;
+        }
+    };
     events.retain_mut(|event| match event {
         Event::Reasoning(text) | Event::Content(text) | Event::Arguments(text) => {
-            text.retain(is_kept);
+            clean(text);
             !text.is_empty()
         }
         Event::CallStart { name, id } => {
-            name.retain(is_kept);
-            id.iter_mut().for_each(|id| id.retain(is_kept));
+            clean(name);
+            id.iter_mut().for_each(clean);
             true
         }
         Event::CallEnd { .. } => true,

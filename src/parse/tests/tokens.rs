@@ -91,6 +91,43 @@ fn text_that_looks_like_a_marker_is_text() {
             &[Token("<think>"), Text("so </think> on <tool_"), Token("</think>"), Text("a<th")],
             Message { reasoning: Some("so </think> on <tool_".to_owned()), content: "a<th".to_owned(), calls: vec![] },
         ),
+        // the character of which marks consist is text where it was sampled, also beside a mark and in Python strings
+        (
+            Format::Hermes,
+            &[
+                Text("\u{fdd0}<tool_call>\u{fdd1}\u{fdd0}\u{fdd0}"),
+                Token("<tool_call>"),
+                Text("{\"name\": \"f\", \"arguments\": {\"a\": \"\u{fdd0}<think>\u{fdd0}\u{fdd0}\"}}"),
+                Token("</tool_call>"),
+            ],
+            Message {
+                content: "\u{fdd0}<tool_call>\u{fdd1}\u{fdd0}\u{fdd0}".to_owned(),
+                ..called(r#"{"a": "\ufdd0<think>\ufdd0\ufdd0"}"#)
+            },
+        ),
+        (
+            Format::Pythonic,
+            &[Text("[f(a='\u{fdd0}<think>\\\u{fdd0}', b=r'\\\u{fdd0}<think>')]")],
+            called(r#"{"a": "\ufdd0<think>\\\ufdd0", "b": "\\\ufdd0<think>"}"#),
+        ),
+        // a span after an end marker in a string without an end
+        (
+            Format::Hermes,
+            &[
+                Token("<tool_call>"),
+                Text("{\"name\": \"f\", \"arguments\": {\"q\": \"abc}}"),
+                Token("</tool_call>"),
+                Token("<think>"),
+                Text("hm"),
+                Token("</think>"),
+                Text("Done."),
+            ],
+            Message {
+                reasoning: Some("hm".to_owned()),
+                content: "Done.".to_owned(),
+                calls: vec![error("f", "{\"q\": \"abc}}")],
+            },
+        ),
     ];
     for (format, parts, expected) in table {
         for in_characters in [false, true] {
