@@ -21,7 +21,8 @@
 //! - The closing brace of the arguments is emitted when the whole call is valid and its end marker has arrived.
 //! - In `qwen_xml` and `glm`, a string is emitted character by character, and another value at its end ([`ParameterTypes`]). Without types, a
 //!   value is emitted at its end while its text may be JSON, and character by character once it cannot be JSON.
-//! - In `hermes`, a string is emitted at its end from an end marker on that it contains, because the marker may end the call.
+//! - In `hermes`, a string is emitted at its end from an end marker on that it contains, because the marker may end the call. It ends the call
+//!   if a think start is sampled as its token before the end of the string.
 //! - Repeated keys are emitted. Parsers use the last one, as `json.loads` does.
 //!
 //! | format | a call starts at |
@@ -36,10 +37,10 @@
 //! content; those in an array of `mistral`, because their ids are after the arguments; and calls whose name is after the arguments.
 //!
 //! A call that has started stays a call of this name, also if it turns out to be invalid (also because a later member repeats its name or its
-//! arguments), and if its end marker is missing. Then it has `error`, and its arguments are those that were emitted and the raw text after
-//! them, up to the end of the call. Two cases leave out the raw text, because the arguments would be valid JSON with it: only the closing
-//! brace remains, or the text exceeds a limit of the parser, which other parsers do not have. In `qwen_xml` and `glm` the arguments end with
-//! the value that is cut off. In all cases the arguments are not JSON.
+//! arguments, unless the arguments are `{}` so far), and if its end marker is missing. Then it has `error`, and its arguments are those that
+//! were emitted and the raw text after them, up to the end of the call. Two cases leave out the raw text, because the arguments would be valid
+//! JSON with it: only the closing brace remains, or the text exceeds a limit of the parser, which other parsers do not have. In `qwen_xml` and
+//! `glm` the arguments end with the value that is cut off. In all cases the arguments are not JSON.
 //!
 //! Whether a call has started depends on the text only, not on its pieces. So [`Grammar::parse`] returns the calls that a client of a stream
 //! has received, and a conversation that repeats them is recognised. A call that is cut off in a span of thinking without an end is only
@@ -104,6 +105,7 @@ mod value;
 
 pub use format::{Format, UnknownFormat};
 pub use grammar::{Grammar, Think};
+pub use json_call::parse_calls;
 pub use message::{Event, Message, ToolCall, UNKNOWN_TOOL};
 pub use parameter_types::ParameterTypes;
 pub use streaming::StreamingParser;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use crate::json::Value;
-use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, ParameterTypes, Think, ToolCall};
+use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, ParameterTypes, Think, parse_calls};
 use crate::session::{ParseOptions, Turn};
 use crate::tokenizer::{Renderer, TokenizerError};
 
 use super::Conversation;
-use super::canonical::dumps;
 use super::message::{Message, MessageToolCall, call_key};
 use super::sampled_text::SampledText;
 use crate::session::{Digest, TurnKey};
@@ -211,16 +210,7 @@ pub fn is_call_list(options: &ParseOptions) -> bool {
 /// Parses the content of a message as a JSON list of calls, or as one call. Other content stays text.
 #[must_use]
 pub fn parse_call_list(message: ParsedMessage) -> ParsedMessage {
-    let parse = |call: &Value| {
-        let arguments = call.get("parameters").or_else(|| call.get("arguments")).map_or("{}".to_owned(), dumps);
-        Some(ToolCall { name: call.get("name")?.as_str()?.to_owned(), id: None, arguments, error: false })
-    };
-    let calls: Option<Vec<ToolCall>> = match Value::parse(message.content.trim().as_bytes()) {
-        Ok(Value::Array(calls)) => calls.iter().map(parse).collect(),
-        Ok(call @ Value::Object(_)) => parse(&call).map(|call| vec![call]),
-        _ => None,
-    };
-    match calls.filter(|calls| !calls.is_empty()) {
+    match parse_calls(message.content.trim()) {
         Some(calls) => ParsedMessage { content: String::new(), calls, ..message },
         None => message,
     }
@@ -301,6 +291,27 @@ fn call_id(model_id: Option<&str>, at: usize, (rid, index): (&str, usize), optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_of_forced_calls_are_read_as_those_of_other_calls() {
+        let table = [
+            (r#"[{"name": "f", "parameters": {"q": 1}}]"#, r#"{"q": 1}"#, false),
+            (r#" {"name": "f", "parameters": "{\"q\": 1}"} "#, r#"{"q": 1}"#, false),
+            (r#"[{"name": "f", "arguments": null}]"#, "{}", false),
+            (r#"[{"name": "f", "parameters": null, "arguments": {"q": 1}}]"#, r#"{"q": 1}"#, false),
+            (r#"[{"name": "f", "parameters": [1]}]"#, "[1]", true),
+        ];
+        for (content, arguments, error) in table {
+            let message = ParsedMessage { content: content.to_owned(), ..ParsedMessage::default() };
+            let parsed = parse_call_list(message);
+            assert_eq!((&*parsed.calls[0].arguments, parsed.calls[0].error), (arguments, error), "{content}");
+            assert_eq!(parsed.content, "");
+        }
+        for content in ["[]", "[1]", r#"[{"parameters": {}}]"#, "text"] {
+            let message = ParsedMessage { content: content.to_owned(), ..ParsedMessage::default() };
+            assert_eq!(parse_call_list(message.clone()), message);
+        }
+    }
 
     #[test]
     fn text_ends_at_the_first_stop_string_of_the_list_as_in_the_engine() {

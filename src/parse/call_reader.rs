@@ -13,11 +13,13 @@ use super::space::{strip, strip_end};
 #[derive(Debug, Clone)]
 pub(super) struct CallReader {
     json: JsonReader,
-    /// The members that may be the arguments of a call. Of several members, the first in this list counts. Empty if the JSON is only the
-    /// arguments.
+    /// The members that may be the arguments of a call. Of several members, the first in this list counts that is not empty. Empty if the
+    /// JSON is only the arguments.
     keys: &'static [&'static str],
-    /// The lowest index in `keys` of the members so far.
+    /// The index in `keys` of the last member so far that counts.
     best_key: usize,
+    /// The arguments that were read have no member.
+    is_empty: bool,
     /// The position of the reader in the text.
     at: usize,
     phase: Phase,
@@ -58,6 +60,7 @@ impl CallReader {
             json: JsonReader::new(),
             keys,
             best_key: keys.len(),
+            is_empty: false,
             at: 0,
             phase: Phase::Before,
             last: None,
@@ -105,20 +108,25 @@ impl CallReader {
             let depth = self.json.depth();
             let Some((token, length)) = self.json.next(&text[self.at..], &mut out) else { break };
             self.at += length;
+            let is_first = matches!(self.last, Some((Token::Open(_), _)));
             self.last = match (token, self.last) {
                 (Token::Space, last) => last.map(|(token, _)| (token, true)),
                 _ => Some((token, false)),
             };
             if self.phase != Phase::Arguments {
-                if let Some(name) = self.read_member(token, depth, &out) {
-                    let events = vec![Event::CallStart { name, id: None }, Event::Arguments(out)];
-                    return Some((std::mem::take(&mut self.at), events));
+                let was_before = self.phase == Phase::Before;
+                let name = self.read_member(token, depth, &out);
+                if self.phase == Phase::Arguments {
+                    // the brace of arguments that follow empty ones is already written
+                    let arguments = Some(Event::Arguments(out)).filter(|_| was_before);
+                    let start = name.map(|name| Event::CallStart { name, id: None });
+                    return Some((std::mem::take(&mut self.at), start.into_iter().chain(arguments).collect()));
                 }
                 out.clear();
             } else if token == Token::Close && self.json.depth() == self.outer_depth() {
                 // the closing brace stays in the text
                 out.pop();
-                self.phase = Phase::After;
+                (self.phase, self.is_empty) = (Phase::After, is_first);
                 let length = std::mem::replace(&mut self.at, 1) - 1;
                 if length > 0 {
                     return Some((length, Event::arguments(out).into_iter().collect()));
@@ -144,10 +152,20 @@ impl CallReader {
                 }
                 self.member = Member::default();
             }
-            Token::Open(b'{') if depth == 1 && member.is_arguments && self.phase == Phase::Before => {
+            Token::Open(b'{') if depth == 1 && member.is_arguments && self.phase == Phase::After => {
+                self.phase = Phase::Arguments;
+            }
+            Token::Open(b'{') if depth == 1 && member.is_arguments => {
                 let name = self.name.take()?;
                 self.phase = Phase::Arguments;
                 return Some(name);
+            }
+            Token::Open(_) | Token::Characters | Token::Scalar
+                if depth == 1 && member.is_arguments && self.phase == Phase::After =>
+            {
+                if written != "null" {
+                    self.json.fail();
+                }
             }
             _ if !member.in_value || member.is_name => member.text.push_str(written),
             _ => {}
@@ -159,11 +177,15 @@ impl CallReader {
     fn read_key(&mut self) {
         let key = std::mem::take(&mut self.member.text);
         let is = |name: &str| key.strip_prefix('"').and_then(|key| key.strip_suffix('"')) == Some(name);
-        let index = self.keys.iter().position(|key| is(key)).filter(|index| *index <= self.best_key);
-        self.member =
-            Member { in_value: true, is_name: is("name"), is_arguments: index.is_some(), ..Member::default() };
-        self.best_key = index.unwrap_or(self.best_key);
-        if self.phase == Phase::After && (self.member.is_name || self.member.is_arguments) {
+        let index = self.keys.iter().position(|key| is(key));
+        let is_arguments = index.is_some_and(|index| match self.phase {
+            // which of several members counts is known at the end of the call
+            Phase::Before => self.best_key == self.keys.len(),
+            _ => self.is_empty || index <= self.best_key,
+        });
+        self.member = Member { in_value: true, is_name: is("name"), is_arguments, ..Member::default() };
+        self.best_key = index.filter(|_| is_arguments).unwrap_or(self.best_key);
+        if self.phase == Phase::After && (self.member.is_name || is_arguments && !self.is_empty) {
             // the call has started with another name, or other arguments
             self.json.fail();
         }

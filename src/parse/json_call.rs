@@ -4,18 +4,44 @@ use super::ToolCall;
 use super::buffer::find;
 use super::loads::loads;
 use super::space::strip_start;
-use super::value::PythonValue;
+use super::value::{Dict, PythonValue};
 
 /// The members that may be the arguments of a call, the usual one first.
 pub(super) const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 
-/// Parses a call. Its arguments are the value of the first of `keys` that exists.
+/// These members where the usual one is `parameters`.
+pub(super) const PARAMETERS: [&str; 2] = ["parameters", "arguments"];
+
+/// Parses a call. Its arguments are the value of the first of `keys` that is not empty, or else of the first that exists.
 pub(super) fn parse_call(raw: &str, keys: &[&str]) -> ToolCall {
     let Ok(PythonValue::Dict(call)) = loads(raw) else { return ToolCall::invalid(&find_name(raw), raw) };
     match call.get("name").and_then(PythonValue::as_text) {
-        Some(name) if !name.is_empty() => ToolCall::with_arguments(name, keys.iter().find_map(|key| call.get(key))),
+        Some(name) if !name.is_empty() => ToolCall::with_arguments(name, arguments(&call, keys)),
         _ => ToolCall::invalid(&find_name(raw), raw),
     }
+}
+
+/// The value of the first of `keys` that is not empty, or else of the first that exists.
+pub(super) fn arguments<'a>(call: &'a Dict, keys: &[&str]) -> Option<&'a PythonValue> {
+    let mut values = keys.iter().filter_map(|key| call.get(key));
+    let first = values.next()?;
+    Some([first].into_iter().chain(values).find(|value| !value.is_empty()).unwrap_or(first))
+}
+
+/// Parses a JSON list of calls, or one call. Returns `None` for other text, and for a list in which a value is not a call.
+#[must_use]
+pub fn parse_calls(text: &str) -> Option<Vec<ToolCall>> {
+    let calls = match loads(text) {
+        Ok(PythonValue::List(calls)) => calls,
+        Ok(call) => vec![call],
+        Err(_) => return None,
+    };
+    let call = |value: &PythonValue| {
+        let PythonValue::Dict(call) = value else { return None };
+        let name = call.get("name").and_then(PythonValue::as_text).filter(|name| !name.is_empty())?;
+        Some(ToolCall::with_arguments(name, arguments(call, &PARAMETERS)))
+    };
+    calls.iter().map(call).collect::<Option<Vec<ToolCall>>>().filter(|calls| !calls.is_empty())
 }
 
 /// The first non-empty name in the text of an invalid call; empty without a name.

@@ -72,6 +72,15 @@ impl PythonValue {
         Some(text.decode().into_owned())
     }
 
+    /// Whether the value is null or a dict without members.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Dict(dict) => dict.members.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Whether all numbers in the value are finite.
     pub(super) fn is_finite(&self) -> bool {
         match self {

@@ -267,6 +267,8 @@ proptest! {
         if changed.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !byte.is_ascii_digit() && byte != b'\\') {
             let without_space = |text: &str| text.replace(' ', "");
             let (ours, raw) = (without_space(&call.arguments), without_space(&changed));
+            // empty arguments before others are not kept
+            let raw = raw.strip_prefix("{},\"arguments\":").filter(|_| !ours.starts_with("{}")).unwrap_or(&raw);
             prop_assert!(ours == raw || format!("{ours}}}") == raw, "{} {}", ours, raw);
         }
     }
