@@ -173,7 +173,7 @@ impl ApiRequest for DecodedMessages {
         Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
     }
 
-    fn forwarded_chat(&self, session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
-        self.api.chats.forwarded_chat(&self.request.conversation, session)
+    fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {
+        self.api.chats.forwarded_chat(&self.request.conversation, session, work)
     }
 }

@@ -142,7 +142,7 @@ impl ApiRequest for DecodedChat {
         Ok(ApiGeneration { request, chat: Some(Box::new(recorded)), encoder })
     }
 
-    fn forwarded_chat(&self, session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
-        self.api.chats.forwarded_chat(&self.chat.conversation, session)
+    fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {
+        self.api.chats.forwarded_chat(&self.chat.conversation, session, work)
     }
 }

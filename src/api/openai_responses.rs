@@ -216,7 +216,7 @@ impl ApiRequest for DecodedResponses {
 
     fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {
         let request = self.with_history(session, work).ok()?;
-        self.api.chats.forwarded_chat(&request.conversation, session)
+        self.api.chats.forwarded_chat(&request.conversation, session, work)
     }
 }
 

@@ -7,6 +7,8 @@ use super::history::History;
 use super::history_change::AssistantMessages;
 use super::model::ChatModel;
 use super::prompt::is_opened;
+use super::rendering::Rendering;
+use crate::budget::{Stopped, Work};
 use crate::session::{Chat, ReplyChanges, Session};
 use crate::tokenizer::Renderer;
 
@@ -21,9 +23,17 @@ pub struct ForwardedChat {
 
 impl ForwardedChat {
     /// Describes the chat of a request. `session` is its session, if it exists.
-    #[must_use]
-    pub fn of(request: &Arc<Conversation>, model: &ChatModel, session: Option<&Session>) -> Self {
-        let history = History::of(request, &model.renderer);
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn of(
+        request: &Arc<Conversation>,
+        model: &ChatModel,
+        session: Option<&Session>,
+        work: &Work,
+    ) -> Result<Self, Stopped> {
+        let _memory = work.take(Rendering::of_variables(request).bytes())?;
+        let history = History::of(request, &model.renderer, work)?;
         let detector = history.change_detector();
         // the engine renders all messages as text
         let replies = AssistantMessages::of(request, 0, session, &model.renderer);
@@ -45,7 +55,7 @@ impl ForwardedChat {
             history_change,
         };
         let conversation = request.first_media().map(|_| Arc::clone(request));
-        Self { chat, renderer: Arc::clone(&model.renderer), conversation }
+        Ok(Self { chat, renderer: Arc::clone(&model.renderer), conversation })
     }
 
     /// Takes the conversation, which may be large. `None` if it has no media.

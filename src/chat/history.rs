@@ -11,7 +11,7 @@ use super::history_change::{self, ChangeDetector};
 use super::message::Message;
 use super::reply_reader;
 use super::returned_reply::ReplyMatcher;
-use crate::json::Value;
+use crate::budget::{Stopped, Work};
 use crate::session::{Digest, Fingerprint, ReplyChanges, Session, Turn};
 use crate::tokenizer::Renderer;
 
@@ -36,11 +36,15 @@ pub(super) struct ContinuedTurn {
 }
 
 impl<'a> History<'a> {
-    /// Computes the digests of a conversation.
-    pub(super) fn of(request: &'a Conversation, renderer: &Renderer) -> Self {
+    /// Computes the digests of a conversation. The memory for rendering its variables of the template must have been taken.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub(super) fn of(request: &'a Conversation, renderer: &Renderer, work: &Work) -> Result<Self, Stopped> {
         let tools: String = request.tools.iter().flatten().map(|tool| canonical(tool) + "\n").collect();
         let in_prompt = if request.parses_tool_calls() { &*tools } else { "" };
-        Self { request, digests: digests(request, &tools, renderer), tools: history_change::tools_digest(in_prompt) }
+        let digests = digests(request, &tools, renderer, work)?;
+        Ok(Self { request, digests, tools: history_change::tools_digest(in_prompt) })
     }
 
     /// The digest of all messages.
@@ -106,14 +110,17 @@ pub(super) fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
     message.thoughts().iter().all(|thought| thought.is_empty() || is_in_reply(thought))
 }
 
-/// The digest of the messages before each message, then the digest of all messages. Each covers the tools, and the variables of the
-/// template that change the text of a history. `tools` are the tools in canonical form.
-fn digests(request: &Conversation, tools: &str, renderer: &Renderer) -> Vec<Digest> {
+/// The digest of the messages before each message, then the digest of all messages. Each covers the tools, and the text of a history with
+/// the variables of the template. `tools` are the tools in canonical form.
+fn digests(request: &Conversation, tools: &str, renderer: &Renderer, work: &Work) -> Result<Vec<Digest>, Stopped> {
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");
     hash.update(tools.as_bytes());
-    let variables = renderer.history_variables(&request.template_variables);
-    hash.update(canonical(&Value::Object(variables)).as_bytes());
+    match renderer.history_digest(&request.template_variables, work)? {
+        Some(variables) => hash.update(variables),
+        // as in earlier versions
+        None => hash.update(b"{}"),
+    }
     let mut digests = Vec::with_capacity(request.messages.len() + 1);
     let mut call_indexes = HashMap::new();
     digests.push(Digest::of(hash.finalize().as_slice()));
@@ -124,5 +131,5 @@ fn digests(request: &Conversation, tools: &str, renderer: &Renderer) -> Vec<Dige
             call_indexes = message.call_indexes();
         }
     }
-    digests
+    Ok(digests)
 }

@@ -16,7 +16,7 @@ use super::model::ChatModel;
 use super::rendering::{RENDERED_TEXT_FACTOR, Rendering};
 use super::reply_reader::{self, ParserSettings};
 use super::returned_reply::ReplyMatcher;
-use crate::budget::Work;
+use crate::budget::{Share, Work};
 use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::session::{Chat, ReplyChanges, Session, Turn};
@@ -169,7 +169,8 @@ impl<'a> PromptBuilder<'a> {
         request: &Conversation,
         limits: PromptLimits<'_>,
     ) -> Result<PreparedPrompt, RequestError> {
-        let history = History::of(request, self.renderer);
+        let variables = self.take(Rendering::of_variables(request), 0, limits)?;
+        let history = History::of(request, self.renderer, limits.work)?;
         let conversation = history.conversation();
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());
@@ -183,6 +184,7 @@ impl<'a> PromptBuilder<'a> {
                 let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
                 replies = AssistantMessages::of(request, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
+                drop(variables);
                 let mut tokens = self.tokens(request, continued.as_ref(), &spliced, limits);
                 let has_reached_limit = matches!(tokens, Err(RequestError::Stopped(_) | RequestError::TooLong { .. }));
                 if !spliced.is_empty() && !has_reached_limit && !matches!(tokens, Ok(Some(_))) {
@@ -362,14 +364,7 @@ impl<'a> PromptBuilder<'a> {
         let variables = request.template_variables.iter().map(|(_, value)| value);
         let values = || tools.into_iter().flatten().chain(variables.clone());
         let rendering = Rendering::default().of_messages(new).of_values(values());
-        let _memory = limits.work.take(rendering.bytes()).map_err(|stopped| {
-            let least = tokens.len() + self.renderer.tokenizer().least_tokens(rendering.text_bytes());
-            match limits.context {
-                // unless the template drops most of it, no retry would help
-                Some(context) if least as u64 > context => RequestError::TooLong { tokens: least, context },
-                _ => stopped.into(),
-            }
-        })?;
+        let _memory = self.take(rendering, tokens.len(), limits)?;
         let encoding = limits.after(tokens);
         let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
         let extra = self.template_variables(request);
@@ -404,6 +399,18 @@ impl<'a> PromptBuilder<'a> {
         tokens.append(suffix);
         tokens.inserted_end_of_turn += u32::from(end.is_some() && !ended);
         Ok(true)
+    }
+
+    /// Takes the memory of a rendering that follows this many tokens.
+    fn take(&self, rendering: Rendering, tokens: usize, limits: PromptLimits<'_>) -> Result<Share, RequestError> {
+        limits.work.take(rendering.bytes()).map_err(|stopped| {
+            let least = tokens + self.renderer.tokenizer().least_tokens(rendering.text_bytes());
+            match limits.context {
+                // unless the template drops most of it, no retry would help
+                Some(context) if least as u64 > context => RequestError::TooLong { tokens: least, context },
+                _ => stopped.into(),
+            }
+        })
     }
 
     /// The special token with which a turn stopped. A model may stop with another one than that of the template.

@@ -1,5 +1,6 @@
 //! The memory that rendering messages takes, which is counted before they are rendered.
 
+use super::Conversation;
 use super::message::Message;
 use crate::json::Value;
 
@@ -37,6 +38,11 @@ impl Rendering {
         }
         self.messages += messages.len();
         self
+    }
+
+    /// The variables of the template.
+    pub(super) fn of_variables(request: &Conversation) -> Self {
+        Self::default().of_values(request.template_variables.iter().map(|(_, value)| value))
     }
 
     /// Adds values.

@@ -182,16 +182,17 @@ impl ChatService {
         }
     }
 
-    /// Describes a conversation that the engine's own endpoint renders. `None` without a model.
+    /// Describes a conversation that the engine's own endpoint renders. `None` without a model, or if the work does not go on.
     #[must_use]
     pub fn forwarded_chat(
         &self,
         conversation: &Arc<Conversation>,
         session: RequestSession<'_>,
+        work: &Work,
     ) -> Option<ForwardedChat> {
         let session = session.existing.map(|session| &**session);
         match &**self.chats.borrow() {
-            Chats::Rendered(model) => Some(ForwardedChat::of(conversation, model, session)),
+            Chats::Rendered(model) => ForwardedChat::of(conversation, model, session, work).ok(),
             Chats::Forwarded(_) => None,
         }
     }

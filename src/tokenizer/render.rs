@@ -8,6 +8,7 @@ mod after_turn;
 mod continuation_check;
 mod history_variables;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -77,8 +78,8 @@ pub struct Renderer {
     shows_assistant_names: bool,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
-    /// By the variables of the template: those that change the text of a history. The lock is held for one lookup or insertion.
-    history_variables: RwLock<Vec<(TemplateVariables, TemplateVariables)>>,
+    /// Digests of the text of a history by those of the variables of the template. The lock is held for one lookup or insertion.
+    history_digests: RwLock<HashMap<history_variables::Hash, history_variables::Hash>>,
 }
 
 /// Variables of a template by name.
@@ -120,7 +121,7 @@ impl Renderer {
             has_developer_role: false,
             shows_assistant_names: false,
             generation_prompts: RwLock::default(),
-            history_variables: RwLock::default(),
+            history_digests: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
         renderer.accepts_content_parts = renderer.detect_content_parts();

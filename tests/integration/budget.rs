@@ -105,6 +105,22 @@ async fn the_work_on_a_request_is_counted_before_it_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn variables_of_the_template_are_counted_before_they_are_rendered() {
+    const PATH: &str = "/v1/chat/completions";
+    let chat = Chat::start(&FLAGS).await;
+    // a prompt that the client has rendered
+    let request = |variable: &str| {
+        let variables = json!({"notes": [variable]});
+        let messages = [json!({"role": "user", "content": "a"})];
+        json!({"model": "m", "max_tokens": 4, "input_ids": [1, 2, 3], "messages": messages, "chat_template_kwargs": variables})
+    };
+    let small = chat.demo.post(PATH, &request("a note")).await;
+    assert_eq!(small.status, 200, "{}", small.text());
+    assert_no_room(&chat, PATH, &request(&"some words ".repeat(12_000))).await;
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn items_are_counted_as_often_as_they_are_referenced() {
     const PATH: &str = "/sessions/s/v1/responses";
     let chat = Chat::start(&FLAGS).await;

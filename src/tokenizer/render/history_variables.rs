@@ -1,4 +1,4 @@
-//! Finds the variables of a template that change the text of a history.
+//! Detects whether the variables of a template change the text of a history.
 //!
 //! A variable may change the system prompt, as the effort of gpt-oss does, or only the start of the next reply, or nothing. Conversations
 //! are not compared by their variables but by the text that these render, so that a client can change a variable without effect. Rendering
@@ -7,75 +7,117 @@
 
 use std::sync::PoisonError;
 
-use super::continuation_check::{object, turn_with_call};
-use super::{MAX_GENERATION_PROMPTS, PLACEHOLDER, Renderer, Setting, TemplateVariables, is_small, message};
-use crate::json::Value;
-use crate::tokenizer::template::RenderError;
+use sha2::{Digest as _, Sha256};
 
-/// The maximum number of variables that are tried one by one.
-const MAX_TRIED: usize = 16;
+use super::continuation_check::{object, turn_with_call};
+use super::{PLACEHOLDER, Renderer, Setting, TemplateVariables, message};
+use crate::budget::{Stopped, Work};
+use crate::json::Value;
+
+/// The maximum number of known variables. When it is reached, all are forgotten.
+const MAX_KNOWN: usize = 1024;
+
+/// A SHA-256 digest.
+pub(super) type Hash = [u8; 32];
 
 impl Renderer {
-    /// The variables that change the text of a history, without its end, the start of the next reply. Empty if the text is that without
-    /// variables.
-    #[must_use]
-    pub fn history_variables(&self, variables: &[(String, Value)]) -> TemplateVariables {
-        if variables.is_empty() {
-            return Vec::new();
+    /// A digest of the text that a history with these variables has, without its end, the start of the next reply. `None` if the text is
+    /// that without variables.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn history_digest(&self, variables: &[(String, Value)], work: &Work) -> Result<Option<Hash>, Stopped> {
+        let templates = || self.folder.tool_template.iter().chain([&self.folder.template]);
+        let is_read = |name: &str| templates().any(|template| template.mentions(name));
+        if !variables.iter().any(|(name, _)| is_read(name)) {
+            return Ok(None);
         }
-        let known = self.history_variables.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, found)) = known.iter().find(|(known, _)| known == variables) {
-            return found.clone();
-        }
-        drop(known);
-        let found = self.find_history_variables(variables);
-        if variables.iter().all(is_small) {
-            let mut known = self.history_variables.write().unwrap_or_else(PoisonError::into_inner);
-            if known.len() >= MAX_GENERATION_PROMPTS {
-                known.remove(0);
-            }
-            known.push((variables.to_vec(), found.clone()));
-        }
-        found
+        let variables: TemplateVariables = variables.iter().filter(|(name, _)| is_read(name)).cloned().collect();
+        let digest = self.digest_histories(&variables, work)?;
+        Ok(Some(digest).filter(|digest| Ok(digest) != self.digest_histories(&[], work).as_ref()))
     }
 
-    fn find_history_variables(&self, variables: &[(String, Value)]) -> TemplateVariables {
-        let shown = self.render_histories(variables);
-        if shown == self.render_histories(&[]) {
-            return Vec::new();
+    /// A digest of the texts of conversations with all kinds of messages.
+    fn digest_histories(&self, variables: &[(String, Value)], work: &Work) -> Result<Hash, Stopped> {
+        let mut key = Sha256::new();
+        for (name, value) in variables {
+            add_text(&mut key, name);
+            add_value(&mut key, value);
         }
-        let mut found = variables.to_vec();
-        if variables.len() <= MAX_TRIED && variables.iter().all(is_small) {
-            for at in (0..found.len()).rev() {
-                let mut fewer = found.clone();
-                fewer.remove(at);
-                if self.render_histories(&fewer) == shown {
-                    found = fewer;
+        let key = key.finalize().into();
+        if let Some(digest) = self.history_digests.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(*digest);
+        }
+        let digest = self.render_histories(variables, work)?;
+        let mut known = self.history_digests.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        known.insert(key, digest);
+        Ok(digest)
+    }
+
+    /// Renders the conversations, each with and without tools, up to the text of the last message: some templates write the start of the next
+    /// reply always. White space and the markers of thoughts do not count.
+    fn render_histories(&self, variables: &[(String, Value)], work: &Work) -> Result<Hash, Stopped> {
+        let tools = [tool()];
+        let mut texts = Sha256::new();
+        for messages in histories() {
+            for tools in [None, Some(&tools[..])] {
+                work.check()?;
+                let setting = Setting { tools, generation_prompt: false, extra: variables };
+                match self.render_text(&messages, setting) {
+                    Ok(text) => add_text(&mut texts, &self.without_thoughts(text)),
+                    Err(error) => add_text(&mut texts, &error.to_string()),
                 }
             }
         }
-        found
+        Ok(texts.finalize().into())
     }
 
-    /// The texts of conversations with all kinds of messages, each with and without tools, up to the text of the last message: some templates
-    /// write the start of the next reply always. They lack white space and the markers of thoughts.
-    fn render_histories(&self, variables: &[(String, Value)]) -> Vec<Result<String, RenderError>> {
-        let tools = [tool()];
-        let without_thoughts = |text: String| {
-            let mut text = text.rsplit_once(PLACEHOLDER).map_or(&*text, |(before, _)| before).to_owned();
-            for marker in self.family.think().into_iter().flat_map(|(start, end)| [start, end]) {
-                text = text.replace(marker, "");
+    /// The text before the placeholder, without white space and markers of thoughts.
+    fn without_thoughts(&self, mut text: String) -> String {
+        if let Some(at) = text.rfind(PLACEHOLDER) {
+            text.truncate(at);
+        }
+        for marker in self.family.think().into_iter().flat_map(|(start, end)| [start, end]) {
+            text = text.replace(marker, "");
+        }
+        text.retain(|c| !c.is_whitespace());
+        text
+    }
+}
+
+fn add_text(hash: &mut Sha256, text: &str) {
+    hash.update(text.len().to_le_bytes());
+    hash.update(text);
+}
+
+fn add_value(hash: &mut Sha256, value: &Value) {
+    match value {
+        Value::Null => hash.update(b"z"),
+        Value::Bool(is_true) => hash.update([b'b', u8::from(*is_true)]),
+        Value::Number(text) => {
+            hash.update(b"n");
+            add_text(hash, text);
+        }
+        Value::String(text) => {
+            hash.update(b"s");
+            add_text(hash, text);
+        }
+        Value::Array(values) => {
+            hash.update(b"a");
+            hash.update(values.len().to_le_bytes());
+            values.iter().for_each(|value| add_value(hash, value));
+        }
+        Value::Object(members) => {
+            hash.update(b"o");
+            hash.update(members.len().to_le_bytes());
+            for (name, value) in members {
+                add_text(hash, name);
+                add_value(hash, value);
             }
-            text.retain(|c| !c.is_whitespace());
-            text
-        };
-        let render = |messages: &Vec<Value>| {
-            [None, Some(&tools[..])].map(|tools| {
-                let setting = Setting { tools, generation_prompt: false, extra: variables };
-                self.render_text(messages, setting).map(without_thoughts)
-            })
-        };
-        histories().iter().flat_map(render).collect()
+        }
     }
 }
 
@@ -122,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_change_the_history_are_found() {
+    fn variables_are_compared_by_the_text_of_a_history() {
         let effort = format!("Reasoning: {{{{ reasoning_effort or 'medium' }}}}{MESSAGES}");
         let next = format!("{MESSAGES}{{% if add_generation_prompt %}}{{{{ enable_thinking }}}}{{% endif %}}");
         let either = format!("{{% if thinking or enable_thinking %}}/think{{% endif %}}{MESSAGES}");
@@ -131,42 +173,54 @@ mod tests {
         let of_users =
             "{% for m in messages %}{{ m.content }}{% if m.role == 'user' and brief %}/brief{% endif %}{% endfor %}";
         let refusing = format!("{{% if brief %}}{{{{ raise_exception('no') }}}}{{% endif %}}{MESSAGES}");
-        for (template, given, expected) in [
-            (MESSAGES, r#"{"reasoning_effort": "high", "unknown": [1, {"a": null}]}"#, "{}"),
-            (
-                &effort,
-                r#"{"unknown": 1, "reasoning_effort": "high", "thinking": true}"#,
-                r#"{"reasoning_effort": "high"}"#,
-            ),
-            (&effort, r#"{"reasoning_effort": "medium"}"#, "{}"),
-            (&next, r#"{"enable_thinking": false, "reasoning_effort": "high"}"#, "{}"),
-            (&either, r#"{"thinking": true, "enable_thinking": true}"#, r#"{"thinking": true}"#),
-            (&either, r#"{"thinking": false, "enable_thinking": false}"#, "{}"),
-            (&always, r#"{"enable_thinking": true}"#, "{}"),
-            (&with_tools, r#"{"brief": true, "other": 1}"#, r#"{"brief": true}"#),
-            (of_users, r#"{"brief": true}"#, r#"{"brief": true}"#),
-            (&refusing, r#"{"brief": true}"#, r#"{"brief": true}"#),
-            // too large to be tried one by one
-            (
-                &effort,
-                r#"{"unknown": [1], "reasoning_effort": "high"}"#,
-                r#"{"unknown": [1], "reasoning_effort": "high"}"#,
-            ),
+        let listing = format!("{{{{ (documents or []) | length > 1 }}}}{MESSAGES}");
+        let high = r#"{"reasoning_effort": "high"}"#;
+        for (template, given, same, other) in [
+            (MESSAGES, r#"{"reasoning_effort": "high", "unknown": [1, {"a": null}]}"#, "{}", None),
+            (&effort, r#"{"unknown": 1, "reasoning_effort": "high", "thinking": true}"#, high, Some("{}")),
+            (&effort, r#"{"unknown": [1], "reasoning_effort": "high"}"#, high, Some("{}")),
+            (&effort, high, high, Some(r#"{"reasoning_effort": "low"}"#)),
+            (&effort, r#"{"reasoning_effort": "medium"}"#, "{}", None),
+            (&next, r#"{"enable_thinking": false, "reasoning_effort": "high"}"#, "{}", None),
+            (&either, r#"{"thinking": true, "enable_thinking": true}"#, r#"{"enable_thinking": true}"#, Some("{}")),
+            (&either, r#"{"enable_thinking": true}"#, r#"{"thinking": true}"#, Some("{}")),
+            (&either, r#"{"thinking": false, "enable_thinking": false}"#, "{}", None),
+            (&always, r#"{"enable_thinking": true}"#, "{}", None),
+            (&with_tools, r#"{"brief": true, "other": 1}"#, r#"{"brief": true}"#, Some("{}")),
+            (of_users, r#"{"brief": true}"#, r#"{"brief": 1}"#, Some("{}")),
+            (&refusing, r#"{"brief": true}"#, r#"{"brief": 1}"#, Some("{}")),
+            (&listing, r#"{"documents": [1, 2]}"#, r#"{"documents": [3, 4, 5]}"#, Some(r#"{"documents": [1]}"#)),
         ] {
             let renderer = renderer(template);
+            let digest = |json: &str| renderer.history_digest(&variables(json), &Work::unlimited()).unwrap();
             for _ in 0..2 {
-                let found = renderer.history_variables(&variables(given));
-                assert_eq!(found, variables(expected), "{given} in {template}");
+                assert_eq!(digest(given), digest(same), "{given} {same} in {template}");
+                assert_eq!(digest(given) == digest("{}"), same == "{}", "{given} in {template}");
+                assert_ne!(other.map(digest), Some(digest(given)), "{given} {other:?} in {template}");
             }
         }
     }
 
     #[test]
     fn known_variables_are_bounded() {
-        let renderer = renderer(MESSAGES);
+        let renderer = renderer(&format!("{{{{ date }}}}{MESSAGES}"));
+        let digest = |json: &str| renderer.history_digest(&variables(json), &Work::unlimited()).unwrap();
+        let known = || renderer.history_digests.read().unwrap().len();
         for at in 0..100 {
-            drop(renderer.history_variables(&variables(&format!(r#"{{"unknown": {at}}}"#))));
+            digest(&format!(r#"{{"request_id": {at}, "date": "today"}}"#));
         }
-        assert_eq!(renderer.history_variables.read().unwrap().len(), MAX_GENERATION_PROMPTS);
+        assert_eq!(known(), 2, "with the date and without variables");
+        for at in 0..MAX_KNOWN + 10 {
+            digest(&format!(r#"{{"date": {at}}}"#));
+            assert!(known() <= MAX_KNOWN);
+        }
+    }
+
+    #[test]
+    fn abandoned_work_renders_nothing() {
+        let renderer = renderer(&format!("{{{{ date }}}}{MESSAGES}"));
+        let work = Work::unlimited();
+        drop(work.until_dropped());
+        assert_eq!(renderer.history_digest(&variables(r#"{"date": 1}"#), &work), Err(Stopped::Abandoned));
     }
 }
