@@ -47,8 +47,7 @@ impl Api for OpenAiCompletions {
     }
 
     fn decoded_bytes(&self, body: &[u8]) -> usize {
-        // the prompt is parsed only for `echo`
-        if memchr::memmem::find(body, b"echo").is_some() { values_bytes(body) } else { body.len() }
+        decoded_bytes(body)
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
@@ -69,6 +68,12 @@ impl Api for OpenAiCompletions {
     }
 }
 
+/// The memory that decoding a body takes. The prompt is parsed only for `echo`, the name of which may have escapes.
+fn decoded_bytes(body: &[u8]) -> usize {
+    let may_echo = ["echo", "\\u"].iter().any(|text| memchr::memmem::find(body, text.as_bytes()).is_some());
+    if may_echo { values_bytes(body) } else { body.len() }
+}
+
 impl ApiRequest for DecodedCompletion {
     fn session_names(&self) -> SessionNames {
         self.completion.session_names()
@@ -80,5 +85,18 @@ impl ApiRequest for DecodedCompletion {
         let request = completion.generate_request(&upstream.model, upstream.loses_ids(), work)?;
         let encoder = Box::new(CompletionEncoder::new(completion, seconds_since_1970(), upstream.streaming));
         Ok(ApiGeneration { request, chat: None, encoder })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_prompts_are_counted_where_echo_parses_them() {
+        for (echo, is_counted) in [("echo", true), ("\\u0065cho", true), ("stream", false)] {
+            let body = format!("{{\"prompt\":[\"a\",\"b\"],\"{echo}\":true}}");
+            assert_eq!(decoded_bytes(body.as_bytes()) == values_bytes(body.as_bytes()), is_counted, "{body}");
+        }
     }
 }
