@@ -134,7 +134,11 @@ impl WordEncoder {
         let shortens = if self.normalizes && !text.is_ascii() { NFC_SHORTENS } else { 1 };
         loop {
             let (part, token, after) = self.split_at_added(rest);
-            unseen -= marks.map_or(0, |_| mark_bytes(part));
+            let marked = marks.map_or(0, |_| mark_bytes(part));
+            unseen -= marked;
+            let least = |bytes: usize| bytes / (self.longest * shortens);
+            let least_after = least(after.len() - unseen);
+            limits.check(ids.len(), least(part.len() - marked) + least_after)?;
             let _copies = limits.work.take(if self.is_changed(part, marks) { 2 * part.len() } else { 0 })?;
             let part = if self.is_normalized(part) { Cow::Borrowed(part) } else { nfc(part, limits)?.into() };
             let part = match marks.map(|marks| marks.mark) {
@@ -142,7 +146,6 @@ impl WordEncoder {
                 _ => part,
             };
             let start = ids.len();
-            let least_after = (after.len() - unseen) / (self.longest * shortens);
             self.encode_part(model, &part, (&mut ids, least_after), limits)?;
             if marks.is_some_and(|marks| ids[start..].iter().any(|id| marks.special.contains(id))) {
                 return Ok(None);
@@ -336,6 +339,7 @@ fn nfc(text: &str, limits: &EncodeLimits<'_>) -> Result<String, TokenizerError> 
     let mut out = String::with_capacity(text.len());
     let mut start = 0;
     while start < text.len() {
+        limits.work.check()?;
         let least = (start + PIECE..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
         let end = text[least..].char_indices().find(|(_, c)| is_normal(*c)).map_or(text.len(), |(at, _)| least + at);
         let _memory = limits.work.take(if end - start > 2 * PIECE { NFC_FACTOR * (end - start) } else { 0 })?;
@@ -478,6 +482,10 @@ mod tests {
             let least = text.len() / tokenizer.words.as_ref().unwrap().longest;
             let Err(super::TokenizerError::TooLong { tokens }) = encode(&text, Some(least - 1)) else { panic!() };
             assert_eq!(tokens, least, "nothing is encoded of a text that cannot fit");
+            let (none, decomposed) = (crate::budget::Budget::new(0), "cafe\u{301} ".repeat(10_000));
+            let limits = super::EncodeLimits { work: &super::super::Work::new(&none), tokens: Some(10) };
+            let refused = tokenizer.encode_within(&decomposed, &limits);
+            assert!(matches!(refused, Err(super::TokenizerError::TooLong { .. })), "nothing is copied of it");
             let word = encode(&"a".repeat(4 << 20), None);
             assert!(matches!(word, Err(super::TokenizerError::Stopped(crate::budget::Stopped::NoRoom(_)))), "{word:?}");
             assert_eq!(budget.taken(), 0);
