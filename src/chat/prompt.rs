@@ -365,6 +365,8 @@ impl<'a> PromptBuilder<'a> {
         let values = || tools.into_iter().flatten().chain(variables.clone());
         let rendering = Rendering::default().of_messages(new).of_values(values());
         let _memory = self.take(rendering, tokens.len(), limits)?;
+        let reply = last.map_or(&[][..], |(at, _)| std::slice::from_ref(&request.messages[at]));
+        let _reply = limits.work.take(Rendering::default().of_messages(reply).bytes())?;
         let encoding = limits.after(tokens);
         let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
         let extra = self.template_variables(request);

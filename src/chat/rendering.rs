@@ -27,7 +27,8 @@ impl Rendering {
     pub(super) fn of_messages(mut self, messages: &[Message]) -> Self {
         for message in messages {
             let calls = message.calls.iter().flat_map(|call| [&call.name, &call.arguments]);
-            let texts = message.texts.iter().chain(&message.reasoning).chain(&message.tool_call_id).chain(calls);
+            let members = [&message.role].into_iter().chain(&message.name).chain(&message.reasoning);
+            let texts = message.texts.iter().chain(members).chain(&message.tool_call_id).chain(calls);
             for text in texts {
                 self.text(text);
             }
@@ -79,5 +80,21 @@ impl Rendering {
     /// The memory that it takes.
     pub(super) fn bytes(self) -> usize {
         RENDERED_TEXT_FACTOR * self.text_bytes + VALUE_BYTES * self.values + MESSAGE_BYTES * self.messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_and_names_are_counted() {
+        let bytes = |message: &Message| Rendering::default().of_messages(std::slice::from_ref(message)).bytes();
+        let short = Message::of("user", "a".to_owned());
+        let role = Message { role: "r".repeat(1000), ..short.clone() };
+        let name = Message { name: Some("n".repeat(1000)), ..short.clone() };
+        for long in [role, name] {
+            assert!(bytes(&long) >= bytes(&short) + 7_900, "{long:?}");
+        }
     }
 }
