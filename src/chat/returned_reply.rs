@@ -13,6 +13,9 @@ use crate::json::Value;
 use crate::session::{ReplyChange, ReplyChanges};
 use crate::tokenizer::Renderer;
 
+/// The length in bytes of the shortest beginning that quotes a longer text.
+const SHORTEST_CUT: usize = 16;
+
 /// Compares messages of one request with replies of its session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplyMatcher<'a> {
@@ -69,8 +72,9 @@ impl<'a> ReplyMatcher<'a> {
             _ if is_same_tool && rewritten == Value::Object(Vec::new()) => true,
             _ => {
                 let (raw, name) = (sampled.arguments.trim(), &sampled.name);
-                // a client may cut a long text
-                let is_quote = |text: &str| !text.is_empty() && raw.starts_with(text) || !is_same_tool && text == name;
+                // a client may cut a long text; a shorter beginning may be a part of a repaired call
+                let is_beginning = |text: &str| raw.starts_with(text) && text.len() >= raw.len().clamp(1, SHORTEST_CUT);
+                let is_quote = |text: &str| is_beginning(text) || !is_same_tool && text == name;
                 has_same_id && quotes(&rewritten, &|text| is_quote(text.trim()))
             }
         }
@@ -145,11 +149,19 @@ mod tests {
             (call("weather", malformed), call("weather", "{}"), true),
             (
                 call("weather", malformed),
-                call("weather", r#"{"__unparsedToolInput": {"raw": "{\"command\": \"ec", "len": 25}}"#),
+                call("weather", r#"{"__unparsedToolInput": {"raw": "{\"command\": \"echo", "len": 25}}"#),
                 true,
             ),
             (call("weather", malformed), call("weather", r#""{\"command\": \"echo broken\"""#), true),
             (call("weather", malformed), call("weather", r#"{"raw": ""}"#), false),
+            // beginnings of the malformed text in a repaired call
+            (call("weather", malformed), call("weather", r#"{"command": "{"}"#), false),
+            (
+                call("weather", r#"{"path":"a.c","old":"{","new":"{ // x""#),
+                call("weather", r#"{"path":"a.c","old":"{","new":"{ // x"}"#),
+                false,
+            ),
+            (call("weather", "{"), call("weather", r#"{"raw": "{"}"#), true),
             (call("weather", malformed), call("weather", r#"{"command": "echo broken"}"#), false),
             (call("weather", malformed), call("weather", "[]"), false),
             (call("weather", malformed), call("invalid", r#"{"tool": "weather", "error": "e"}"#), true),
