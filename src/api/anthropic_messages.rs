@@ -122,8 +122,8 @@ impl ApiRequest for DecodedMessages {
     fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
         let Self { api, request } = self;
         let model = api.chats.model(&request.conversation)?;
-        let constraint = request.constraint()?;
         let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session, work)?;
+        let constraint = request.constraint()?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
             .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;

@@ -151,8 +151,8 @@ impl ApiRequest for DecodedResponses {
         let request = self.with_history(session, work)?;
         let model = api.chats.model(&request.conversation)?;
         request.check_fields()?;
-        let constraint = request.constraint()?;
         let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session, work)?;
+        let constraint = request.constraint()?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
             .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;

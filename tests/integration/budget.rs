@@ -121,6 +121,25 @@ async fn variables_of_the_template_are_counted_before_they_are_rendered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn grammars_are_built_after_the_prompt_has_its_memory() {
+    let chat = Chat::start(&FLAGS).await;
+    let (text, schema) = ("some words ".repeat(12_000), json!({"type": "object"}));
+    let mut messages = requests(&text)[1].1.clone();
+    messages["output_config"] = json!({"format": {"type": "json_schema", "schema": schema}});
+    messages["tools"] = json!([{"name": "f", "input_schema": schema}]);
+    messages["tool_choice"] = json!({"type": "any"});
+    let mut responses = requests(&text)[3].1.clone();
+    responses["text"] = json!({"format": {"type": "json_schema", "name": "a", "schema": schema}});
+    responses["tools"] = json!([{"type": "function", "name": "f", "parameters": schema}]);
+    responses["tool_choice"] = json!("required");
+    // two grammars are an error, which is found later
+    for (path, body) in [("/v1/messages", messages), ("/v1/responses", responses)] {
+        assert_no_room(&chat, path, &body).await;
+    }
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn items_are_counted_as_often_as_they_are_referenced() {
     const PATH: &str = "/sessions/s/v1/responses";
     let chat = Chat::start(&FLAGS).await;
