@@ -83,6 +83,8 @@ pub(crate) struct Sharing {
     lines: Box<[Mutex<Lines>]>,
     /// The sessions with changes that are not in the ledger; ordered, so that a test with a fixed seed repeats.
     unsettled: Mutex<BTreeSet<Arc<str>>>,
+    /// The first of them that the next settlement tries, if the one before ended early.
+    settle_from: Mutex<Option<Arc<str>>>,
     /// The sessions with turns that are in the local log only, and the bytes of these.
     spilled: Mutex<BTreeMap<Arc<str>, u64>>,
     /// The partitions that failed lately. Replies do not wait for them then. Those of a cluster fail on their own.
@@ -129,11 +131,12 @@ impl Sharing {
             limits,
             lines: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             unsettled: Mutex::default(),
+            settle_from: Mutex::default(),
             spilled: Mutex::default(),
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
-            deletions: Deletions::default(),
+            deletions: Deletions::new(),
             losses: AtomicU64::new(0),
             fleet: Mutex::default(),
             counts: SharingCounts::default(),

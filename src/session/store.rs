@@ -272,6 +272,7 @@ impl Store {
         for name in names {
             if is_name(name.as_ref()) {
                 sharing.refresh(self, &name.as_ref().into()).await?;
+                sharing.check_spilled(name.as_ref())?;
             }
         }
         Ok(())

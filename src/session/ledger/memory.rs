@@ -193,6 +193,9 @@ impl Ledger for MemoryLedger {
     }
 
     fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+        if let Some(failure) = self.failure(partition_of(session)) {
+            return failure;
+        }
         let deleted = (deletion.birth, self.before_ms(deletion.ago));
         let mut state = self.state();
         if state.deleted.get(session).is_none_or(|known| known.1 < deleted.1) {

@@ -165,6 +165,7 @@ impl Sharing {
             loop {
                 self.settle(store, &line, &mut known).await?;
                 self.load(store, &line, &mut known).await?;
+                self.check_spilled(name)?;
                 let is_removed = |session: &Arc<Session>| session.state().removed;
                 if known.is_detached() || known.session.as_ref().is_some_and(is_removed) {
                     continue;

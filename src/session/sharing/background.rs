@@ -1,8 +1,8 @@
 //! Work of a process that shares sessions which no request asks for: it appends detached changes, compares lists after a disruption, and
 //! finishes idle sessions.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -118,13 +118,20 @@ impl Sharing {
 
     /// Settles all sessions that are not settled, but those of partitions that failed.
     pub(crate) async fn settle_all(&self, store: &Arc<Store>) {
-        let names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
+        let mut names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
+        let settle_from = || self.settle_from.lock().unwrap_or_else(PoisonError::into_inner);
+        // sessions that fail each time must not keep those after them from being settled
+        if let Some(next) = settle_from().take() {
+            let first = names.partition_point(|name| *name < next);
+            names.rotate_left(first);
+        }
         let mut failures = 0;
         for name in names {
             if self.is_down(&name) {
                 continue;
             }
             if failures >= MOST_FAILURES {
+                *settle_from() = Some(name);
                 return;
             }
             let line = self.line(&name);
@@ -169,7 +176,7 @@ impl Sharing {
         let Ok(idle) = idle.await else { return };
         for session in idle {
             let name = Arc::clone(&session.session);
-            if store.is_pending(&name) {
+            if store.is_pending(&name) || self.is_spilled(&name) {
                 continue;
             }
             match self.finish(store, &name).await {
@@ -211,6 +218,25 @@ mod tests {
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::tests::{BOUNDLESS, draft, store};
     use crate::session::{Call, ListQuery, SharingLimits};
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_that_fail_each_time_do_not_stop_later_ones() {
+        let (ledger, store) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
+        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::from_secs(3600) };
+        store.share(Arc::clone(&ledger) as Arc<_>, limits);
+        let refused = || LedgerError::Refused("it is out of memory".into());
+        ledger.failing().extend((0..PARTITIONS).map(|partition| (partition, refused())));
+        let works = partition_of("z");
+        let names = (0..40).map(|at| format!("a{at}")).filter(|name| partition_of(name) != works);
+        for name in names.chain(["z".into()]) {
+            assert!(Call::new(Arc::clone(&store), name.into()).commit(draft(&[1], &[2])).1.await.is_err());
+        }
+        ledger.failing().remove(&works);
+        for _ in 0..6 {
+            store.settle_shared().await;
+        }
+        assert!(ledger.state().lists.contains_key("z"));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn partition_that_fails_affects_no_other_one() {

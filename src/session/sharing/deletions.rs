@@ -4,7 +4,7 @@
 //! under the name. What was recorded after it belongs to a new session. The ledger remembers deletions. After the ledger has lost its data,
 //! the processes that made them write them again, before any process appends lost sessions.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,26 +16,37 @@ use super::list_cache::{ListCache, Logged};
 use super::merge::Missing;
 use super::{Line, Sharing};
 use crate::session::Uid;
-use crate::session::ledger::{Deletion, LedgerError, partition_of};
+use crate::session::ledger::{Deletion, LedgerError, PARTITIONS, partition_of};
 use crate::session::store::Store;
 
 /// Deletions that a process remembers at most. Older ones are forgotten.
 const REMEMBERED: usize = 1 << 16;
 
-/// Deletions that are written again at the same time.
-const AT_ONCE: usize = 256;
+/// Deletions of a partition that are written again at the same time.
+const AT_ONCE: usize = 4;
 
 /// The sessions that this process has deleted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Deletions {
     count: AtomicU64,
     /// The latest ones, in order: the name, the birth and the time.
     // locked for one access, never across an await
     latest: Mutex<VecDeque<(Arc<str>, Uid, Instant)>>,
-    /// The number of losses of the ledger after which all were written again.
-    restored: AtomicU64,
+    /// For each partition, the number of losses of the ledger after which all were written again.
+    restored: Box<[AtomicU64]>,
     /// Until then other processes may write their deletions again.
     recovering_until: Mutex<Option<Instant>>,
+}
+
+impl Deletions {
+    pub(super) fn new() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            latest: Mutex::default(),
+            restored: (0..PARTITIONS).map(|_| AtomicU64::new(0)).collect(),
+            recovering_until: Mutex::default(),
+        }
+    }
 }
 
 impl Sharing {
@@ -62,30 +73,45 @@ impl Sharing {
         *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
     }
 
-    /// Writes the deletions of this process to a ledger that has lost all data.
+    /// Writes the deletions of this process to a ledger that has lost all data. Partitions that fail are tried again in the next round.
     pub(super) async fn restore_deletions(&self) {
         let losses = self.losses.load(Ordering::Relaxed);
-        if self.deletions.restored.load(Ordering::Relaxed) == losses {
+        let is_due = |partition: u16| {
+            let restored = self.deletions.restored[usize::from(partition)].load(Ordering::Relaxed);
+            restored != losses && !self.is_partition_down(partition)
+        };
+        let mut due: BTreeMap<u16, Vec<_>> =
+            (0..PARTITIONS).filter(|partition| is_due(*partition)).map(|partition| (partition, Vec::new())).collect();
+        if due.is_empty() {
             return;
         }
-        let latest = Vec::from(self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        for some in latest.chunks(AT_ONCE) {
-            let restore = |(name, birth, at): &(Arc<str>, Uid, Instant)| {
-                let restored = self.ledger.restore_deletion(name, Deletion { birth: *birth, ago: at.elapsed() });
-                self.within_timeout(Some(partition_of(name)), restored)
-            };
-            let done = futures_util::future::join_all(some.iter().map(restore)).await;
-            if done.iter().any(Result::is_err) {
-                // all are written again in the next round
-                return;
+        let latest = self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for deletion in latest {
+            if let Some(deletions) = due.get_mut(&partition_of(&deletion.0)) {
+                deletions.push(deletion);
             }
         }
-        self.deletions.restored.store(losses, Ordering::Relaxed);
+        let restore = async |(partition, deletions): (u16, Vec<(Arc<str>, Uid, Instant)>)| {
+            for some in deletions.chunks(AT_ONCE) {
+                let restore = |(name, birth, at): &(Arc<str>, Uid, Instant)| {
+                    let restored = self.ledger.restore_deletion(name, Deletion { birth: *birth, ago: at.elapsed() });
+                    self.within_timeout(Some(partition), restored)
+                };
+                if futures_util::future::join_all(some.iter().map(restore)).await.iter().any(Result::is_err) {
+                    return;
+                }
+            }
+            self.deletions.restored[usize::from(partition)].store(losses, Ordering::Relaxed);
+        };
+        futures_util::future::join_all(due.into_iter().map(restore)).await;
     }
 
-    /// The birth of the session of this name that was deleted last, and when that was, at the latest.
+    /// The birth of the session of this name that was deleted last, and when that was, at the earliest.
     pub(super) async fn deletion(&self, line: &Line) -> Result<Option<(Uid, Instant)>, LedgerError> {
-        self.check_fleet().await.map_err(super::fleet_unknown)?;
+        // if the primary that has the id failed in the last round, another one need not have lost its data
+        if !(self.is_fleet_unknown.load(Ordering::Relaxed) && self.ledger.partitions_by_primary().len() > 1) {
+            self.check_fleet().await.map_err(super::fleet_unknown)?;
+        }
         let until = *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner);
         if until.is_some_and(|until| Instant::now() < until) {
             return Err(LedgerError::Recovering);
@@ -224,5 +250,40 @@ mod tests {
         assert_eq!(other.size().0, 0);
         assert!(commit(&other, 3).await, "the name can be used again");
         running.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn partition_that_fails_does_not_stop_the_restoration_of_deletions() {
+        let (ledger, works) = (Arc::new(MemoryLedger::new()), partition_of("s"));
+        let store = shared(&ledger);
+        let sharing = store.sharing().unwrap();
+        for at in 0..1000 {
+            sharing.delete(&store, &format!("a{at}").into()).await.unwrap();
+        }
+        assert!(!delete(&store).await);
+        ledger.state().deleted.clear();
+        let failing = (0..PARTITIONS).filter(|partition| *partition != works);
+        ledger.failing().extend(failing.map(|partition| (partition, LedgerError::Refused("it is full".into()))));
+        sharing.begin_recovery();
+        sharing.restore_deletions().await;
+        assert!(ledger.state().deleted.contains_key("s"));
+        ledger.failing().clear();
+        sharing.restore_deletions().await;
+        assert_eq!(ledger.state().deleted.len(), 1001);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn detached_turns_do_not_wait_for_another_primary_that_has_the_fleet() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = shared(&ledger);
+        let sharing = store.sharing().unwrap();
+        sharing.probe_primaries().await;
+        let other = (0..PARTITIONS).find(|partition| *partition != partition_of("s")).unwrap();
+        commit_cut_off(&ledger, &store, 3).await;
+        ledger.failing().insert(other, LedgerError::Unavailable("it is down".into()));
+        ledger.is_fleet_down.store(true, Ordering::Relaxed);
+        sharing.probe_primaries().await;
+        store.settle_shared().await;
+        assert_eq!(listed(&ledger), [[3]]);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use super::merge::Missing;
 use super::{Line, Sharing};
 use crate::session::Draft;
-use crate::session::ledger::Record;
+use crate::session::ledger::{LedgerError, Record};
 use crate::session::store::Store;
 
 impl Sharing {
@@ -34,6 +34,11 @@ impl Sharing {
     /// Whether the local log has turns of the session that are not in memory.
     pub(super) fn is_spilled(&self, name: &str) -> bool {
         self.spilled().contains_key(name)
+    }
+
+    /// Fails if the session in memory lacks turns that the local log has: it must not be taken for the whole session.
+    pub(crate) fn check_spilled(&self, name: &str) -> Result<(), LedgerError> {
+        if self.is_spilled(name) { Err(LedgerError::Unconfirmed) } else { Ok(()) }
     }
 
     /// Reads spilled turns back: those of some sessions whose partitions work, so that they have room.
@@ -104,8 +109,9 @@ mod tests {
     use super::*;
     use crate::session::ledger::log::{self, Fsync, Log, Options};
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::ledger::{AppendError, LedgerError, PARTITIONS, SharedLog};
+    use crate::session::ledger::{AppendError, PARTITIONS, SharedLog};
     use crate::session::observer::NoObserver;
+    use crate::session::state::SessionError;
     use crate::session::tests::draft;
     use crate::session::{Call, SharingLimits, StoreLimits};
 
@@ -169,6 +175,35 @@ mod tests {
         let restore = |_, record| next.sharing().expect("it is shared").restore(record);
         log::read(dir.path(), restore).expect("it is a log");
         assert_eq!(next.sharing().expect("it is shared").unsettled().len(), 0, "a restart finds nothing to append");
+    }
+
+    /// A version that lacks turns of the local log would be trained as if it were whole.
+    #[tokio::test(start_paused = true)]
+    async fn session_is_not_frozen_until_its_spilled_turns_are_read_back() {
+        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
+        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
+        let log = SharedLog::default();
+        let store = shared(&ledger, log.clone());
+        log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        let commit =
+            async |response| Call::new(Arc::clone(&store), "a".into()).commit(draft(&[1, 2], &[response])).1.await;
+        commit(3).await.expect("it is confirmed");
+        fail(&ledger);
+        fill(&store).await;
+        assert!(matches!(commit(4).await, Err(AppendError::Detached)));
+        ledger.failing().clear();
+        let sharing = store.sharing().expect("it is shared");
+        sharing.probe_primaries().await;
+        let name = "a".into();
+        assert_eq!(sharing.freeze(&store, &name).await, Err(SessionError::Unconfirmed));
+        assert_eq!(sharing.finish(&store, &name).await, Err(SessionError::Unconfirmed));
+        assert!(store.refresh(["a"]).await.is_err(), "a reader would miss a turn");
+        let running = tokio::spawn(Arc::clone(&store).run_sharing());
+        while sharing.is_spilled("a") {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(sharing.freeze(&store, &name).await, Ok((1, 2)));
+        running.abort();
     }
 
     #[tokio::test(start_paused = true)]
