@@ -14,7 +14,7 @@ use crate::session::{ReplyChange, ReplyChanges};
 use crate::tokenizer::Renderer;
 
 /// The length in bytes of the shortest beginning that quotes a longer text.
-const SHORTEST_CUT: usize = 16;
+const SHORTEST_CUT: usize = 8;
 
 /// Compares messages of one request with replies of its session.
 #[derive(Debug, Clone, Copy)]
