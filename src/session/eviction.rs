@@ -182,7 +182,7 @@ impl Store {
     /// The next session to evict, from tick `from` on, and the reason.
     fn due(&self, now: Instant, from: u64) -> Option<(u64, &'static str, Arc<Session>)> {
         let order = self.order();
-        let over = u64::try_from(order.bytes).is_ok_and(|bytes| bytes > self.limits.bytes);
+        let over = self.bytes_of(&order) > self.limits.bytes;
         let (tick, used, session) = order.oldest(from)?;
         match (over, now.duration_since(used) >= self.limits.ttl) {
             (_, true) => Some((tick, "ttl", session)),

@@ -62,7 +62,7 @@ impl Store {
             if let Some(record) = record {
                 policy.restore_record(&record);
                 match self.sharing() {
-                    Some(sharing) => sharing.restore(record),
+                    Some(sharing) => sharing.restore(self, record),
                     None => self.restore(record),
                 }
             }

@@ -32,6 +32,7 @@ use deletions::Deletions;
 pub use import::{Imported, SkipReason};
 use list_cache::ListCache;
 pub use listing::{ListCursor, ListQuery, ListedPage};
+use spill::Spilled;
 pub(crate) use stream::PartitionPath;
 pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
 use turns::Queue;
@@ -59,7 +60,7 @@ pub struct SharingCounts {
     pub joined: AtomicU64,
     /// Detached turns that are in the local log only, because the memory was full of them.
     pub spilled: AtomicU64,
-    /// Detached turns that were lost, because the memory was full of them and there was no local log.
+    /// Detached turns that were lost, because the memory was full of them, and there was no local log or it is damaged.
     pub left_out: AtomicU64,
     /// Appends that were repeated, because another process had appended.
     pub behind: AtomicU64,
@@ -85,8 +86,10 @@ pub(crate) struct Sharing {
     unsettled: Mutex<BTreeSet<Arc<str>>>,
     /// The first of them that the next settlement tries, if the one before ended early.
     settle_from: Mutex<Option<Arc<str>>>,
-    /// The sessions with turns that are in the local log only, and the bytes of these.
-    spilled: Mutex<BTreeMap<Arc<str>, u64>>,
+    /// The sessions with turns that are in the local log only.
+    spilled: Mutex<BTreeMap<Arc<str>, Spilled>>,
+    /// The bytes of the changes that sessions in memory lack.
+    missing_bytes: Arc<AtomicU64>,
     /// The partitions that failed lately. Replies do not wait for them then. Those of a cluster fail on their own.
     down: Box<[AtomicBool]>,
     /// Whether the id of the fleet could not be read.
@@ -133,6 +136,7 @@ impl Sharing {
             unsettled: Mutex::default(),
             settle_from: Mutex::default(),
             spilled: Mutex::default(),
+            missing_bytes: Arc::default(),
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
@@ -155,6 +159,11 @@ impl Sharing {
 
     fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of detached changes that sessions in memory lack. Each is a part of its session only when it is appended.
+    pub(super) fn missing_bytes(&self) -> u64 {
+        self.missing_bytes.load(Ordering::Relaxed)
     }
 
     fn line(&self, name: &Arc<str>) -> Arc<Line> {

@@ -146,7 +146,16 @@ impl Store {
     /// The numbers of sessions and bytes.
     #[must_use]
     pub fn size(&self) -> (usize, u64) {
-        (self.sessions.len(), u64::try_from(self.order().bytes).unwrap_or(0))
+        (self.sessions.len(), self.bytes_of(&self.order()))
+    }
+
+    /// The bytes of all sessions and of the changes that they lack.
+    pub(super) fn bytes_of(&self, order: &Order) -> u64 {
+        u64::try_from(order.bytes).unwrap_or(0) + self.missing_bytes()
+    }
+
+    fn missing_bytes(&self) -> u64 {
+        self.sharing().map_or(0, |sharing| sharing.missing_bytes())
     }
 
     /// The session, which is created if it does not exist. Counts a running call, so that the session is not evicted.
@@ -329,15 +338,20 @@ impl Store {
         }
     }
 
-    /// The bytes of the sessions of which the shared ledger lacks changes.
+    /// The bytes of the sessions of which the shared ledger lacks changes, and of the changes that these lack.
     #[must_use]
     pub fn detached_bytes(&self) -> u64 {
-        self.order().pinned_bytes()
+        self.order().pinned_bytes() + self.missing_bytes()
     }
 
-    /// Whether these sessions take all of the memory, so that no further turn is kept that the ledger lacks.
+    /// The bytes that they may take. The rest is for sessions of partitions that work.
+    pub(super) fn detached_limit(&self) -> u64 {
+        self.limits.bytes / 4 * 3
+    }
+
+    /// Whether they take all of these, so that no further turn is kept that the ledger lacks.
     pub(super) fn is_full_of_detached(&self) -> bool {
-        self.detached_bytes() > self.limits.bytes
+        self.detached_bytes() > self.detached_limit()
     }
 
     /// Reports a turn of this process.

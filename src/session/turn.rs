@@ -98,6 +98,32 @@ impl TurnMetadata {
         self.chat.as_ref()?.sampling_sources.as_ref()
     }
 
+    /// The bytes of a turn with this metadata and this number of tokens, logprobs and entropies.
+    fn bytes(&self, arrays: usize) -> u64 {
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let engine = self.engine.as_ref().map_or(0, |engine| engine.len());
+        let lora_path = self.lora_path.as_ref().map_or(0, |name| name.len());
+        let extras: usize = self.extras.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
+        let spans: usize =
+            self.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
+        let stored = |chat: &Chat| chat.stored.as_ref().map_or(0, |stored| stored.bytes());
+        let parameters = |chat: &Chat| chat.reading.parameters.as_ref().map_or(0, |parameters| parameters.len());
+        let chat = self.chat.as_ref();
+        let chat = chat.map_or(0, |chat| {
+            size_of::<Chat>() + text(&chat.reading.format) + parameters(chat) + stored(chat) + CONVERSATION
+        });
+        let labels = self.labels.as_ref().map_or(0, |labels| labels.bytes());
+        let texts = chat
+            + labels
+            + engine
+            + lora_path
+            + text(&self.rid)
+            + text(&self.finish)
+            + text(&self.sampling)
+            + self.model.len();
+        (size_of::<Turn>() + PLACE + 4 * arrays + texts + extras + spans + 4 * self.supersedes.len()) as u64
+    }
+
     /// What the client changed in replies whose sampled tokens the prompt contains.
     #[must_use]
     pub fn reply_changes(&self) -> ReplyChanges {
@@ -126,6 +152,12 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// The bytes that it takes, about those of a turn with its whole prompt.
+    pub(super) fn bytes(&self) -> u64 {
+        let prompt = self.prompt.as_ref().map_or(0, |prompt| prompt.len());
+        self.about.bytes(prompt + self.response.len() + self.logprobs.len() + self.entropy.len())
+    }
+
     pub(super) fn place(self, id: u32, parent: Option<u32>, cause: Cause, prompt: Arc<[u32]>) -> Turn {
         Turn {
             id,
@@ -265,29 +297,7 @@ impl Turn {
     /// The bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let about = &self.about;
-        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
-        let engine = about.engine.as_ref().map_or(0, |engine| engine.len());
-        let lora_path = about.lora_path.as_ref().map_or(0, |name| name.len());
-        let extras: usize = about.extras.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
-        let spans: usize =
-            about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
-        let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
-        let stored = |chat: &Chat| chat.stored.as_ref().map_or(0, |stored| stored.bytes());
-        let parameters = |chat: &Chat| chat.reading.parameters.as_ref().map_or(0, |parameters| parameters.len());
-        let chat = about.chat.as_ref();
-        let chat = chat.map_or(0, |chat| {
-            size_of::<Chat>() + text(&chat.reading.format) + parameters(chat) + stored(chat) + CONVERSATION
-        });
-        let labels = about.labels.as_ref().map_or(0, |labels| labels.bytes());
-        let texts = chat
-            + labels
-            + engine
-            + lora_path
-            + text(&about.rid)
-            + text(&about.finish)
-            + text(&about.sampling)
-            + about.model.len();
-        (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
+        let arrays = self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len();
+        self.about.bytes(arrays)
     }
 }

@@ -144,7 +144,7 @@ impl Sharing {
         let session = known.session.clone();
         let missing = |logged: &Logged| {
             let change = self.missing_change(session.as_ref()?, &logged.change)?;
-            Some(Missing { uid: logged.uid, at: logged.at, change })
+            Some(Missing::new(logged.uid, logged.at, change, &self.missing_bytes))
         };
         let later: Vec<_> = known.log.iter().skip(confirmed.max(1)).filter(later).filter_map(missing).collect();
         let mut kept = std::mem::take(&mut known.missing);

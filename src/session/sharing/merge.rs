@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -30,6 +30,21 @@ pub(super) struct Missing {
     /// When it was recorded. The session may have been deleted since.
     pub at: Instant,
     pub change: MissingChange,
+    /// Counts its bytes while it exists.
+    _held: Held,
+}
+
+/// Bytes that are a part of a sum until it is dropped.
+#[derive(Debug)]
+struct Held {
+    bytes: u64,
+    sum: Arc<AtomicU64>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The change, in terms that do not depend on the numbers of turns.
@@ -44,8 +59,19 @@ pub(super) enum MissingChange {
 }
 
 impl Missing {
+    /// Its bytes are added to `sum` until it is dropped.
+    pub(super) fn new(uid: Uid, at: Instant, change: MissingChange, sum: &Arc<AtomicU64>) -> Self {
+        let own = match &change {
+            MissingChange::Turn(draft) => draft.bytes(),
+            _ => 0,
+        };
+        let bytes = size_of::<Self>() as u64 + own;
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        Self { uid, at, change, _held: Held { bytes, sum: Arc::clone(sum) } }
+    }
+
     /// A turn of the local log, which has its whole prompt. `None` for one of a version before ids.
-    pub(super) fn turn(turn: Arc<Turn>) -> Option<Self> {
+    pub(super) fn turn(turn: Arc<Turn>, sum: &Arc<AtomicU64>) -> Option<Self> {
         let turn = Arc::unwrap_or_clone(turn);
         let (uid, at) = (turn.about.uid?, recorded_at(&turn.about));
         let prompt = (turn.about.cause != Cause::Unplaced).then_some(turn.prompt);
@@ -53,7 +79,7 @@ impl Missing {
             (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
         let about = turn.about;
         let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
-        Some(Self { uid, at, change: MissingChange::Turn(Box::new(draft)) })
+        Some(Self::new(uid, at, MissingChange::Turn(Box::new(draft)), sum))
     }
 }
 
@@ -164,13 +190,13 @@ impl Sharing {
                     Some(_) => self.counts.healed.fetch_add(count, Ordering::Relaxed),
                     None => self.counts.unhealed.fetch_add(u64::from(count > 0), Ordering::Relaxed),
                 };
-                Some(Missing { uid: logged.uid, at: logged.at, change: change? })
+                Some(Missing::new(logged.uid, logged.at, change?, &self.missing_bytes))
             };
             let own = before.log.iter().enumerate().skip(1).filter_map(lacks);
             let own: Vec<Missing> = own.collect();
             if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {
                 let (uid, at) = (Uid::unique(), Instant::now());
-                missing.push_back(Missing { uid, at, change: MissingChange::Healed });
+                missing.push_back(Missing::new(uid, at, MissingChange::Healed, &self.missing_bytes));
             }
             missing.extend(own);
             store.remove_shared(session);
@@ -209,13 +235,17 @@ impl Sharing {
         })
     }
 
-    /// Restores a detached turn from the local log, or forgets those of a session that was appended.
-    pub(crate) fn restore(&self, record: Record) {
+    /// Restores a detached turn from the local log, or forgets those of a session that was appended. What has no room in memory is read
+    /// back later.
+    pub(crate) fn restore(&self, store: &Store, record: Record) {
         match record {
             Record::Turn { session, turn } => {
+                if store.is_full_of_detached() {
+                    return self.note_spilled(&session, turn.bytes());
+                }
                 let line = self.line(&session.name);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");
-                let Some(missing) = Missing::turn(turn) else { return };
+                let Some(missing) = Missing::turn(turn, &self.missing_bytes) else { return };
                 known.missing.push_back(missing);
                 self.unsettled().insert(session.name);
             }
@@ -223,6 +253,7 @@ impl Sharing {
                 let line = self.line(&session.name);
                 line.known.try_lock().expect("no call runs during the restoration").missing.clear();
                 self.unsettled().remove(&session.name);
+                self.spilled().remove(&session.name);
             }
             _ => {}
         }

@@ -3,32 +3,49 @@
 //! While the ledger fails, all changes stay in memory until it has them. When they take all of the memory that sessions may take, further
 //! turns are written to the local log and not kept. When the ledger works again, they are read back, a part at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::merge::Missing;
-use super::{Line, Sharing};
-use crate::session::Draft;
-use crate::session::ledger::{LedgerError, Record};
+use tokio::time::Instant;
+
+use super::Sharing;
+use super::merge::{Missing, MissingChange};
+use crate::session::ledger::{LedgerError, Record, SessionKey};
 use crate::session::store::Store;
+use crate::session::{Draft, Uid};
+
+/// What a session has in the local log only.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(super) struct Spilled {
+    bytes: u64,
+    /// The turns without the birth of a session. A log that has fewer is damaged.
+    turns: u64,
+}
 
 impl Sharing {
-    pub(super) fn spilled(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, u64>> {
+    pub(super) fn spilled(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Spilled>> {
         self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a turn of a session is in the local log only.
-    pub(super) fn spill(&self, line: &Line, draft: &Draft) {
+    pub(super) fn spill(&self, key: &SessionKey, draft: &Draft) {
         if self.counts.spilled.fetch_add(1, Ordering::Relaxed) == 0 {
-            let session = &*line.name;
+            let session = &*key.name;
             tracing::error!(
                 session,
                 "turns are in the local log only: the memory is full of turns that the shared ledger lacks"
             );
         }
-        let tokens = draft.prompt.as_ref().map_or(0, |prompt| prompt.len()) + 3 * draft.response.len();
-        *self.spilled().entry(Arc::clone(&line.name)).or_default() += 4 * tokens as u64;
+        self.note_spilled(key, draft.bytes());
+    }
+
+    /// Notes that a turn of the local log, with this key, is to be read back.
+    pub(super) fn note_spilled(&self, key: &SessionKey, bytes: u64) {
+        let mut spilled = self.spilled();
+        let session = spilled.entry(Arc::clone(&key.name)).or_default();
+        session.bytes += bytes;
+        session.turns += u64::from(key.birth.is_none());
     }
 
     /// Whether the local log has turns of the session that are not in memory.
@@ -43,40 +60,53 @@ impl Sharing {
 
     /// Reads spilled turns back: those of some sessions whose partitions work, so that they have room.
     pub(super) async fn recall(&self, store: &Arc<Store>) {
-        if self.spilled().is_empty() || self.unsettled().iter().any(|name| !self.is_down(name)) {
-            // the ledger refuses changes, or has not taken those that were read back before
+        let mut left = store.detached_limit().saturating_sub(store.detached_bytes());
+        if left < store.detached_limit() / 2 {
+            // the ledger has not taken those that were read back before
             return;
         }
-        let mut left = store.limits.bytes.saturating_sub(store.detached_bytes());
         let mut names = BTreeMap::new();
-        for (name, bytes) in self.spilled().iter().filter(|(name, _)| !self.is_down(name)) {
+        for (name, session) in self.spilled().iter().filter(|(name, _)| !self.is_down(name)) {
             // one session may be larger than the room
-            if *bytes > left && !names.is_empty() {
-                break;
+            if session.bytes > left && !names.is_empty() {
+                continue;
             }
-            left = left.saturating_sub(*bytes);
-            names.insert(Arc::clone(name), *bytes);
+            left = left.saturating_sub(session.bytes);
+            names.insert(Arc::clone(name), *session);
         }
         if names.is_empty() {
             return;
         }
         let (reader, wanted) = (Arc::clone(store), names.keys().map(Arc::clone).collect());
-        let read = tokio::task::spawn_blocking(move || turns_of(&reader, &wanted)).await;
+        let sum = Arc::clone(&self.missing_bytes);
+        let read = tokio::task::spawn_blocking(move || turns_of(&reader, &wanted, &sum)).await;
         let mut turns = match read {
             Ok(Some(turns)) => turns,
             // the process is ending, or the log cannot be read: it is tried again in the next round
             _ => return,
         };
-        for (name, bytes) in names {
+        for (name, session) in names {
             let line = self.line(&name);
             let mut known = line.known.lock().await;
-            for missing in turns.remove(&name).unwrap_or_default() {
-                if known.turn(missing.uid).is_none() && known.missing.iter().all(|other| other.uid != missing.uid) {
+            known.forget_removed();
+            let (found, turns) = turns.remove(&name).unwrap_or_default();
+            let mut present: HashSet<Uid> = known.missing.iter().map(|missing| missing.uid).collect();
+            for missing in turns {
+                if known.turn(missing.uid).is_some() {
+                    // the log needs it until replicas have it
+                    known.is_unconfirmed = true;
+                } else if present.insert(missing.uid) {
                     known.missing.push_back(missing);
                 }
             }
+            if let Some(lost) = session.turns.checked_sub(found).filter(|lost| *lost > 0) {
+                self.counts.left_out.fetch_add(lost, Ordering::Relaxed);
+                tracing::error!(session = &*name, lost, "turns are lost: the local log is damaged");
+                let (uid, at) = (Uid::unique(), Instant::now());
+                known.missing.push_back(Missing::new(uid, at, MissingChange::Incomplete, &self.missing_bytes));
+            }
             let mut spilled = self.spilled();
-            if spilled.get(&name) == Some(&bytes) {
+            if spilled.get(&name) == Some(&session) {
                 // no turn was spilled since the log was read
                 spilled.remove(&name);
             }
@@ -86,12 +116,19 @@ impl Sharing {
     }
 }
 
-/// The turns of these sessions that the local log has, unless the ledger has all of them. `None` if it cannot be read.
-fn turns_of(store: &Store, names: &BTreeSet<Arc<str>>) -> Option<BTreeMap<Arc<str>, Vec<Missing>>> {
-    let mut turns: BTreeMap<Arc<str>, Vec<Missing>> = BTreeMap::new();
+/// The turns of these sessions that the local log has, unless the ledger has all of them, and how many of them have no birth. `None` if it
+/// cannot be read.
+fn turns_of(
+    store: &Store,
+    names: &BTreeSet<Arc<str>>,
+    sum: &Arc<AtomicU64>,
+) -> Option<BTreeMap<Arc<str>, (u64, Vec<Missing>)>> {
+    let mut turns: BTreeMap<Arc<str>, (u64, Vec<Missing>)> = BTreeMap::new();
     let read = store.log()?.read(&mut |record| match record {
         Record::Turn { session, turn } if names.contains(&session.name) => {
-            turns.entry(session.name).or_default().extend(Missing::turn(turn));
+            let (found, turns) = turns.entry(session.name).or_default();
+            *found += u64::from(session.birth.is_none());
+            turns.extend(Missing::turn(turn, sum));
         }
         Record::Evicted { session } => drop(turns.remove(&session.name)),
         _ => {}
@@ -109,7 +146,7 @@ mod tests {
     use super::*;
     use crate::session::ledger::log::{self, Fsync, Log, Options};
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::ledger::{AppendError, PARTITIONS, SharedLog};
+    use crate::session::ledger::{AppendError, Entry, PARTITIONS, SharedLog};
     use crate::session::observer::NoObserver;
     use crate::session::state::SessionError;
     use crate::session::tests::draft;
@@ -156,7 +193,7 @@ mod tests {
         let counts = &store.sharing().expect("it is shared").counts;
         let spilled = counts.spilled.load(Ordering::Relaxed);
         assert!(spilled > 50, "{spilled} turns are in the log only");
-        assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
+        assert!(store.detached_bytes() < LIMIT, "{} bytes: healthy sessions have room", store.detached_bytes());
         assert_eq!(counts.left_out.load(Ordering::Relaxed), 0);
 
         ledger.failing().clear();
@@ -172,9 +209,64 @@ mod tests {
         store.written().await.expect("the disk works");
 
         let next = shared(&ledger, SharedLog::default());
-        let restore = |_, record| next.sharing().expect("it is shared").restore(record);
+        let restore = |_, record| next.sharing().expect("it is shared").restore(&next, record);
         log::read(dir.path(), restore).expect("it is a log");
         assert_eq!(next.sharing().expect("it is shared").unsettled().len(), 0, "a restart finds nothing to append");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn restart_reads_no_more_turns_than_the_memory_has_room_for() {
+        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
+        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
+        let shared_log = SharedLog::default();
+        let store = shared(&ledger, shared_log.clone());
+        shared_log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        fail(&ledger);
+        assert_eq!(fill(&store).await, (100, 0));
+        store.written().await.expect("the disk works");
+        drop(store);
+
+        let store = shared(&ledger, shared_log);
+        let sharing = store.sharing().expect("it is shared");
+        log::read(dir.path(), |_, record| sharing.restore(&store, record)).expect("it is a log");
+        assert!(store.detached_bytes() > LIMIT / 2 && store.detached_bytes() < LIMIT, "{}", store.detached_bytes());
+        assert!(store.size().1 >= store.detached_bytes(), "they make other sessions leave");
+        assert!(sharing.spilled().len() > 50);
+        // the log lacks one turn
+        let key = SessionKey { name: sharing.spilled().keys().next().map(Arc::clone).expect("one"), birth: None };
+        sharing.note_spilled(&key, 100);
+        let lost = &sharing.counts.left_out;
+
+        ledger.failing().clear();
+        let running = tokio::spawn(Arc::clone(&store).run_sharing());
+        while ledger.state().lists.len() < 100 || !sharing.spilled().is_empty() || store.detached_bytes() > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
+        }
+        running.abort();
+        assert_eq!(lost.load(Ordering::Relaxed), 1);
+        store.refresh([&key.name]).await.expect("the ledger works");
+        let session = store.session(&key.name).expect("it is in memory");
+        assert!(session.state().incomplete.is_some(), "it says that it lacks a turn");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_cannot_be_appended_does_not_stop_the_others() {
+        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
+        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
+        let log = SharedLog::default();
+        let store = shared(&ledger, log.clone());
+        log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        fail(&ledger);
+        fill(&store).await;
+        let unreadable = Entry { uid: Uid::unique(), body: b"?"[..].into() };
+        ledger.state().lists.insert("s0".into(), vec![unreadable]);
+        ledger.failing().clear();
+        let running = tokio::spawn(Arc::clone(&store).run_sharing());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        running.abort();
+        let whole = ledger.state().lists.values().filter(|list| list.len() == 2).count();
+        assert_eq!(whole, 99);
     }
 
     /// A version that lacks turns of the local log would be trained as if it were whole.

@@ -156,16 +156,15 @@ impl Sharing {
         known: tokio::sync::MutexGuard<'_, ListCache>,
         draft: &Draft,
     ) -> Result<(), AppendError> {
+        // a birth would be that of a session in memory
+        let key = SessionKey { name: Arc::clone(&line.name), birth: None };
         let written = match store.log() {
-            Some(_) => {
-                let key = SessionKey { name: Arc::clone(&line.name), birth: None };
-                store.log_detached(key, 0, draft)
-            }
+            Some(_) => store.log_detached(key.clone(), 0, draft),
             None => Ack::failed(AppendError::NoRoom),
         };
         let Err(error) = written.await else {
             // while the session is locked: nothing may note meanwhile that the log needs none of its turns
-            self.spill(line, draft);
+            self.spill(&key, draft);
             return Err(AppendError::Detached);
         };
         drop(known);
@@ -346,7 +345,7 @@ mod tests {
         for (id, process) in [(0, None), (1, earlier)] {
             let turn = draft(&[id], process).place(id, None, Cause::NewConversation, [id][..].into());
             let record = Record::Turn { session: session.clone(), turn: Arc::new(turn) };
-            store.sharing().expect("it is shared").restore(record);
+            store.sharing().expect("it is shared").restore(&store, record);
         }
         store.settle_shared().await;
         commit(&store, &[2]).await;

@@ -155,7 +155,7 @@ impl Fleet {
         store.share(Arc::new(connection), SharingLimits { timeout: Duration::from_secs(2), idle: IDLE });
         let sharing = Arc::clone(store.sharing().expect("it is shared"));
         if let Some(log) = &log {
-            log.restored().into_iter().for_each(|record| sharing.restore(record));
+            log.restored().into_iter().for_each(|record| sharing.restore(&store, record));
             shared_log.set(log.clone());
         }
         let background = tokio::task::spawn_local(sharing.run(Arc::clone(&store)));
