@@ -72,7 +72,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
-    ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/"]),
+    ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/", "src/tokenizer/render/history_variables.rs"]),
     ("object_store", &["src/archive.rs", "src/archive/"]),
     (
         "rustls",
@@ -102,7 +102,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("parquet", &["src/export/parquet.rs"]),
     // with its inner module, because a module of `export` has the same name
     ("safetensors::tensor", &["src/logits/safetensors/"]),
-    ("libc", &["src/serve/connection/listen_queue.rs", "src/logits/shm.rs"]),
+    ("libc", &["src/serve/connection/listen_queue.rs", "src/logits/shm.rs", "src/session/ledger/log/disk.rs"]),
     (
         "rustix",
         // the tests read the CPU time of their thread

@@ -207,9 +207,9 @@ mod tests {
 
     #[test]
     fn only_a_server_error_is_an_engine_that_starts() {
-        let recorded = |start, outcome: Result<(), ProbeError>| {
+        let recorded = |start, outcome: &Result<(), ProbeError>| {
             let (discovery, known) = watch::channel(start);
-            record_probe(&discovery, outcome.as_ref().map(|()| ()));
+            record_probe(&discovery, outcome.as_ref().copied());
             *known.borrow()
         };
         let answer = |status| Err(ProbeError::Answer { path: "/model_info", status, hint: "" });
@@ -217,14 +217,14 @@ mod tests {
         let start = Discovery::Unanswered(1);
         for status in [200, 302, 401, 403, 404, 429] {
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(recorded(start, answer(status)), Discovery::GivenUp, "{status}");
+            assert_eq!(recorded(start, &answer(status)), Discovery::GivenUp, "{status}");
         }
-        assert_eq!(recorded(start, answer(StatusCode::BAD_GATEWAY)), Discovery::Unanswered(2));
-        assert_eq!(recorded(start, Err(ProbeError::Timeout)), Discovery::Unanswered(2));
-        assert_eq!(recorded(start, Err(refused())), Discovery::Unreachable(2));
-        assert_eq!(recorded(Discovery::Unreachable(2), Err(ProbeError::Timeout)), Discovery::Unanswered(3));
-        assert_eq!(recorded(Discovery::GivenUp, Err(refused())), Discovery::GivenUp);
-        assert_eq!(recorded(Discovery::GivenUp, Ok(())), Discovery::Answered, "it answers after an ingress did");
-        assert_eq!(recorded(Discovery::Decided, Ok(())), Discovery::Decided);
+        assert_eq!(recorded(start, &answer(StatusCode::BAD_GATEWAY)), Discovery::Unanswered(2));
+        assert_eq!(recorded(start, &Err(ProbeError::Timeout)), Discovery::Unanswered(2));
+        assert_eq!(recorded(start, &Err(refused())), Discovery::Unreachable(2));
+        assert_eq!(recorded(Discovery::Unreachable(2), &Err(ProbeError::Timeout)), Discovery::Unanswered(3));
+        assert_eq!(recorded(Discovery::GivenUp, &Err(refused())), Discovery::GivenUp);
+        assert_eq!(recorded(Discovery::GivenUp, &Ok(())), Discovery::Answered, "it answers after an ingress did");
+        assert_eq!(recorded(Discovery::Decided, &Ok(())), Discovery::Decided);
     }
 }

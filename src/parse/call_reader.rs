@@ -161,11 +161,9 @@ impl CallReader {
                 return Some(name);
             }
             Token::Open(_) | Token::Characters | Token::Scalar
-                if depth == 1 && member.is_arguments && self.phase == Phase::After =>
+                if depth == 1 && member.is_arguments && self.phase == Phase::After && written != "null" =>
             {
-                if written != "null" {
-                    self.json.fail();
-                }
+                self.json.fail();
             }
             _ if !member.in_value || member.is_name => member.text.push_str(written),
             _ => {}

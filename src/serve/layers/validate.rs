@@ -1,5 +1,5 @@
-//! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host`, a valid authority
-//! where it names one, and no transfer coding except chunked.
+//! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host`, a valid
+//! `:authority`, and no transfer coding except chunked.
 
 use http::uri::Authority;
 use http::{HeaderMap, Request, StatusCode, Version, header};
@@ -17,7 +17,7 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Error> {
 }
 
 /// RFC 9112, 3.2: a missing, repeated or invalid `Host` is answered with 400. An empty one is valid.
-/// HTTP/2 has the host in `:authority`.
+/// HTTP/2 has the host in `:authority`. The authority of an absolute target of HTTP/1 is ignored.
 fn host(version: Version, headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Error> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let good = match (hosts.next(), hosts.next()) {
@@ -25,6 +25,7 @@ fn host(version: Version, headers: &HeaderMap, authority: Option<&Authority>) ->
         (Some(host), None) => host.is_empty() || host.to_str().is_ok_and(|host| Host::parse(host).is_some()),
         (Some(_), Some(_)) => false,
     };
+    let authority = authority.filter(|_| version == Version::HTTP_2);
     let good = good && authority.is_none_or(|authority| Host::parse(authority.as_str()).is_some());
     let message = "a request must have exactly one Host header with a valid host";
     if good { Ok(()) } else { Err(Error::bad_request(message.to_owned())) }

@@ -89,7 +89,7 @@ impl Sharing {
             let line = self.line(&name);
             let mut known = line.known.lock().await;
             known.forget_removed();
-            let (found, turns) = turns.remove(&name).unwrap_or_default();
+            let LoggedTurns { turns, spilled: found } = turns.remove(&name).unwrap_or_default();
             let mut present: HashSet<Uid> = known.missing.iter().map(|missing| missing.uid).collect();
             for missing in turns {
                 if known.turn(missing.uid).is_some() {
@@ -116,19 +116,26 @@ impl Sharing {
     }
 }
 
-/// The turns of these sessions that the local log has, unless the ledger has all of them, and how many of them have no birth. `None` if it
-/// cannot be read.
+/// The turns of a session that the local log has.
+#[derive(Debug, Default)]
+struct LoggedTurns {
+    turns: Vec<Missing>,
+    /// The number of turns without a birth, which only the log has.
+    spilled: u64,
+}
+
+/// The turns of these sessions that the local log has, unless the ledger has all of them. `None` if it cannot be read.
 fn turns_of(
     store: &Store,
     names: &BTreeSet<Arc<str>>,
     sum: &Arc<AtomicU64>,
-) -> Option<BTreeMap<Arc<str>, (u64, Vec<Missing>)>> {
-    let mut turns: BTreeMap<Arc<str>, (u64, Vec<Missing>)> = BTreeMap::new();
+) -> Option<BTreeMap<Arc<str>, LoggedTurns>> {
+    let mut turns: BTreeMap<Arc<str>, LoggedTurns> = BTreeMap::new();
     let read = store.log()?.read(&mut |record| match record {
         Record::Turn { session, turn } if names.contains(&session.name) => {
-            let (found, turns) = turns.entry(session.name).or_default();
-            *found += u64::from(session.birth.is_none());
-            turns.extend(Missing::turn(turn, sum));
+            let logged = turns.entry(session.name).or_default();
+            logged.spilled += u64::from(session.birth.is_none());
+            logged.turns.extend(Missing::turn(turn, sum));
         }
         Record::Evicted { session } => drop(turns.remove(&session.name)),
         _ => {}

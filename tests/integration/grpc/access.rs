@@ -88,7 +88,7 @@ async fn foreign_hosts_and_origins_are_refused() {
     for (host, code) in [
         ("evil.example", Some(Code::PermissionDenied)),
         ("evil.example:80", Some(Code::PermissionDenied)),
-        ("[::1].evil.example:1", Some(Code::PermissionDenied)),
+        ("[::1].evil.example:1", Some(Code::InvalidArgument)),
         ("localhost:1", None),
         ("trainer.example", None),
     ] {

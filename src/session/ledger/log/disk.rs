@@ -48,7 +48,8 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
 /// Removes the permissions of other users and groups, with which an earlier version created the file. Fails for a link, whose target
 /// may be any file of this user.
 pub(super) fn restrict(path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    // without O_NONBLOCK, opening a FIFO waits for its writer
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.permissions().mode() & 0o777 & !FILE_MODE == 0 {
         return Ok(());
     }
