@@ -1,4 +1,4 @@
-//! The text of sampled tokens, in which a marker that was sampled as its token is told from other text.
+//! The text of sampled tokens. Distinguishes markers that were sampled as their tokens from equal text in other tokens.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! A marker that has a token is told from text that looks like it.
+//! Markers that have a token are distinguished from equal text in other tokens.
 
 use std::sync::Arc;
 
