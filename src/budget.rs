@@ -79,16 +79,21 @@ impl Budget {
         self.0.shed.load(Ordering::Relaxed)
     }
 
-    /// An empty share for a request. It may use up to three quarters of the budget.
+    /// The bytes that requests may use: three quarters of the budget.
+    fn most_of_requests(&self) -> u64 {
+        self.0.limit / 4 * 3
+    }
+
+    /// An empty share for a request.
     #[must_use]
     pub fn request(&self) -> Share {
-        Share { budget: self.clone(), most: self.0.limit / 4 * 3, bytes: 0 }
+        Share { budget: self.clone(), most: self.most_of_requests(), bytes: 0, work: None }
     }
 
     /// An empty share for a reply. It may use the whole budget.
     #[must_use]
     pub fn reply(&self) -> Share {
-        Share { budget: self.clone(), most: self.0.limit, bytes: 0 }
+        Share { budget: self.clone(), most: self.0.limit, bytes: 0, work: None }
     }
 
     /// A share of this many bytes, even beyond the limit: later requests get less.
@@ -114,6 +119,8 @@ pub struct Share {
     /// The number of bytes in use, by all shares together, above which this share does not grow.
     most: u64,
     bytes: u64,
+    /// The bytes of all shares of the same work.
+    work: Option<Arc<AtomicU64>>,
 }
 
 impl Share {
@@ -125,7 +132,7 @@ impl Share {
         let bytes = bytes as u64;
         let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most);
         self.budget.0.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Full)?;
-        self.bytes += bytes;
+        self.add(bytes);
         Ok(())
     }
 
@@ -141,10 +148,26 @@ impl Share {
         if more > 0 {
             return self.grow(bytes - self.bytes as usize);
         }
-        let less = self.bytes - bytes as u64;
+        let less = self.remove(self.bytes - bytes as u64);
         self.budget.0.taken.fetch_sub(less, Ordering::Relaxed);
-        self.bytes -= less;
         Ok(())
+    }
+
+    /// Adds bytes that the budget has counted.
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if let Some(work) = &self.work {
+            work.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes bytes, which the budget still counts.
+    fn remove(&mut self, bytes: u64) -> u64 {
+        self.bytes -= bytes;
+        if let Some(work) = &self.work {
+            work.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        bytes
     }
 
     /// Grows or shrinks the share to `bytes`, even beyond the limit: later requests get less.
@@ -156,7 +179,7 @@ impl Share {
 
     /// Takes over the bytes of another share of the same budget.
     pub fn join(&mut self, mut other: Self) {
-        self.bytes += std::mem::take(&mut other.bytes);
+        self.add(other.remove(other.bytes));
     }
 
     /// Counts a refused request and releases the share.
@@ -173,7 +196,8 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.0.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+        let bytes = self.remove(self.bytes);
+        self.budget.0.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

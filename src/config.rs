@@ -244,7 +244,7 @@ pub struct LimitConfig {
     /// Largest reply that is measured; larger ones are forwarded without entropies
     #[arg(long, env = "TOKENTAP_MAX_REPLY_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
     pub max_reply_bytes: u64,
-    /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, above all of it replies are forwarded without entropies
+    /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, or 413 if one alone takes more; above all of it replies are forwarded without entropies
     #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub max_bytes_in_flight: u64,
     /// Connections of agents; more wait to be accepted. The control port has an eighth as many. The limit of open files (`ulimit -Hn`) lowers connections and requests
@@ -271,11 +271,12 @@ pub struct LimitConfig {
 }
 
 impl LimitConfig {
-    /// Refuses limits with which a large request would never be served.
+    /// Refuses limits with which a large request would never be served. The cheapest one is counted twice, and its buffer may be larger by
+    /// a quarter.
     fn check(&self) -> Result<(), String> {
         if self.max_bytes_in_flight / 4 < self.max_request_bytes {
             return Err(format!(
-                "--max-bytes-in-flight {} is less than four times --max-request-bytes {}, so that a large request would never be served",
+                "--max-bytes-in-flight {} is less than four times --max-request-bytes {}: a request of this size would never be served",
                 self.max_bytes_in_flight, self.max_request_bytes
             ));
         }

@@ -2,6 +2,8 @@
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
+use crate::budget::Stopped;
+
 /// An error of a body: it ends the connection, which is how the other side learns of it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -42,6 +44,17 @@ pub enum Error {
         /// What broke.
         message: String,
     },
+}
+
+impl From<Stopped> for Error {
+    fn from(stopped: Stopped) -> Self {
+        let message = stopped.to_string();
+        match stopped {
+            Stopped::TooLarge { .. } => Self::Client { status: StatusCode::PAYLOAD_TOO_LARGE, message },
+            // nobody reads the answer to an abandoned request
+            Stopped::NoRoom(_) | Stopped::Abandoned => Self::Unavailable { message },
+        }
+    }
 }
 
 impl Error {

@@ -18,7 +18,8 @@ const LEVELS: &[&[&str]] = &[
     &["generation", "chat"],
     &["engine", "session", "logits", "tokenizer", "parse"],
     &["entropy"],
-    &["json", "config", "metrics", "error", "logprobs", "budget", "long_work"],
+    &["json", "config", "metrics", "error", "logprobs", "long_work"],
+    &["budget"],
 ];
 
 /// Further allowed imports: the module, the imported module and the reason.

@@ -1,7 +1,7 @@
 //! The work on one request: the memory that it takes, and whether its result is still wanted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Budget, Share};
 
@@ -10,6 +10,8 @@ use super::{Budget, Share};
 #[derive(Debug, Clone)]
 pub struct Work {
     budget: Budget,
+    /// The bytes of its shares.
+    taken: Arc<AtomicU64>,
     is_abandoned: Arc<AtomicBool>,
 }
 
@@ -22,6 +24,16 @@ pub enum Stopped {
         .0.div_ceil(1 << 20)
     )]
     NoRoom(usize),
+    /// The work takes more than requests may use of the budget, also when nothing else is in it.
+    #[error(
+        "this request takes {bytes} bytes or more to be read, rendered and encoded, and requests may use {most}, three quarters of --max-bytes-in-flight: send less text, or raise the limit"
+    )]
+    TooLarge {
+        /// The bytes of the parts so far and of the next one.
+        bytes: u64,
+        /// The bytes that requests may use.
+        most: u64,
+    },
     /// The client has disconnected.
     #[error("the client has disconnected")]
     Abandoned,
@@ -31,7 +43,13 @@ impl Work {
     /// Work on a request, which takes memory from this budget.
     #[must_use]
     pub fn new(budget: &Budget) -> Self {
-        Self { budget: budget.clone(), is_abandoned: Arc::default() }
+        Self { budget: budget.clone(), taken: Arc::default(), is_abandoned: Arc::default() }
+    }
+
+    /// Work on a request for which this many bytes are already in use.
+    #[must_use]
+    pub(crate) fn of_request(budget: &Budget, bytes: usize) -> Self {
+        Self { taken: Arc::new(AtomicU64::new(bytes as u64)), ..Self::new(budget) }
     }
 
     /// Work without limits.
@@ -46,20 +64,31 @@ impl Work {
         Self::new(&self.budget)
     }
 
+    /// An empty share for a part.
+    #[must_use]
+    pub(crate) fn share(&self) -> Share {
+        let mut share = self.budget.request();
+        share.work = Some(Arc::clone(&self.taken));
+        share
+    }
+
     /// Takes `bytes` for the next part, until the share is dropped.
     ///
     /// # Errors
     /// [`Stopped`]; then nothing is taken.
     pub fn take(&self, bytes: usize) -> Result<Share, Stopped> {
         self.check()?;
-        let mut share = self.budget.request();
-        match share.grow(bytes) {
-            Ok(()) => Ok(share),
-            Err(_) => {
-                share.shed();
-                Err(Stopped::NoRoom(bytes))
-            }
+        let mut share = self.share();
+        if share.grow(bytes).is_ok() {
+            return Ok(share);
         }
+        let (whole, most) =
+            (self.taken.load(Ordering::Relaxed).saturating_add(bytes as u64), self.budget.most_of_requests());
+        if whole > most {
+            return Err(Stopped::TooLarge { bytes: whole, most });
+        }
+        share.shed();
+        Err(Stopped::NoRoom(bytes))
     }
 
     /// Takes `bytes` more for a share.
@@ -101,10 +130,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn work_that_never_has_room_is_too_large() {
+        let budget = Budget::new(100);
+        let (work, other) = (Work::new(&budget), Work::new(&budget));
+        let mut body = work.share();
+        body.grow(20).unwrap();
+        let others = other.take(30).unwrap();
+        assert_eq!(work.take(55).unwrap_err(), Stopped::NoRoom(55), "without the other work there is room");
+        assert_eq!(work.take(56).unwrap_err(), Stopped::TooLarge { bytes: 76, most: 75 });
+        drop(others);
+        let mut share = work.take(25).unwrap();
+        work.add(&mut share, 30).unwrap();
+        assert_eq!(work.take(1).unwrap_err(), Stopped::TooLarge { bytes: 76, most: 75 });
+        drop(share);
+        assert!(work.take(55).is_ok(), "a part that has ended does not count");
+        body.resize(10).unwrap();
+        let bytes = body.hold(vec![0; 10]);
+        assert_eq!(work.take(66).unwrap_err(), Stopped::TooLarge { bytes: 76, most: 75 });
+        drop(bytes);
+        assert!(work.take(66).is_ok());
+        let (_body, held) = (budget.insist(70), Work::of_request(&budget, 70));
+        assert_eq!((held.take(6).unwrap_err(), budget.taken()), (Stopped::TooLarge { bytes: 76, most: 75 }, 70));
+        assert_eq!(budget.shed(), 1, "only a request that may be sent again is shed");
+    }
+
+    #[test]
     fn work_takes_from_the_budget_until_it_is_abandoned() {
         let budget = Budget::new(100);
         let work = Work::new(&budget);
-        let share = work.take(70).unwrap();
+        let share = Work::new(&budget).take(70).unwrap();
         assert_eq!((work.take(6).unwrap_err(), budget.shed(), budget.taken()), (Stopped::NoRoom(6), 1, 70));
         drop(share);
         let guard = work.until_dropped();

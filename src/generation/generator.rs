@@ -29,9 +29,9 @@ use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;
 use super::text_prompt::TextPrompt;
 use super::{CaptureTools, session_limits};
-use crate::budget::Budget;
+use crate::budget::{Budget, Work};
 use crate::config::Config;
-use crate::engine::client::{Client, Failure, Reply, UploadError};
+use crate::engine::client::{Client, Reply};
 use crate::engine::engines::Engines;
 use crate::engine::probe::Capabilities;
 use crate::engine::request::GenerateRequest;
@@ -169,7 +169,8 @@ impl Generator {
             session_limits::check(&self.context.config.sessions, &self.sessions, &request.session, new)?;
         }
         let length = BodyLength::Request(request.request.bytes.len());
-        let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid)).await?;
+        let work = Work::of_request(&self.context.budget, request.request.bytes.len());
+        let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid, &work)).await?;
         if let Some(rid) = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())) {
             // never set before: an attempt has one plan
             let _ = known.set(rid);
@@ -195,7 +196,7 @@ impl Generator {
         let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
         if let Some(prompts) = prompts.as_mut().filter(|_| !echoed) {
-            prompts.reserve(&self.context.budget)?;
+            prompts.reserve(&work)?;
         }
         let GenerationRequest { head, request, session, authorization, reads, .. } = request;
         drop(request);
@@ -207,7 +208,7 @@ impl Generator {
             Some(mut prompts) if echoed => {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
-                let asks = !echoes && prompts.reserve(&self.context.budget).is_ok();
+                let asks = !echoes && prompts.reserve(&work).is_ok();
                 (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines)).await? } else { None })
             }
             // on the heap, because few requests need it and its state is large
@@ -249,7 +250,13 @@ impl Generator {
     }
 
     /// Checks a request with the guard and plans it.
-    fn plan(&self, upstream: &Capabilities, request: &GenerateRequest, assign_rid: bool) -> Result<Plan, Error> {
+    fn plan(
+        &self,
+        upstream: &Capabilities,
+        request: &GenerateRequest,
+        assign_rid: bool,
+        work: &Work,
+    ) -> Result<Plan, Error> {
         let config = &self.context.config.entropy;
         if !config.no_guard {
             let bounds = GuardLimits {
@@ -263,22 +270,11 @@ impl Generator {
         let max_reply_bytes = self.context.config.limits.max_reply_bytes;
         let context = PlanContext { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
         let mut plan = Plan::try_new(request, upstream, config, &context)?;
-        // the budget has counted the request already; this is a copy
-        plan.body = self.counted(request, plan.body)?;
+        if plan.body.as_ptr() != request.bytes.as_ptr() {
+            // the budget has counted the request already; this is a copy
+            plan.body = work.take(plan.body.len())?.hold(plan.body);
+        }
         Ok(plan)
-    }
-
-    /// Counts an upstream body against the budget, unless it shares the request's own bytes.
-    fn counted(&self, request: &GenerateRequest, body: Bytes) -> Result<Bytes, Error> {
-        if body.as_ptr() == request.bytes.as_ptr() {
-            return Ok(body);
-        }
-        let mut share = self.context.budget.request();
-        if share.grow(body.len()).is_err() {
-            share.shed();
-            return Err(Failure::from(UploadError::NoRoom).into());
-        }
-        Ok(share.hold(body))
     }
 
     /// Reserves the request's ids. Unless the guard is off, none of them may be in flight. After a disconnected attempt (`is_repeat`) it

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::budget::{Budget, Share, Work};
+use crate::budget::{Share, Work};
 use crate::engine::engines::Engines;
 use crate::engine::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::tokenize::tokenize;
@@ -39,10 +39,9 @@ impl TextPrompt {
     /// Counts the memory of [`Self::tokenize`].
     ///
     /// # Errors
-    /// A 503 if the budget has no room for it.
-    pub(crate) fn reserve(&mut self, budget: &Budget) -> Result<(), Error> {
-        let memory = Work::new(budget).take(CALL_FACTOR * self.text.len());
-        self.memory = Some(memory.map_err(|stopped| Error::Unavailable { message: stopped.to_string() })?);
+    /// A 503 if the budget has no room for it, a 413 if it never has.
+    pub(crate) fn reserve(&mut self, work: &Work) -> Result<(), Error> {
+        self.memory = Some(work.take(CALL_FACTOR * self.text.len())?);
         Ok(())
     }
 

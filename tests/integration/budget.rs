@@ -80,16 +80,36 @@ fn requests(text: &str) -> [(&'static str, Value); 7] {
     ]
 }
 
-/// A request whose body has room, but not the work on it.
+/// A request whose body has room, but the work on it has none while other requests use all but 60 KiB.
 async fn assert_no_room(chat: &Chat, path: &str, body: &Value) {
-    let before = chat.demo.proxy.metric(SHED).await;
+    let proxy = &chat.demo.proxy;
+    let mut others = proxy.parts.budget.request();
+    others.grow((768 - 60) << 10).unwrap();
+    let before = proxy.metric(SHED).await;
     let refused = chat.demo.post(path, body).await;
     let text = refused.text();
     // Anthropic's status of an overload
     let status = if path.contains("/messages") { 529 } else { 503 };
     assert_eq!((refused.status, refused.header("retry-after")), (status, Some("1")), "{path}: {text}");
     assert!(text.contains("--max-bytes-in-flight") && text.contains("MiB more"), "{path}: {text}");
-    assert_eq!(chat.demo.proxy.metric(SHED).await, before + 1.0, "{path}");
+    assert_eq!(proxy.metric(SHED).await, before + 1.0, "{path}");
+}
+
+/// A request whose body has room, but the work on it never has.
+async fn assert_too_large(chat: &Chat, path: &str, body: &Value) {
+    let before = chat.demo.proxy.metric(SHED).await;
+    let refused = chat.demo.post(path, body).await;
+    let text = refused.text();
+    // OpenAI's clients look for the words of a conversation that is too long
+    let (status, words) = match path {
+        "/v1/messages" | "/v1/messages/count_tokens" => (413, "request_too_large"),
+        "/generate" => (413, "send less text"),
+        _ => (400, "maximum context length"),
+    };
+    assert_eq!((refused.status, refused.header("retry-after")), (status, None), "{path}: {text}");
+    let names_limit = text.contains("--max-bytes-in-flight") && text.contains("786432");
+    assert!(names_limit && text.contains("send less text") && text.contains(words), "{path}: {text}");
+    assert_eq!(chat.demo.proxy.metric(SHED).await, before, "{path}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,7 +117,8 @@ async fn the_work_on_a_request_is_counted_before_it_begins() {
     let chat = Chat::start(&FLAGS).await;
     let (fits, large) = ("some words ".repeat(2_000), "some words ".repeat(12_000));
     for ((path, small), (_, large)) in requests(&fits).into_iter().zip(requests(&large)) {
-        assert_no_room(&chat, path, &large).await;
+        assert_too_large(&chat, path, &large).await;
+        assert_no_room(&chat, path, &small).await;
         let answer = chat.demo.post(path, &small).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     }
@@ -116,7 +137,8 @@ async fn variables_of_the_template_are_counted_before_they_are_rendered() {
     };
     let small = chat.demo.post(PATH, &request("a note")).await;
     assert_eq!(small.status, 200, "{}", small.text());
-    assert_no_room(&chat, PATH, &request(&"some words ".repeat(12_000))).await;
+    assert_too_large(&chat, PATH, &request(&"some words ".repeat(12_000))).await;
+    assert_no_room(&chat, PATH, &request(&"some words ".repeat(2_000))).await;
     wait_until_released(&chat.demo.proxy).await;
 }
 
@@ -134,7 +156,7 @@ async fn grammars_are_built_after_the_prompt_has_its_memory() {
     responses["tool_choice"] = json!("required");
     // two grammars are an error, which is found later
     for (path, body) in [("/v1/messages", messages), ("/v1/responses", responses)] {
-        assert_no_room(&chat, path, &body).await;
+        assert_too_large(&chat, path, &body).await;
     }
     wait_until_released(&chat.demo.proxy).await;
 }
@@ -151,9 +173,10 @@ async fn items_are_counted_as_often_as_they_are_referenced() {
     };
     let few = chat.demo.post(PATH, &referenced(5)).await;
     assert_eq!(few.status, 200, "{}", few.text());
+    assert_no_room(&chat, PATH, &referenced(50)).await;
     let many = referenced(1_000);
     assert!(many.to_string().len() < 100_000, "the body alone has room");
-    assert_no_room(&chat, PATH, &many).await;
+    assert_too_large(&chat, PATH, &many).await;
     wait_until_released(&chat.demo.proxy).await;
 }
 

@@ -66,7 +66,8 @@ pub(crate) async fn serve(
 ) -> Response<Body> {
     let (head, body) = request.into_parts();
     let limits = &state.config.limits;
-    let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(state.budget.request()));
+    let work = Work::new(&state.budget);
+    let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(work.share()));
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
             let request = Request::from_parts(head, body);
@@ -80,7 +81,7 @@ pub(crate) async fn serve(
                 forwarded_chat: None,
                 translated: None,
             };
-            answer(state, call, record).await
+            answer(state, call, &work, record).await
         }
         Err(error) => Err(error),
     };
@@ -104,12 +105,17 @@ pub(super) struct ApiCall {
     translated: Option<TranslatedCall>,
 }
 
-async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
+async fn answer(
+    state: &Arc<ProxyState>,
+    call: ApiCall,
+    work: &Work,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
     if !call.api.is_served() {
         // forwarded without decoding
         return pass_through(state, call, record).await;
     }
-    let (prepared, mut call) = prepare(state, call).await?;
+    let (prepared, mut call) = prepare(state, call, work).await?;
     match prepared {
         Ok(PreparedCall::Reply(LocalReply { encoded, stored })) => {
             state.generator.context.log_wait.wait(vec![stored]).await;
@@ -134,7 +140,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
         Err(RequestError::TooLong { tokens, context }) => {
             Err(Error::bad_request(call.api.prompt_too_long(tokens, context)))
         }
-        Err(RequestError::Stopped(stopped)) => Err(Error::Unavailable { message: stopped.to_string() }),
+        Err(RequestError::Stopped(stopped)) => Err(stopped.into()),
         Err(RequestError::LimitReached { limit, message }) => {
             state.metrics.chat.refusals.with_label_values(&[limit]).inc();
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
@@ -164,11 +170,12 @@ enum PreparedCall {
 async fn prepare(
     state: &Arc<ProxyState>,
     mut call: ApiCall,
+    work: &Work,
 ) -> Result<(Result<PreparedCall, RequestError>, ApiCall), Error> {
     let length = call.request.body().len();
-    let work = Work::new(&state.budget);
+    let work = work.clone();
     let _guard = work.until_dropped();
-    let mut memory = state.budget.request();
+    let mut memory = work.share();
     let decoded = on_body(BodyLength::Request(length), || {
         catch_panic(state, || {
             work.add(&mut memory, call.api.decoded_bytes(call.request.body()))?;
