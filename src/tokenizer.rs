@@ -6,6 +6,7 @@ mod detokenizer;
 mod family;
 mod folder;
 mod limits;
+mod longest;
 mod render;
 pub mod template;
 mod word_encoder;
@@ -22,6 +23,7 @@ pub use detokenizer::Detokenizer;
 pub use family::Family;
 pub use folder::{Folder, FolderError, SamplingDefaults};
 pub use limits::EncodeLimits;
+use longest::LongestToken;
 pub use render::{ContinuationCheck, Fit, Prompt, PromptError, Renderer, Setting};
 use word_encoder::{Marks, WordEncoder};
 
@@ -61,6 +63,8 @@ pub struct Tokenizer {
     special: HashSet<u32>,
     /// The faster encoder; `None` if the tokenizer has steps that it lacks.
     words: Option<Arc<WordEncoder>>,
+    /// The longest token, if the length of a token is bounded.
+    longest: Option<LongestToken>,
 }
 
 /// The memory that the `tokenizers` crate takes to encode a text, as a multiple of its length.
@@ -86,8 +90,9 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        let words = WordEncoder::new(&inner).map(Arc::new);
-        let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, inner };
+        let longest = LongestToken::of(&inner);
+        let words = longest.and_then(|longest| WordEncoder::new(&inner, longest.bytes)).map(Arc::new);
+        let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, longest, inner };
         let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };
         if tokenizer.encode_words(SAMPLE, &limits).ok().flatten() != tokenizer.encode_whole(SAMPLE).ok() {
             tokenizer.words = None;
@@ -133,6 +138,7 @@ impl Tokenizer {
         if let Some(ids) = self.encode_words(text, limits)? {
             return Ok(ids);
         }
+        limits.check(0, self.least_tokens(text.len() - Content::mark_bytes(text)))?;
         let _memory = limits.work.take(CRATE_FACTOR * text.len())?;
         if !Content::is_marked(text) {
             return self.encode_whole(text).map_err(TokenizerError::Encode);
@@ -154,7 +160,7 @@ impl Tokenizer {
     /// A number of tokens that a text of this many bytes has at least. 0 if it is not known.
     #[must_use]
     pub fn least_tokens(&self, bytes: usize) -> usize {
-        self.words.as_ref().map_or(0, |words| words.least_tokens(bytes))
+        self.longest.map_or(0, |longest| longest.least_tokens(bytes))
     }
 
     /// The ids of a text without marks.

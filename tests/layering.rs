@@ -69,7 +69,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/session/sharing/",
         ],
     ),
-    ("tokenizers", &["src/tokenizer.rs", "src/tokenizer/word_encoder.rs"]),
+    ("tokenizers", &["src/tokenizer.rs", "src/tokenizer/longest.rs", "src/tokenizer/word_encoder.rs"]),
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),

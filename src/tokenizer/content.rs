@@ -127,6 +127,11 @@ impl Content {
         text.contains(Self::MARK)
     }
 
+    /// The bytes of the marks in a text.
+    pub(super) fn mark_bytes(text: &str) -> usize {
+        text.matches(Self::MARK).count() * Self::MARK.len_utf8()
+    }
+
     /// The parts of a text between its marks.
     pub(super) fn split_at_marks(text: &str) -> impl Iterator<Item = &str> {
         text.split(Self::MARK)

@@ -15,6 +15,7 @@ use tokenizers::{
 };
 
 use super::limits::EncodeLimits;
+use super::longest::NFC_SHORTENS;
 use super::word_pattern::{GPT2, WordPattern};
 use super::{Content, TokenizerError, char_of_byte};
 
@@ -32,9 +33,6 @@ const WORD_FACTOR: usize = 96;
 
 /// The memory that the normalizer takes for a piece, as a multiple of its length.
 const NFC_FACTOR: usize = 40;
-
-/// The normalizer shortens no text by more than this factor. U+1FBE, U+0308 and U+0301 of 7 bytes become U+0390 of 2.
-const NFC_SHORTENS: usize = 4;
 
 /// An encoder for one tokenizer.
 #[derive(Debug)]
@@ -64,7 +62,8 @@ pub(super) struct Marks<'a> {
 
 impl WordEncoder {
     /// An encoder that returns the same ids as `inner` without special tokens at the ends; `None` if `inner` has steps that it lacks.
-    pub(super) fn new(inner: &tokenizers::Tokenizer) -> Option<Self> {
+    /// `longest` is the length in bytes of the longest token.
+    pub(super) fn new(inner: &tokenizers::Tokenizer, longest: usize) -> Option<Self> {
         let normalizes = match inner.get_normalizer() {
             None => false,
             Some(NormalizerWrapper::NFC(_)) => true,
@@ -104,13 +103,7 @@ impl WordEncoder {
         let first_bytes: Vec<u8> = (0..=u8::MAX).filter(|byte| !added[usize::from(*byte)].is_empty()).collect();
         Some(Self {
             first_bytes: Some(first_bytes).filter(|bytes| bytes.len() <= 3).unwrap_or_default(),
-            // each character of the vocabulary is a byte of the text
-            longest: added
-                .iter()
-                .flatten()
-                .map(|(text, _)| text.len())
-                .chain(model.get_vocab().keys().map(|token| token.chars().count()))
-                .max()?,
+            longest,
             added,
             regex: SysRegex::new(regex).ok()?,
             pattern: WordPattern::of(regex),
@@ -130,11 +123,11 @@ impl WordEncoder {
         let mut ids = Vec::new();
         let mut rest = text;
         // bytes that become no token
-        let mut unseen = marks.map_or(0, |_| mark_bytes(text));
+        let mut unseen = marks.map_or(0, |_| Content::mark_bytes(text));
         let shortens = if self.normalizes && !text.is_ascii() { NFC_SHORTENS } else { 1 };
         loop {
             let (part, token, after) = self.split_at_added(rest);
-            let marked = marks.map_or(0, |_| mark_bytes(part));
+            let marked = marks.map_or(0, |_| Content::mark_bytes(part));
             unseen -= marked;
             let least = |bytes: usize| bytes / (self.longest * shortens);
             let least_after = least(after.len() - unseen);
@@ -154,11 +147,6 @@ impl WordEncoder {
             ids.push(token);
             rest = after;
         }
-    }
-
-    /// A number of tokens that a text of this many bytes has at least.
-    pub(super) fn least_tokens(&self, bytes: usize) -> usize {
-        bytes / (self.longest * if self.normalizes { NFC_SHORTENS } else { 1 })
     }
 
     /// Whether a part of a text is copied before it is encoded.
@@ -327,11 +315,6 @@ impl<'a> Words<'a> {
         let matches: Box<dyn Iterator<Item = (usize, usize)> + 'a> = Box::new(matches);
         self.window = Some((matches.peekable(), end));
     }
-}
-
-/// The bytes of the marks in a text.
-fn mark_bytes(text: &str) -> usize {
-    text.matches(Content::MARK).count() * Content::MARK.len_utf8()
 }
 
 /// The text in NFC. Characters that the normalizer leaves as they are, wherever they are, separate pieces.
