@@ -225,17 +225,15 @@ async fn work(engine: &Engine) {
     const MOST: f64 = 2.5;
     const SETTINGS: &str = "0-1 TOKENTAP_MAX_BYTES_IN_FLIGHT=256MiB TOKENTAP_MAX_REQUEST_BYTES=64MiB";
     let tap = Tap::start_on(SETTINGS, &binary(), engine.port).await;
-    prepare_sessions(&tap).await;
-    let item = ask(tap.port, &post("/sessions/work/v1/responses", br#"{"model":"m","input":"a"}"#)).await.unwrap().1;
-    let item: serde_json::Value = serde_json::from_slice(&item).unwrap();
-    let item = item["output"].as_array().unwrap().iter().find(|item| item["type"] == "message");
-    let item = format!(r#"{{"type":"item_reference","id":{}}}"#, item.unwrap()["id"]);
+    record_row(&tap).await;
+    let (short, long) = (reference(&tap, 16).await, reference(&tap, 4_096).await);
     // the context has 40,960 tokens of at most twelve bytes; requests for a count are encoded whole
     let words = |bytes: usize| "some words of a text. ".repeat(bytes / 22);
     let many = |value: &str, count: usize| vec![value; count].join(",");
     let chat =
         |text: &str| format!(r#"{{"model":"m","max_tokens":16,"messages":[{{"role":"user","content":"{text}"}}]}}"#);
     let input = |text: &str| format!(r#"{{"model":"m","max_output_tokens":16,"input":"{text}"}}"#);
+    let text = |text: &str| format!(r#"{{"text":{text},"sampling_params":{{"max_new_tokens":16}}}}"#);
     let rows = r#"{"sessions":["rows"],"format":"FORMAT","text":true}"#;
     let cases = [
         ("chat that fits", "/v1/chat/completions", chat(&words(150_000))),
@@ -261,19 +259,24 @@ async fn work(engine: &Engine) {
         ("count of accents", "/v1/messages/count_tokens", chat(&"ne\u{301}e ".repeat(500_000))),
         ("Responses of 8 MB", "/v1/responses", input(&words(8_000_000))),
         (
-            "Responses with 60,000 references",
+            "Responses with 60,000 references to 16 tokens",
             "/sessions/work/v1/responses",
-            format!(r#"{{"model":"m","input":[{}]}}"#, many(&item, 60_000)),
+            format!(r#"{{"model":"m","input":[{}]}}"#, many(&short, 60_000)),
+        ),
+        (
+            "Responses with 60,000 references to 4,096 tokens",
+            "/sessions/work/v1/responses",
+            format!(r#"{{"model":"m","input":[{}]}}"#, many(&long, 60_000)),
         ),
         ("completions of 8 MB", "/v1/completions", format!(r#"{{"model":"m","prompt":"{}"}}"#, words(8_000_000))),
         (
-            "completions of 30,000 texts",
+            "completions of 10,000 texts",
             "/v1/completions",
-            format!(r#"{{"model":"m","prompt":[{}]}}"#, many("\"a\"", 30_000)),
+            format!(r#"{{"model":"m","prompt":[{}]}}"#, many("\"a\"", 10_000)),
         ),
         ("completions of ids", "/v1/completions", format!(r#"{{"model":"m","prompt":[{}]}}"#, many("1", 4_000_000))),
-        ("/generate text of 8 MB", "/generate", format!(r#"{{"text":"{}"}}"#, words(8_000_000))),
-        ("/generate texts", "/generate", format!(r#"{{"text":[{}]}}"#, many(&format!("{:?}", words(1_000)), 8_000))),
+        ("/generate text of 8 MB", "/generate", text(&format!("{:?}", words(8_000_000)))),
+        ("/generate of 8,000 texts", "/generate", text(&format!("[{}]", many(&format!("{:?}", words(1_000)), 8_000)))),
         ("export of jsonl with text", "/v1/samples", rows.replace("FORMAT", "jsonl")),
         ("export of parquet with text", "/v1/samples", rows.replace("FORMAT", "parquet")),
     ];
@@ -301,15 +304,30 @@ async fn work(engine: &Engine) {
             );
             assert!(peak <= MOST * BUDGET, "the memory is bounded by the budget");
             assert!(!counts.contains_key(&None), "every request is answered");
+            assert!(!counts.contains_key(&Some(502)), "the engine answers");
         }
     }
 }
 
-/// Records a row of 200,000 tokens.
-async fn prepare_sessions(tap: &Tap) {
+/// An input item that refers to a stored message of this many tokens.
+async fn reference(tap: &Tap, tokens: usize) -> String {
+    let body = format!(r#"{{"model":"m","max_output_tokens":{tokens},"input":"a"}}"#);
+    let (_, reply) = ask(tap.port, &post("/sessions/work/v1/responses", body.as_bytes())).await.unwrap();
+    let reply: serde_json::Value = serde_json::from_slice(&reply).unwrap();
+    let message = reply["output"].as_array().unwrap().iter().find(|item| item["type"] == "message");
+    format!(r#"{{"type":"item_reference","id":{}}}"#, message.unwrap()["id"])
+}
+
+/// Records a row of 200,000 tokens, and checks that it is exported.
+async fn record_row(tap: &Tap) {
     let ids: Vec<String> = (0..200_000).map(|at: u32| (at % 1_000).to_string()).collect();
-    let body = format!(r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":16}}}}"#, ids.join(","));
+    let ids = ids.join(",");
+    // other replies have a prompt of another length, so that the turn has a fault
+    let body = format!(r#"{{"input_ids":[{ids}],"sampling_params":{{"max_new_tokens":{TURN_TOKENS}}}}}"#);
     send(tap.port, 1, 1, move |_| post("/sessions/rows/generate", body.as_bytes())).await;
+    let rows = post("/v1/samples", br#"{"sessions":["rows"],"format":"jsonl","text":true}"#);
+    let (_, rows) = ask(tap.control, &rows).await.unwrap();
+    assert!(rows.len() > ids.len(), "the row is exported");
 }
 
 /// System calls and context switches of a request, by the number of worker threads.
