@@ -51,7 +51,7 @@ impl From<Stopped> for Error {
         let message = stopped.to_string();
         match stopped {
             Stopped::TooLarge { .. } => Self::Client { status: StatusCode::PAYLOAD_TOO_LARGE, message },
-            // nobody reads the answer to an abandoned request
+            // the client of abandoned work has gone
             Stopped::NoRoom(_) | Stopped::Abandoned => Self::Unavailable { message },
         }
     }
