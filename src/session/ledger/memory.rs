@@ -192,16 +192,19 @@ impl Ledger for MemoryLedger {
         ready(self.state().deleted.get(session).map(deletion))
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
         if let Some(failure) = self.failure(partition_of(session)) {
             return failure;
         }
-        let deleted = (deletion.birth, self.before_ms(deletion.ago));
         let mut state = self.state();
-        if state.deleted.get(session).is_none_or(|known| known.1 < deleted.1) {
-            state.deleted.insert(Arc::clone(session), deleted);
+        if state.deleted.get(session).is_none_or(|known| known.1 < deleted_ms) {
+            state.deleted.insert(Arc::clone(session), (birth, deleted_ms));
         }
         ready(())
+    }
+
+    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+        self.failure(partition).unwrap_or_else(|| ready(self.elapsed_ms()))
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
