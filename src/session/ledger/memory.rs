@@ -32,6 +32,8 @@ pub(crate) struct MemoryLedger {
     pub failing: Mutex<BTreeMap<u16, LedgerError>>,
     /// The id of the fleet cannot be read.
     pub is_fleet_down: AtomicBool,
+    /// No replica confirms anything.
+    pub is_unreplicated: AtomicBool,
 }
 
 /// What the ledger holds. A copy is a replica.
@@ -58,6 +60,7 @@ impl MemoryLedger {
             disruptions: watch::Sender::new(0),
             failing: Mutex::default(),
             is_fleet_down: AtomicBool::new(false),
+            is_unreplicated: AtomicBool::new(false),
         }
     }
 
@@ -158,11 +161,11 @@ impl Ledger for MemoryLedger {
         } else {
             used.remove(&session);
         }
-        ready(Appended::Stored { replicated: true })
+        ready(Appended::Stored { replicated: !self.is_unreplicated.load(Ordering::Relaxed) })
     }
 
     fn is_replicated(&self, _session: &Arc<str>) -> Fetching<bool> {
-        ready(true)
+        ready(!self.is_unreplicated.load(Ordering::Relaxed))
     }
 
     fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
