@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::background::ROUND;
 use super::list_cache::{ListCache, Logged};
-use super::merge::Missing;
+use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::Uid;
 use crate::session::ledger::{Deletion, LedgerError, PARTITIONS, partition_of};

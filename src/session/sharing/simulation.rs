@@ -5,9 +5,11 @@
 //! with the ledger, and every process with a store that is not shared.
 
 mod check;
+mod clients;
 mod faults;
 mod history;
 mod local_log;
+mod plain;
 mod random;
 
 use faults::Loss;

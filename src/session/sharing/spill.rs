@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::Sharing;
-use super::merge::{Missing, MissingChange};
+use super::missing::{Missing, MissingChange};
 use crate::session::ledger::{LedgerError, Record, SessionKey};
 use crate::session::store::Store;
 use crate::session::{Draft, Uid};
