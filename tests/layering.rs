@@ -130,7 +130,7 @@ const WALL_CLOCK: &[&str] = &[
     // the start of a shared session
     "src/session/sharing/turns.rs",
     // the age of a turn from before a restart, which is compared with a deletion: no other clock knows it
-    "src/session/sharing/merge.rs",
+    "src/session/sharing/missing.rs",
     "src/session/sharing/simulation/",
     "src/generation/recorder.rs",
     // the `created` member of a chat completion

@@ -57,7 +57,7 @@ impl LedgerMetrics {
             ),
             left_out: d.counter(
                 "ledger_turns_left_out_total",
-                "Detached turns that were lost, because the memory was full of detached turns and no local log took them.",
+                "Detached turns that were lost: the memory was full of them and there was no local log, or the log is damaged.",
             ),
             detached_bytes: d
                 .gauge("ledger_detached_bytes", "Bytes of the sessions with changes that the shared ledger lacks."),

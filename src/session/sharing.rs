@@ -11,6 +11,7 @@ mod import;
 mod list_cache;
 mod listing;
 mod merge;
+mod missing;
 #[cfg(test)]
 mod simulation;
 mod spill;

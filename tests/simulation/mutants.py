@@ -55,8 +55,13 @@ FAULTS = {
     ),
     "deletions are not written again after a loss of all data": (
         SHARING + "deletions.rs",
-        "if self.deletions.restored.load(Ordering::Relaxed) == losses {",
-        "if FAULT || self.deletions.restored.load(Ordering::Relaxed) == losses {",
+        "restored != losses && !self.is_partition_down(partition)",
+        "!FAULT && restored != losses && !self.is_partition_down(partition)",
+    ),
+    "a deletion that is written again is later": (
+        SHARING + "deletions.rs",
+        "now_ms.saturating_sub(ago_ms)",
+        "now_ms.saturating_sub(ago_ms) + u64::from(FAULT) * 1000",
     ),
     "lost sessions do not wait for deletions": (
         SHARING + "deletions.rs",
@@ -133,7 +138,7 @@ FAULTS = {
         "if !FAULT && own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {",
     ),
     "a merge loses the tokens of the parent": (
-        SHARING + "merge.rs",
+        SHARING + "missing.rs",
         "turn.parent.map(|parent| self.tokens(parent)).unwrap_or_default()",
         "turn.parent.filter(|_| !FAULT).map(|parent| self.tokens(parent)).unwrap_or_default()",
     ),

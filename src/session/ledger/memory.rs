@@ -32,6 +32,8 @@ pub(crate) struct MemoryLedger {
     pub failing: Mutex<BTreeMap<u16, LedgerError>>,
     /// The id of the fleet cannot be read.
     pub is_fleet_down: AtomicBool,
+    /// No replica confirms anything.
+    pub is_unreplicated: AtomicBool,
 }
 
 /// What the ledger holds. A copy is a replica.
@@ -58,6 +60,7 @@ impl MemoryLedger {
             disruptions: watch::Sender::new(0),
             failing: Mutex::default(),
             is_fleet_down: AtomicBool::new(false),
+            is_unreplicated: AtomicBool::new(false),
         }
     }
 
@@ -158,11 +161,11 @@ impl Ledger for MemoryLedger {
         } else {
             used.remove(&session);
         }
-        ready(Appended::Stored { replicated: true })
+        ready(Appended::Stored { replicated: !self.is_unreplicated.load(Ordering::Relaxed) })
     }
 
     fn is_replicated(&self, _session: &Arc<str>) -> Fetching<bool> {
-        ready(true)
+        ready(!self.is_unreplicated.load(Ordering::Relaxed))
     }
 
     fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
@@ -192,16 +195,19 @@ impl Ledger for MemoryLedger {
         ready(self.state().deleted.get(session).map(deletion))
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
         if let Some(failure) = self.failure(partition_of(session)) {
             return failure;
         }
-        let deleted = (deletion.birth, self.before_ms(deletion.ago));
         let mut state = self.state();
-        if state.deleted.get(session).is_none_or(|known| known.1 < deleted.1) {
-            state.deleted.insert(Arc::clone(session), deleted);
+        if state.deleted.get(session).is_none_or(|known| known.1 < deleted_ms) {
+            state.deleted.insert(Arc::clone(session), (birth, deleted_ms));
         }
         ready(())
+    }
+
+    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+        self.failure(partition).unwrap_or_else(|| ready(self.elapsed_ms()))
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {

@@ -195,8 +195,12 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// begin a session that was deleted, or one that began before the deletion, finds it [`Appended::Gone`].
     fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>>;
 
-    /// Remembers a deletion again, unless a later one of the name is known. No list is deleted.
-    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()>;
+    /// Remembers a deletion again, unless a later one of the name is known: the birth, and the milliseconds of the ledger's clock. A time
+    /// that is relative to the request would be later by what the request takes. No list is deleted.
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()>;
+
+    /// The milliseconds of the clock of a partition.
+    fn now_ms(&self, partition: u16) -> Fetching<u64>;
 
     /// Finished paths of a partition after `after`, at most `limit`.
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage>;

@@ -305,12 +305,20 @@ impl Ledger for Valkey {
         })
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
         let session = Arc::clone(session);
         self.operation(async move |this| {
-            let call = Call::new(&script::RESTORE_DELETION).key(deletion_key(&session)).arg(deletion.birth.to_bytes());
-            let call = call.number(millis(deletion.ago)).number(this.shared.ttl_ms());
+            let call = Call::new(&script::RESTORE_DELETION).key(deletion_key(&session)).arg(birth.to_bytes());
+            let call = call.number(deleted_ms).number(this.shared.ttl_ms());
             this.run(SlotKey::Partition(partition_of(&session)), &call).await.map(drop)
+        })
+    }
+
+    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+        self.operation(async move |this| {
+            let call = Call::new(&script::NOW).key(key(partition, "w"));
+            let answer = this.run(SlotKey::Partition(partition), &call).await?;
+            number(&answer).ok_or_else(|| LedgerError::Unreadable("the time of the server".into()))
         })
     }
 

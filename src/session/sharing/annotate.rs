@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::Sharing;
 use super::list_cache::entry;
@@ -114,9 +115,10 @@ impl Sharing {
             let suspicion = self.suspicion();
             // the id of no session, if none is known
             let birth = birth.unwrap_or_else(Uid::unique);
+            let asked = Instant::now();
             let deleted = self.ledger.delete(name, birth).await?;
             // from now on, even if replicas do not confirm it in time
-            self.note_deletion(&line, birth, store.limits.ttl);
+            self.note_deletion(&line, birth, asked, store.limits.ttl);
             self.discard(store, &line, &mut known);
             self.replicated(&line, suspicion).await?;
             Ok(deleted || is_only_here)

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::background::ROUND;
 use super::list_cache::{ListCache, Logged};
-use super::merge::Missing;
+use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::Uid;
 use crate::session::ledger::{Deletion, LedgerError, PARTITIONS, partition_of};
@@ -55,15 +55,15 @@ impl Sharing {
         self.deletions.count.load(Ordering::Relaxed)
     }
 
-    /// Notes that this process deletes a session. It is remembered for `ttl`, as the ledger does.
-    pub(super) fn note_deletion(&self, line: &Line, birth: Uid, ttl: Duration) {
+    /// Notes that this process deletes a session, and since when, at the earliest. It is remembered for `ttl`, as the ledger does.
+    pub(super) fn note_deletion(&self, line: &Line, birth: Uid, at: Instant, ttl: Duration) {
         let number = self.deletions.count.fetch_add(1, Ordering::Relaxed) + 1;
         line.deletion.store(number, Ordering::Relaxed);
         let mut latest = self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner);
         while latest.front().is_some_and(|(.., at)| at.elapsed() >= ttl) || latest.len() >= REMEMBERED {
             latest.pop_front();
         }
-        latest.push_back((Arc::clone(&line.name), birth, Instant::now()));
+        latest.push_back((Arc::clone(&line.name), birth, at));
     }
 
     /// The ledger has lost all data. Lost sessions are not appended until all processes had time to write their deletions again.
@@ -93,8 +93,12 @@ impl Sharing {
         }
         let restore = async |(partition, deletions): (u16, Vec<(Arc<str>, Uid, Instant)>)| {
             for some in deletions.chunks(AT_ONCE) {
+                let now_ms = self.within_timeout(Some(partition), self.ledger.now_ms(partition));
+                let Ok(now_ms) = now_ms.await else { return };
                 let restore = |(name, birth, at): &(Arc<str>, Uid, Instant)| {
-                    let restored = self.ledger.restore_deletion(name, Deletion { birth: *birth, ago: at.elapsed() });
+                    // the clock was read before now, so this is the earliest time
+                    let ago_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    let restored = self.ledger.restore_deletion(name, *birth, now_ms.saturating_sub(ago_ms));
                     self.within_timeout(Some(partition), restored)
                 };
                 if futures_util::future::join_all(some.iter().map(restore)).await.iter().any(Result::is_err) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::Sharing;
-use super::merge::recorded_at;
+use super::missing::recorded_at;
 use crate::session::ledger::{LedgerError, Position, Record, SessionKey};
 use crate::session::state::Session;
 use crate::session::store::Store;

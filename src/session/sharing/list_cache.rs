@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::merge::Missing;
+use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::ledger::{Entry, LedgerError, Position, Record, SessionKey, Tail};
 use crate::session::state::Session;

@@ -119,17 +119,25 @@ return {string.sub(deletion, 1, 16), math.max(now - at, 0)}"
 }
 
 script! {
-    /// Keys: deletion. Arguments: birth, milliseconds since the deletion, milliseconds of the TTL.
+    /// Keys: deletion. Arguments: birth, milliseconds of the deletion, milliseconds of the TTL.
     RESTORE_DELETION,
     "#!lua flags=allow-oom
 local time = redis.call('TIME')
-local at = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[2])
-local left = tonumber(ARGV[3]) - tonumber(ARGV[2])
+local at = tonumber(ARGV[2])
+local left = at + tonumber(ARGV[3]) - time[1] * 1000 - math.floor(time[2] / 1000)
 local known = redis.call('GET', KEYS[1])
 if left > 0 and not (known and tonumber(string.sub(known, 17)) >= at) then
   redis.call('SET', KEYS[1], ARGV[1] .. string.format('%.0f', at), 'PX', string.format('%.0f', left))
 end
 return 1"
+}
+
+script! {
+    /// Keys: any of the partition. Returns the milliseconds of the clock.
+    NOW,
+    "#!lua flags=no-writes
+local time = redis.call('TIME')
+return time[1] * 1000 + math.floor(time[2] / 1000)"
 }
 
 script! {

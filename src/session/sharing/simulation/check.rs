@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::clients::ClientTurn;
 use super::faults::Loss;
-use super::history::{ClientTurn, History, Process, rows};
+use super::history::{History, Process};
+use super::plain::processes_agree_with_a_plain_store;
 use crate::session::ledger::{ListOrder, Record};
-use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Classes, Consumer, Draft, ListQuery, Session, TurnMetadata, Uid};
+use crate::session::{Classes, Consumer, ListQuery, Uid};
 
 /// A session as the ledger has it.
-struct SessionEntries {
-    name: Arc<str>,
-    birth: Uid,
-    records: Vec<(Uid, Record)>,
+pub(super) struct SessionEntries {
+    pub name: Arc<str>,
+    pub birth: Uid,
+    pub records: Vec<(Uid, Record)>,
 }
 
 impl SessionEntries {
@@ -93,6 +94,12 @@ fn is_restored(history: &History, turn: &ClientTurn) -> bool {
     turn.detached && history.settings.has_logs && matches!(history.settings.loss, Loss::None | Loss::Unconfirmed)
 }
 
+/// Whether the process had no room and no local log for it, or for a later turn of the session: the session left the memory then.
+fn is_left_out(history: &History, turn: &ClientTurn) -> bool {
+    let is_same = |other: &&ClientTurn| other.session == turn.session && other.process == turn.process;
+    history.client_log.turns.iter().filter(is_same).any(|other| other.left_out && other.ended >= turn.ended)
+}
+
 /// Whether its session was deleted after the call had begun.
 fn was_deleted(history: &History, turn: &ClientTurn) -> bool {
     history.client_log.deletes.iter().any(|(name, ended)| *name == turn.session && *ended >= turn.begun)
@@ -110,7 +117,7 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[SessionEntries
             }
             // a process that did not crash appends its detached turns, and one with a log after a crash as well
             0 if !turn.acknowledged
-                && !turn.left_out
+                && !is_left_out(history, turn)
                 && (!history.crashed.contains(&turn.process) || is_restored(history, turn))
                 && !was_deleted(history, turn) =>
             {
@@ -381,106 +388,6 @@ async fn index_has_each_list(history: &History, lists: &[SessionEntries]) -> Res
     }
     if found.len() != expected.len() || !found.iter().all(|session| expected.contains(session)) {
         return Err(format!("the index has {found:?}, the ledger {expected:?}"));
-    }
-    Ok(())
-}
-
-/// Everything of a session that an export shows.
-#[derive(Debug, PartialEq)]
-struct Export {
-    versions: Vec<Vec<(Vec<u32>, Vec<bool>)>>,
-    rewards: Vec<Vec<Option<Arc<serde_json::Value>>>>,
-    incomplete: bool,
-    finished: Vec<(u32, u32)>,
-    causes: Vec<crate::session::Cause>,
-}
-
-fn export(session: &Session) -> Export {
-    let state = session.state();
-    let (frozen, incomplete) = (state.frozen.len(), state.incomplete.is_some());
-    let finished = state.finished.iter().map(|path| (path.leaf, path.trained_from)).collect();
-    let causes = state.forest.turns().iter().map(|turn| turn.about.cause).collect();
-    drop(state);
-    let (mut versions, mut rewards) = (Vec::new(), Vec::new());
-    for version in 1..=u32::try_from(frozen).expect("it is small") + 1 {
-        let Ok(snapshot) = session.snapshot(Some(version)) else { continue };
-        versions.push(rows(&snapshot));
-        rewards.push(snapshot.paths(true).0.into_iter().map(|path| path.reward).collect());
-    }
-    Export { versions, rewards, incomplete, finished, causes }
-}
-
-/// The exports of every process are those of a plain store in which the calls were made in the order of the list.
-async fn processes_agree_with_a_plain_store(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
-    let plain = store(BOUNDLESS);
-    for list in lists {
-        let name = &list.name;
-        for (at, (_, record)) in list.records.iter().enumerate() {
-            let session = plain.session(name);
-            match record {
-                // a process may freeze it before another one appends the first turn
-                Record::Begin { session, .. } if at == 0 => drop(plain.session_of(session)),
-                Record::Healed { .. } => {}
-                Record::Turn { turn, .. } => {
-                    let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
-                    let call = call.ok_or_else(|| format!("{name}: nobody sampled {turn:?}"))?;
-                    let draft = Draft {
-                        prompt: Some(call.prompt.as_slice().into()),
-                        response: call.response.clone(),
-                        logprobs: vec![-1.0; 2],
-                        entropy: vec![0.5; 2],
-                        about: TurnMetadata {
-                            finish: Some("stop".into()),
-                            supersedes: turn.about.supersedes.clone(),
-                            ..TurnMetadata::default()
-                        },
-                        ..Draft::default()
-                    };
-                    let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));
-                    let _ = call.commit(draft);
-                }
-                Record::Reward { leaf, reward, .. } => {
-                    let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
-                    let set = plain.reward(&session, *leaf, (**reward).clone());
-                    set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
-                }
-                Record::Freeze { turns, .. } => {
-                    let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
-                    let (version, _) = plain.freeze(&session).map_err(|error| error.to_string())?;
-                    if session.turns_of(version) != *turns {
-                        return Err(format!("{name}: entry {at} freezes {turns} turns"));
-                    }
-                }
-                Record::Incomplete { .. } => plain.mark_incomplete(name),
-                Record::Finished { .. } => {}
-                other => return Err(format!("{name}: entry {at} is {other:?}")),
-            }
-        }
-        let Some(expected) = plain.session(name) else { continue };
-        let expected = export(&expected);
-        let mut first: Option<Export> = None;
-        for (at, process) in history.processes.iter().enumerate() {
-            let sharing = process.store.sharing().expect("it is shared");
-            sharing.refresh(&process.store, name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
-            let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
-            let found = export(&session);
-            let members = |export: &Export| (export.versions.clone(), export.rewards.clone(), export.incomplete);
-            if members(&found) != members(&expected) || found.causes != expected.causes {
-                return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));
-            }
-            match &first {
-                Some(first) if *first != found => return Err(format!("{name}: processes 0 and {at} differ")),
-                Some(_) => {}
-                None => first = Some(found),
-            }
-        }
-        for (frozen, birth, version, rows_then) in &history.client_log.frozen {
-            // a version that a failover has lost with its turns cannot be appended again
-            let is_same = frozen == name && *birth == Some(list.birth) && history.settings.loss == Loss::None;
-            if is_same && expected.versions.get(*version as usize - 1) != Some(rows_then) {
-                return Err(format!("{name}: version {version} was {rows_then:?}"));
-            }
-        }
     }
     Ok(())
 }

@@ -250,9 +250,13 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.deletion(&session))
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, deletion: Deletion) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
         let session = Arc::clone(session);
-        self.plain(move |memory| memory.restore_deletion(&session, deletion))
+        self.plain(move |memory| memory.restore_deletion(&session, birth, deleted_ms))
+    }
+
+    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+        self.plain(move |memory| memory.now_ms(partition))
     }
 
     fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {

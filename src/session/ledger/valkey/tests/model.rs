@@ -9,8 +9,7 @@ use super::process::{Binary, Raw, ledger, options};
 use crate::session::Uid;
 use crate::session::ledger::memory::MemoryLedger;
 use crate::session::ledger::{
-    Append, Appended, Deletion, Entry, FinishedEntry, LastUse, Ledger, ListOrder, Position, StreamId, Tail,
-    partition_of,
+    Append, Appended, Entry, FinishedEntry, LastUse, Ledger, ListOrder, Position, StreamId, Tail, partition_of,
 };
 
 /// The largest difference between the clocks of both.
@@ -125,10 +124,12 @@ impl Pair {
                 }
                 self.count(if deletion.is_some() { "has a tombstone" } else { "has no tombstone" });
                 let ago = self.random.pick(&[Duration::from_secs(60), Duration::from_secs(600)]);
-                let restored = Deletion { birth: Uid::unique(), ago };
                 if self.random.below(3) == 0 {
-                    self.valkey.restore_deletion(&session, restored).await.unwrap();
-                    self.memory.restore_deletion(&session, restored).await.unwrap();
+                    let (birth, ago_ms) = (Uid::unique(), u64::try_from(ago.as_millis()).unwrap());
+                    for ledger in [&*self.valkey, &self.memory as &dyn Ledger] {
+                        let now_ms = ledger.now_ms(partition).await.unwrap();
+                        ledger.restore_deletion(&session, birth, now_ms - ago_ms).await.unwrap();
+                    }
                     self.count("deletion restored");
                 }
             }

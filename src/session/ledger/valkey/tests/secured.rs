@@ -102,7 +102,8 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     assert_eq!(valkey.delete(&"s".into(), first.entries[0].uid).await, Ok(true));
     let deletion = valkey.deletion(&"s".into()).await.unwrap().expect("it was deleted");
     assert_eq!(deletion.birth, first.entries[0].uid);
-    valkey.restore_deletion(&"s".into(), deletion).await.unwrap();
+    let now_ms = valkey.now_ms(partition).await.unwrap();
+    valkey.restore_deletion(&"s".into(), deletion.birth, now_ms).await.unwrap();
 
     let mut restricted = super::process::Raw::open(server.port, &options(&url)).await;
     for forbidden in ["GET other", "KEYS *", "FLUSHALL", "CONFIG GET maxmemory"] {

@@ -1,0 +1,122 @@
+//! Changes that the ledger lacks and the session in memory as well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Sharing;
+use super::list_cache::Change;
+use crate::session::ledger::Record;
+use crate::session::state::Session;
+use crate::session::store::now_ms;
+use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
+
+/// A change that the ledger lacks and the session in memory as well.
+#[derive(Debug)]
+pub(super) struct Missing {
+    pub uid: Uid,
+    /// When it was recorded. The session may have been deleted since.
+    pub at: Instant,
+    pub change: MissingChange,
+    /// Counts its bytes while it exists.
+    _held: Held,
+}
+
+/// Bytes that are a part of a sum until it is dropped.
+#[derive(Debug)]
+struct Held {
+    bytes: u64,
+    sum: Arc<AtomicU64>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The change, in terms that do not depend on the numbers of turns.
+#[derive(Debug)]
+pub(super) enum MissingChange {
+    Healed,
+    Turn(Box<Draft>),
+    Reward { leaf: Option<Uid>, value: Arc<serde_json::Value> },
+    Incomplete,
+    ResponseDeleted(Uid),
+    Finished(Uid),
+}
+
+impl Missing {
+    /// Its bytes are added to `sum` until it is dropped.
+    pub(super) fn new(uid: Uid, at: Instant, change: MissingChange, sum: &Arc<AtomicU64>) -> Self {
+        let own = match &change {
+            MissingChange::Turn(draft) => draft.bytes(),
+            _ => 0,
+        };
+        let bytes = size_of::<Self>() as u64 + own;
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        Self { uid, at, change, _held: Held { bytes, sum: Arc::clone(sum) } }
+    }
+
+    /// A turn of the local log, which has its whole prompt. `None` for one of a version before ids.
+    pub(super) fn turn(turn: Arc<Turn>, sum: &Arc<AtomicU64>) -> Option<Self> {
+        let turn = Arc::unwrap_or_clone(turn);
+        let (uid, at) = (turn.about.uid?, recorded_at(&turn.about));
+        let prompt = (turn.about.cause != Cause::Unplaced).then_some(turn.prompt);
+        let (response, logprobs, entropy) =
+            (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
+        let about = turn.about;
+        let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
+        Some(Self::new(uid, at, MissingChange::Turn(Box::new(draft)), sum))
+    }
+}
+
+impl Sharing {
+    /// A change in terms that do not depend on the numbers of turns. `None` for a frozen version: its number of turns means other turns in
+    /// another order.
+    pub(super) fn missing_change(&self, session: &Session, change: &Change) -> Option<MissingChange> {
+        let uid = |turn: u32| session.turn(turn).and_then(|turn| turn.about.uid);
+        Some(match change {
+            Change::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
+            Change::Other(record) => match &**record {
+                Record::Reward { leaf: Some(leaf), reward, .. } => {
+                    MissingChange::Reward { leaf: Some(uid(*leaf)?), value: Arc::clone(reward) }
+                }
+                Record::Reward { leaf: None, reward, .. } => {
+                    MissingChange::Reward { leaf: None, value: Arc::clone(reward) }
+                }
+                Record::Incomplete { .. } => MissingChange::Incomplete,
+                Record::ResponseDeleted { turn, .. } => MissingChange::ResponseDeleted(uid(*turn)?),
+                Record::Finished { leaf, .. } => MissingChange::Finished(uid(*leaf)?),
+                Record::Healed { .. } => MissingChange::Healed,
+                _ => return None,
+            },
+        })
+    }
+}
+
+/// When a turn of a local log was recorded, by the clock of this process.
+pub(super) fn recorded_at(about: &TurnMetadata) -> Instant {
+    let age = now_ms().saturating_sub(about.started_ms.saturating_add(about.elapsed_ms));
+    let now = Instant::now();
+    now.checked_sub(Duration::from_millis(age)).unwrap_or(now)
+}
+
+impl Session {
+    /// A turn as a draft that can be placed elsewhere. `None` if the turn does not exist.
+    pub(super) fn draft(&self, id: u32) -> Option<Draft> {
+        let turn = self.turn(id)?;
+        let prompt = (turn.about.cause != Cause::Unplaced).then(|| {
+            let mut prompt = turn.parent.map(|parent| self.tokens(parent)).unwrap_or_default();
+            prompt.extend_from_slice(&turn.prompt);
+            prompt.into()
+        });
+        let mut about = turn.about.clone();
+        let replaced = std::mem::take(&mut about.supersedes);
+        let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
+        let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());
+        Some(Draft { prompt, response, logprobs, entropy, about, supersedes, is_retry: false })
+    }
+}

@@ -1,0 +1,114 @@
+//! Compares every process of a history with a store that is not shared.
+
+use std::sync::Arc;
+
+use super::check::SessionEntries;
+use super::clients::rows;
+use super::faults::Loss;
+use super::history::History;
+use crate::session::ledger::Record;
+use crate::session::tests::{BOUNDLESS, store};
+use crate::session::{Call, Draft, Session, TurnMetadata};
+
+/// Everything of a session that an export shows.
+#[derive(Debug, PartialEq)]
+struct Export {
+    versions: Vec<Vec<(Vec<u32>, Vec<bool>)>>,
+    rewards: Vec<Vec<Option<Arc<serde_json::Value>>>>,
+    incomplete: bool,
+    finished: Vec<(u32, u32)>,
+    causes: Vec<crate::session::Cause>,
+}
+
+fn export(session: &Session) -> Export {
+    let state = session.state();
+    let (frozen, incomplete) = (state.frozen.len(), state.incomplete.is_some());
+    let finished = state.finished.iter().map(|path| (path.leaf, path.trained_from)).collect();
+    let causes = state.forest.turns().iter().map(|turn| turn.about.cause).collect();
+    drop(state);
+    let (mut versions, mut rewards) = (Vec::new(), Vec::new());
+    for version in 1..=u32::try_from(frozen).expect("it is small") + 1 {
+        let Ok(snapshot) = session.snapshot(Some(version)) else { continue };
+        versions.push(rows(&snapshot));
+        rewards.push(snapshot.paths(true).0.into_iter().map(|path| path.reward).collect());
+    }
+    Export { versions, rewards, incomplete, finished, causes }
+}
+
+/// The exports of every process are those of a plain store in which the calls were made in the order of the list.
+pub(super) async fn processes_agree_with_a_plain_store(
+    history: &History,
+    lists: &[SessionEntries],
+) -> Result<(), String> {
+    let plain = store(BOUNDLESS);
+    for list in lists {
+        let name = &list.name;
+        for (at, (_, record)) in list.records.iter().enumerate() {
+            let session = plain.session(name);
+            match record {
+                // a process may freeze it before another one appends the first turn
+                Record::Begin { session, .. } if at == 0 => drop(plain.session_of(session)),
+                Record::Healed { .. } => {}
+                Record::Turn { turn, .. } => {
+                    let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
+                    let call = call.ok_or_else(|| format!("{name}: nobody sampled {turn:?}"))?;
+                    let draft = Draft {
+                        prompt: Some(call.prompt.as_slice().into()),
+                        response: call.response.clone(),
+                        logprobs: vec![-1.0; 2],
+                        entropy: vec![0.5; 2],
+                        about: TurnMetadata {
+                            finish: Some("stop".into()),
+                            supersedes: turn.about.supersedes.clone(),
+                            ..TurnMetadata::default()
+                        },
+                        ..Draft::default()
+                    };
+                    let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));
+                    let _ = call.commit(draft);
+                }
+                Record::Reward { leaf, reward, .. } => {
+                    let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
+                    let set = plain.reward(&session, *leaf, (**reward).clone());
+                    set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
+                }
+                Record::Freeze { turns, .. } => {
+                    let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
+                    let (version, _) = plain.freeze(&session).map_err(|error| error.to_string())?;
+                    if session.turns_of(version) != *turns {
+                        return Err(format!("{name}: entry {at} freezes {turns} turns"));
+                    }
+                }
+                Record::Incomplete { .. } => plain.mark_incomplete(name),
+                Record::Finished { .. } => {}
+                other => return Err(format!("{name}: entry {at} is {other:?}")),
+            }
+        }
+        let Some(expected) = plain.session(name) else { continue };
+        let expected = export(&expected);
+        let mut first: Option<Export> = None;
+        for (at, process) in history.processes.iter().enumerate() {
+            let sharing = process.store.sharing().expect("it is shared");
+            sharing.refresh(&process.store, name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
+            let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
+            let found = export(&session);
+            let members = |export: &Export| (export.versions.clone(), export.rewards.clone(), export.incomplete);
+            if members(&found) != members(&expected) || found.causes != expected.causes {
+                return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));
+            }
+            match &first {
+                Some(first) if *first != found => return Err(format!("{name}: processes 0 and {at} differ")),
+                Some(_) => {}
+                None => first = Some(found),
+            }
+        }
+        for (frozen, birth, version, rows_then) in &history.client_log.frozen {
+            // a version that a failover has lost with its turns cannot be appended again
+            let is_same = frozen == name && *birth == Some(list.birth) && history.settings.loss == Loss::None;
+            if is_same && expected.versions.get(*version as usize - 1) != Some(rows_then) {
+                return Err(format!("{name}: version {version} was {rows_then:?}"));
+            }
+        }
+    }
+    Ok(())
+}
