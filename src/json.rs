@@ -7,6 +7,7 @@
 mod cursor;
 mod ids;
 mod object;
+mod pointer;
 pub(crate) mod python;
 mod splice;
 mod text;
@@ -15,6 +16,8 @@ mod value;
 pub use cursor::Cursor;
 pub use ids::write_ids;
 pub use object::{Edit, Member, Object, for_each_member};
+pub(crate) use pointer::percent_decode;
+pub use pointer::{Resolver, pointer};
 pub use splice::Splice;
 pub use text::Text;
 pub use value::Value;

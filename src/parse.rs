@@ -21,8 +21,9 @@
 //! - The closing brace of the arguments is emitted when the whole call is valid and its end marker has arrived.
 //! - In `qwen_xml` and `glm`, a string is emitted character by character, and another value at its end ([`ParameterTypes`]). Without types, a
 //!   value is emitted at its end while its text may be JSON, and character by character once it cannot be JSON.
-//! - In `hermes`, a string is emitted at its end from an end marker on that it contains, because the marker may end the call. It ends the call
-//!   if a think start is sampled as its token before the end of the string.
+//! - In `hermes`, `kimi_k2` and `deepseek`, a string is emitted at its end from an end marker on that it contains, because the marker may end the
+//!   call, and so is a value that has a type in `qwen_xml` and `glm`. The marker ends the call if a think start is sampled as its token before the
+//!   end of the string or the value.
 //! - Repeated keys are emitted. Parsers use the last one, as `json.loads` does.
 //!
 //! | format | a call starts at |

@@ -105,7 +105,13 @@ impl<'a> History<'a> {
 
 /// Whether each thought in the client's message is a thought of the reply. The client may have dropped thoughts.
 pub(super) fn has_same_thoughts(message: &Message, reply: &Message) -> bool {
-    let is_in_reply = |thought: &str| reply.thoughts().iter().any(|other| other == thought);
+    let sampled = reply.thoughts();
+    // the client may have written the reasoning before a text that contains `</think>`
+    let is_joined = |thought: &str| {
+        let parts = thought.split_once("</think>");
+        parts.is_some_and(|(reasoning, text)| [reasoning.trim_end(), text.trim_start()] == sampled)
+    };
+    let is_in_reply = |thought: &str| sampled.iter().any(|other| other == thought) || is_joined(thought);
     // both places of the reply are compared, because text before a lone `</think>` looks like a thought
     message.thoughts().iter().all(|thought| thought.is_empty() || is_in_reply(thought))
 }
@@ -132,4 +138,28 @@ fn digests(request: &Conversation, tools: &str, renderer: &Renderer, work: &Work
         }
     }
     Ok(digests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thought_before_a_text_with_a_literal_think_end_is_that_of_the_reply() {
+        let message = |reasoning: Option<&str>, text: &str| Message {
+            reasoning: reasoning.map(str::to_owned),
+            ..Message::of("assistant", text.to_owned())
+        };
+        let reply = message(Some("r"), "Use </think> now");
+        for (returned, is_same) in [
+            (message(Some("r"), "Use </think> now"), true),
+            (message(None, "Use </think> now"), true),
+            (message(None, "<think>\nr\n</think>\n\nUse </think> now"), true),
+            (message(None, "r</think>Use </think> now"), true),
+            (message(None, "<think>s</think>Use </think> now"), false),
+            (message(None, "<think>r</think>Drop </think> now"), false),
+        ] {
+            assert_eq!(has_same_thoughts(&returned, &reply), is_same, "{returned:?}");
+        }
+    }
 }

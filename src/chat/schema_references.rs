@@ -3,12 +3,10 @@
 //! `#/$defs/Point` begins at the root of the whole schema, and so do `#` and `#/properties/a`. If the schema with the reference becomes a part
 //! of another one, nothing is there, and grammar backends refuse the request. They find definitions at the root under plain names only.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ptr;
 
-use crate::engine::routes::decode;
-use crate::json::Value;
+use crate::json::{Resolver, Value, pointer};
 
 /// Members of a schema whose values are data and not schemas.
 const DATA: [&str; 4] = ["enum", "const", "default", "examples"];
@@ -156,48 +154,6 @@ fn add_references<'a>(schema: &'a Value, read: &mut HashSet<*const Value>, refer
         Value::Array(schemas) => schemas.iter().for_each(|schema| add_references(schema, read, references)),
         _ => {}
     }
-}
-
-/// The JSON pointer of a reference into its own schema; `None` for the URL of another one and for an anchor.
-fn pointer(reference: &str) -> Option<Cow<'_, str>> {
-    let pointer = decode(reference.strip_prefix('#')?);
-    (pointer.is_empty() || pointer.starts_with('/')).then_some(pointer)
-}
-
-/// Finds values by their JSON pointers.
-#[derive(Default)]
-struct Resolver<'a> {
-    /// The members of each object on the way, because a schema may have many definitions.
-    members: HashMap<*const Value, HashMap<&'a str, &'a Value>>,
-}
-
-impl<'a> Resolver<'a> {
-    /// The value at a JSON pointer. A value has one pointer only.
-    fn resolve(&mut self, root: &'a Value, pointer: &str) -> Option<&'a Value> {
-        pointer.split('/').skip(1).try_fold(root, |value, token| match value {
-            Value::Object(members) => {
-                let index = || members.iter().map(|(name, value)| (name.as_str(), value)).collect();
-                let members = self.members.entry(ptr::from_ref(value)).or_insert_with(index);
-                members.get(&*unescape(token)?).copied()
-            }
-            value => {
-                let index: usize = token.parse().ok()?;
-                value.as_array()?.get(index).filter(|_| index.to_string() == token)
-            }
-        })
-    }
-}
-
-/// A part of a JSON pointer, without its escapes.
-fn unescape(token: &str) -> Option<String> {
-    let mut parts = token.split('~');
-    let mut name = parts.next()?.to_owned();
-    for part in parts {
-        let letter = if part.starts_with('0') { '~' } else { '/' };
-        name.push(letter);
-        name.push_str(part.strip_prefix(['0', '1'])?);
-    }
-    Some(name)
 }
 
 /// Names without characters that a reference would have to escape.

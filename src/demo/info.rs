@@ -12,7 +12,7 @@ use super::options::{Dialect, Streaming};
 use super::refusal::Refusal;
 use super::routes::answer;
 use super::wire::quoted;
-use crate::engine::routes::decode;
+use crate::json::percent_decode;
 
 const JSON: &str = "application/json";
 
@@ -56,7 +56,7 @@ pub(super) fn models(engine: &Engine) -> Response<ReplyBody> {
 
 /// Returns the model with this percent-encoded name.
 pub(super) fn model(engine: &Engine, name: &str) -> Result<Response<ReplyBody>, Refusal> {
-    let name = decode(name);
+    let name = percent_decode(name);
     if name != engine.weights().name {
         return Err(Refusal::Model { name: name.into_owned() });
     }

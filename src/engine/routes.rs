@@ -1,6 +1,6 @@
 //! SGLang's paths: which of them generate, which may block, and their labels in metrics.
 
-use std::borrow::Cow;
+use crate::json::percent_decode;
 
 /// How tokentap handles a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +156,7 @@ const OTHER: [&str; 16] = [
 /// Returns the route of a path. Servers decode a path before the lookup, so `/%67enerate` is /generate.
 #[must_use]
 pub(crate) fn route(path: &str) -> Route {
-    let path = &*decode(path);
+    let path = &*percent_decode(path);
     // the engine's patterns end in `$`, which in Python also matches before a final line feed: `/flush_cache%0a` is /flush_cache
     let path = path.strip_suffix('\n').unwrap_or(path);
     let known = known(path).or_else(|| {
@@ -218,21 +218,4 @@ pub(crate) fn method_label(method: &http::Method) -> &'static str {
         "PATCH" => "PATCH",
         _ => "other",
     }
-}
-
-/// Percent-decodes a path or a part of one.
-#[must_use]
-pub(crate) fn decode(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return Cow::Borrowed(text);
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        out.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { &tail[2..] } else { tail };
-    }
-    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }

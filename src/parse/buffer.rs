@@ -59,6 +59,13 @@ impl MarkerSearch {
         self.found.then_some(self.searched)
     }
 
+    /// Ignores markers before byte `from` of the text.
+    pub(super) fn skip_to(&mut self, from: usize) {
+        if self.searched < from {
+            *self = Self::new(self.marker, from);
+        }
+    }
+
     /// Records that the first `length` bytes, which are before the marker, are removed from the text.
     pub(super) fn skip(&mut self, length: usize) {
         self.searched -= length;

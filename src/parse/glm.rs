@@ -3,7 +3,7 @@
 use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
 use super::parameter_types::CalledTool;
-use super::parameter_value::{ParameterValue, write_key};
+use super::parameter_value::{ParameterValue, ValueLookahead, write_key};
 use super::space::{strip, strip_start};
 use super::step::Step;
 use super::{Event, ToolCall};
@@ -18,7 +18,8 @@ pub(super) const MARKERS: [&str; 6] = [START, END, KEY, KEY_END, VALUE, VALUE_EN
 
 /// Parses one block, which has one call. The call starts at its first key. A call without keys is emitted at its end.
 ///
-/// Text between pairs is ignored, and so is a key without a value. A value without an end tag makes the call invalid.
+/// Text between pairs is ignored, and so is a key without a value. A value without an end tag makes the call invalid. The end marker of the
+/// block is text in a value that has a type, if the end tag of the value is the next tag after it.
 #[derive(Debug, Clone)]
 pub(super) struct Glm {
     end: MarkerSearch,
@@ -26,6 +27,8 @@ pub(super) struct Glm {
     tool: CalledTool,
     /// A parameter is written.
     has_parameter: bool,
+    /// Decides whether the end marker is text of a value.
+    lookahead: Option<ValueLookahead>,
 }
 
 /// The position of the parser in the block.
@@ -82,20 +85,37 @@ impl Glm {
             end: MarkerSearch::new(END, START.len()),
             state: State::Name(MarkerSearch::new(KEY, START.len())),
             has_parameter: false,
+            lookahead: None,
         }
     }
 
     /// Continues in `buffered`, which begins with the start marker, or with text of a started call.
     pub(super) fn read(&mut self, buffered: &str) -> Step {
-        let length = self.end.read(buffered);
-        let body = &buffered[..length];
-        if let Some(part) = self.read_body(body) {
-            return part;
+        loop {
+            let length = self.end.read(buffered);
+            let body = &buffered[..length];
+            if let Some(part) = self.read_body(body) {
+                return part;
+            }
+            if self.end.found().is_none() {
+                return Step::More;
+            }
+            if !self.in_value() {
+                return self.end_at(body);
+            }
+            let lookahead = || ValueLookahead::new(VALUE_END, &[KEY], length + END.len());
+            match self.lookahead.get_or_insert_with(lookahead).read(buffered) {
+                None => return Step::More,
+                Some(Err(())) => return self.end_at(body),
+                Some(Ok(value_end)) => self.end.skip_to(value_end),
+            }
+            self.lookahead = None;
         }
-        if self.end.found().is_none() {
-            return Step::More;
-        }
-        let length = length + END.len();
+    }
+
+    /// Ends the block at the end marker after `body`.
+    fn end_at(&mut self, body: &str) -> Step {
+        let length = body.len() + END.len();
         match std::mem::replace(&mut self.state, State::Nameless) {
             State::Name(_) | State::Nameless => Step::call(length, call_without_keys(strip(&body[START.len()..]))),
             State::Between(_) | State::Key(_) => {
@@ -105,13 +125,22 @@ impl Glm {
         }
     }
 
+    /// Ends the block at an end marker in a value whose end was not found so far. Returns `None` if there is no such marker.
+    pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
+        self.lookahead.as_ref()?;
+        Some(self.end_at(&buffered[..self.end.found()?]))
+    }
+
     /// Whether the text so far ends within the value of a parameter that has a type.
     pub(super) fn in_value(&self) -> bool {
         matches!(self.state, State::Value { value: ParameterValue::Typed(_), .. })
     }
 
-    /// Ends a block that has no end marker.
+    /// Ends a block whose text has no end marker after its last value.
     pub(super) fn end(&mut self, buffered: &str) -> Step {
+        if let Some(step) = self.end_at_pending_marker(buffered) {
+            return step;
+        }
         match std::mem::replace(&mut self.state, State::Nameless) {
             State::Name(_) | State::Nameless => Step::Text(buffered.len()),
             State::Between(_) | State::Key(_) => Step::End(buffered.len(), vec![Event::CallEnd { error: true }]),

@@ -67,9 +67,8 @@ impl Hermes {
         self.call.as_ref().is_some_and(CallReader::in_string)
     }
 
-    /// Ends the block at an end marker in a string whose end was not found so far, because a think start was sampled after it. Returns `None`
-    /// if there is no such marker.
-    pub(super) fn end_before_span(&self, buffered: &str) -> Option<Step> {
+    /// Ends the block at an end marker in a string whose end was not found so far. Returns `None` if there is no such marker.
+    pub(super) fn end_at_pending_marker(&self, buffered: &str) -> Option<Step> {
         Some(self.end_at(&buffered[..self.end.found()?]))
     }
 
@@ -84,9 +83,8 @@ impl Hermes {
 
     /// Ends a block whose text has no end marker after its JSON.
     pub(super) fn end(&self, buffered: &str) -> Step {
-        if let Some(length) = self.end.found() {
-            // the string that contains the marker has no end
-            return self.end_at(&buffered[..length]);
+        if let Some(step) = self.end_at_pending_marker(buffered) {
+            return step;
         }
         let call = self.call.as_ref().filter(|call| call.has_started());
         call.map_or(Step::Text(buffered.len()), |call| Step::End(buffered.len(), call.cut_off(buffered)))

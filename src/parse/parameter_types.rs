@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::loads::loads;
 use super::value::PythonValue;
 use super::{Format, literal};
-use crate::json::{Value, python};
+use crate::json::{Resolver, Value, pointer, python};
 
 /// The type of a parameter, as far as it decides how a value is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl ParameterTypes {
             }
             let mut parameters = BTreeMap::new();
             if let Some(root) = function.get("parameters") {
-                let mut schema = SchemaReader { root, steps: MAX_STEPS, depth: 0 };
+                let mut schema = SchemaReader { root, resolver: Resolver::default(), steps: MAX_STEPS, depth: 0 };
                 schema.parameters(root, &mut |name, types| {
                     let parameter = types.parameter(format);
                     parameters.entry(Box::from(name)).or_insert(parameter);
@@ -177,6 +177,7 @@ const MAX_SCHEMA_DEPTH: usize = 16;
 struct SchemaReader<'a> {
     /// The schema of all parameters, in which references are resolved.
     root: &'a Value,
+    resolver: Resolver<'a>,
     /// The number of schemas that may still be read.
     steps: usize,
     depth: usize,
@@ -321,15 +322,8 @@ impl<'a> SchemaReader<'a> {
     }
 
     /// The schema of a reference within the tool, such as `#/$defs/NAME`.
-    fn target(&self, reference: &Value) -> Option<&'a Value> {
-        let path = reference.as_str()?.strip_prefix('#')?;
-        path.split('/').skip(1).try_fold(self.root, |schema, part| {
-            let part = part.replace("~1", "/").replace("~0", "~");
-            match schema {
-                Value::Array(schemas) => schemas.get(part.parse::<usize>().ok()?),
-                schema => schema.get(&part),
-            }
-        })
+    fn target(&mut self, reference: &Value) -> Option<&'a Value> {
+        self.resolver.resolve(self.root, &pointer(reference.as_str()?)?)
     }
 }
 

@@ -2,6 +2,7 @@
 //! JSON value of its text, or the text as a string if it is not JSON.
 
 use super::Event;
+use super::buffer::MarkerSearch;
 use super::json_reader::JsonReader;
 use super::loads::loads_or_text;
 use super::parameter_types::ParameterType;
@@ -147,6 +148,36 @@ impl TypedValue {
         let value = self.before_last_line_feed(value);
         let beginning = "null".get(..value.len());
         self.parameter != ParameterType::Text && beginning.is_some_and(|null| null.eq_ignore_ascii_case(value))
+    }
+}
+
+/// Reads on from an end marker of a call in a value that has a type, to find out whether the marker is text of the value.
+#[derive(Debug, Clone)]
+pub(super) struct ValueLookahead {
+    value_end: MarkerSearch,
+    /// The markers that only follow the end of a value.
+    others: Vec<MarkerSearch>,
+}
+
+impl ValueLookahead {
+    /// A search from byte `from` of the text on. `value_end` is the end tag of values.
+    pub(super) fn new(value_end: &'static str, others: &[&'static str], from: usize) -> Self {
+        let others = others.iter().map(|marker| MarkerSearch::new(marker, from)).collect();
+        Self { value_end: MarkerSearch::new(value_end, from), others }
+    }
+
+    /// Continues in `text`. Returns the end of the value, or an error if another marker comes first. Returns `None` if more text is needed.
+    pub(super) fn read(&mut self, text: &str) -> Option<Result<usize, ()>> {
+        let find = |search: &mut MarkerSearch| {
+            search.read(text);
+            search.found()
+        };
+        let end = find(&mut self.value_end);
+        match (end, self.others.iter_mut().filter_map(find).min()) {
+            (Some(end), Some(other)) if other < end => Some(Err(())),
+            (Some(end), _) => Some(Ok(end)),
+            (None, other) => other.map(|_| Err(())),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
 use super::parameter_types::CalledTool;
-use super::parameter_value::{ParameterValue, write_key};
+use super::parameter_value::{ParameterValue, ValueLookahead, write_key};
 use super::space::strip;
 use super::step::Step;
 use super::tag_search::TagSearch;
@@ -17,7 +17,7 @@ const PARAMETER_END: &str = "</parameter>";
 /// Parses one block, which has one call: its first function. The call starts when its opening tag is complete.
 ///
 /// Text between elements is ignored, and so is a parameter with a blank name. A function or a parameter without an end tag makes the call
-/// invalid.
+/// invalid. The end marker of the block is text in a value that has a type, if the end tag of the value is the next tag after it.
 #[derive(Debug, Clone)]
 pub(super) struct QwenXml {
     end: MarkerSearch,
@@ -26,6 +26,8 @@ pub(super) struct QwenXml {
     tool: CalledTool,
     /// A parameter is written.
     has_parameter: bool,
+    /// Decides whether the end marker is text of a value.
+    lookahead: Option<ValueLookahead>,
 }
 
 /// The position of the parser in the block.
@@ -53,23 +55,47 @@ impl QwenXml {
             function_end: MarkerSearch::new(FUNCTION_END, 0),
             state: State::Block(TagSearch::new(FUNCTION, START.len())),
             has_parameter: false,
+            lookahead: None,
         }
     }
 
     /// Continues in `buffered`, which begins with the start marker, or with text of a started call.
     pub(super) fn read(&mut self, buffered: &str) -> Step {
-        let length = self.end.read(buffered);
-        let body = &buffered[..length];
-        if let Some(part) = self.read_body(body) {
-            return part;
+        loop {
+            let length = self.end.read(buffered);
+            let body = &buffered[..length];
+            if let Some(part) = self.read_body(body) {
+                return part;
+            }
+            if self.end.found().is_none() {
+                return Step::More;
+            }
+            if !self.in_value() {
+                return self.end_at(body);
+            }
+            let lookahead = || ValueLookahead::new(PARAMETER_END, &[FUNCTION, FUNCTION_END], length + END.len());
+            match self.lookahead.get_or_insert_with(lookahead).read(buffered) {
+                None => return Step::More,
+                Some(Err(())) => return self.end_at(body),
+                Some(Ok(value_end)) => self.end.skip_to(value_end),
+            }
+            self.lookahead = None;
         }
-        if self.end.found().is_none() {
-            return Step::More;
-        }
+    }
+
+    /// Ends the block at the end marker after `body`.
+    fn end_at(&mut self, body: &str) -> Step {
+        let length = body.len() + END.len();
         match self.end_call(body) {
-            Some(events) => Step::End(length + END.len(), events),
-            None => Step::call(length + END.len(), ToolCall::invalid("", strip(&body[START.len()..]))),
+            Some(events) => Step::End(length, events),
+            None => Step::call(length, ToolCall::invalid("", strip(&body[START.len()..]))),
         }
+    }
+
+    /// Ends the block at an end marker in a value whose end was not found so far. Returns `None` if there is no such marker.
+    pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
+        self.lookahead.as_ref()?;
+        Some(self.end_at(&buffered[..self.end.found()?]))
     }
 
     /// Whether the text so far ends within the value of a parameter that has a type.
@@ -77,8 +103,11 @@ impl QwenXml {
         matches!(self.state, State::Value { value: ParameterValue::Typed(_), .. })
     }
 
-    /// Ends a block that has no end marker.
+    /// Ends a block whose text has no end marker after its last value.
     pub(super) fn end(&mut self, buffered: &str) -> Step {
+        if let Some(step) = self.end_at_pending_marker(buffered) {
+            return step;
+        }
         if let State::AfterFunction = self.state {
             self.state = State::Invalid;
         }

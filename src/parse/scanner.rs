@@ -53,7 +53,7 @@ impl Scanner {
 
     /// Ends a block at a marker that may be text of a string, because a think start was sampled as its token.
     pub(super) fn end_before_span(&mut self, out: &mut Vec<Event>) {
-        while let Some(step) = self.block.as_ref().and_then(|block| block.end_before_span(self.buffer.rest())) {
+        while let Some(step) = self.block.as_mut().and_then(|block| block.end_at_pending_marker(self.buffer.rest())) {
             self.apply(step, out);
             self.scan(out);
         }

@@ -2,6 +2,7 @@
 
 use super::buffer::MarkerSearch;
 use super::call_reader::CallReader;
+use super::json_reader::StringLookahead;
 use super::space::strip_start;
 use super::step::{self, Step};
 use super::{Event, ToolCall};
@@ -46,7 +47,7 @@ pub(super) enum CallHead {
 }
 
 /// Parses one section. Text between calls is ignored. A section without a call is text, and so is one without an end marker, unless a call
-/// has started in it.
+/// has started in it. An end marker in a string of a started call is text on the same condition as in `hermes`.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     format: &'static SectionFormat,
@@ -71,7 +72,13 @@ enum State {
         is_whole: bool,
     },
     /// In a call that has started.
-    Started { call: CallReader, end: MarkerSearch, tail: &'static str },
+    Started {
+        call: CallReader,
+        end: MarkerSearch,
+        tail: &'static str,
+        /// Decides whether an end marker is text of a string.
+        lookahead: Option<Box<StringLookahead>>,
+    },
 }
 
 impl Section {
@@ -88,23 +95,33 @@ impl Section {
 
     /// Continues in `buffered`, which begins with the start marker, or with text after the start of a call.
     pub(super) fn read(&mut self, buffered: &str) -> Step {
-        let length = self.end.read(buffered);
-        let section = &buffered[..length];
-        if let Some(part) = self.read_section(section) {
-            return part;
+        if let Some(step) = self.read_section(buffered) {
+            return step;
         }
-        if self.end.found().is_none() {
-            return Step::More;
-        }
-        let length = length + self.format.end.len();
+        self.end.found().map_or(Step::More, |length| self.end_at(&buffered[..length]))
+    }
+
+    /// Ends the section at the end marker after `section`.
+    fn end_at(&mut self, section: &str) -> Step {
+        let length = section.len() + self.format.end.len();
         match self.cut_off(section) {
             Some(events) => Step::End(length, events),
             None => Step::calls(length, std::mem::take(&mut self.calls)),
         }
     }
 
-    /// Ends a section that has no end marker.
-    pub(super) fn end(&self, buffered: &str) -> Step {
+    /// Ends the call at an end marker in a string whose end was not found so far. Returns `None` if there is no such marker.
+    pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
+        let State::Started { lookahead: Some(_), .. } = self.state else { return None };
+        let section = &buffered[..self.end.read(buffered)];
+        Some(self.end_call(section).unwrap_or_else(|| self.end_at(section)))
+    }
+
+    /// Ends a section whose text has no end marker after its last call.
+    pub(super) fn end(&mut self, buffered: &str) -> Step {
+        if let Some(step) = self.end_at_pending_marker(buffered) {
+            return step;
+        }
         self.cut_off(buffered).map_or(Step::Text(buffered.len()), |events| Step::End(buffered.len(), events))
     }
 
@@ -113,9 +130,10 @@ impl Section {
         matches!(&self.state, State::Started { call, .. } if call.in_string())
     }
 
-    /// Continues in the text up to the end of the section. Returns `None` if more text is needed.
-    fn read_section(&mut self, section: &str) -> Option<Step> {
+    /// Continues in the text up to the end of the section. Returns `None` if this text is read.
+    fn read_section(&mut self, buffered: &str) -> Option<Step> {
         loop {
+            let section = &buffered[..self.end.read(buffered)];
             match &mut self.state {
                 State::Between(start) => {
                     start.read(section);
@@ -129,26 +147,40 @@ impl Section {
                         return Some(part);
                     }
                 }
-                State::Started { call, end, tail } => {
+                State::Started { call, end, lookahead, .. } => {
                     let length = end.read(section);
-                    let text = &section[..length];
-                    let (length, events) = match call.read(text) {
-                        Some((length, events)) => {
-                            end.skip(length);
-                            (length, events)
+                    if let Some((length, events)) = call.read(&section[..length]) {
+                        end.skip(length);
+                        self.end.skip(length);
+                        return Some(Step::Part(length, events));
+                    }
+                    if end.found().or(self.end.found()).is_some() && call.in_string() {
+                        match lookahead.get_or_insert_with(|| Box::new(call.look_ahead(0))).read(buffered) {
+                            None => return Some(Step::More),
+                            Some(Ok(after)) => {
+                                *lookahead = None;
+                                end.skip_to(after);
+                                self.end.skip_to(after);
+                                continue;
+                            }
+                            Some(Err(_)) => {}
                         }
-                        None => {
-                            end.found()?;
-                            let events = call.end(text, tail);
-                            self.state = State::Between(MarkerSearch::new(self.format.call_start, 0));
-                            (length + self.format.call_end.len(), events)
-                        }
-                    };
-                    self.end.skip(length);
-                    return Some(Step::Part(length, events));
+                    }
+                    return self.end_call(section);
                 }
             }
         }
+    }
+
+    /// Ends a call that has started at its end marker. Returns `None` if `section` does not contain the marker.
+    fn end_call(&mut self, section: &str) -> Option<Step> {
+        let State::Started { call, end, tail, .. } = &self.state else { return None };
+        let length = end.found()?;
+        let events = call.end(&section[..length], tail);
+        self.state = State::Between(MarkerSearch::new(self.format.call_start, 0));
+        let length = length + self.format.call_end.len();
+        self.end.skip(length);
+        Some(Step::Part(length, events))
     }
 
     /// Continues in a call that has not started. Returns `None` if more text is needed, and `Some(None)` if the scan continues.
@@ -175,7 +207,8 @@ impl Section {
                 CallHead::Start { name, id, arguments, tail } => {
                     let length = second + arguments;
                     end.skip(length);
-                    self.state = State::Started { call: CallReader::of_arguments(), end: end.clone(), tail };
+                    self.state =
+                        State::Started { call: CallReader::of_arguments(), end: end.clone(), tail, lookahead: None };
                     self.has_started = true;
                     let mut events = Vec::new();
                     self.calls.drain(..).for_each(|call| events.extend(call.into_events()));

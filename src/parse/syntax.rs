@@ -100,13 +100,18 @@ impl Syntax {
         }
     }
 
-    /// Ends the block at a marker that may be text of a string, because a think start was sampled as its token. Returns `None` if there is no
-    /// such marker.
-    pub(super) fn end_before_span(&self, buffered: &str) -> Option<Step> {
-        if let Self::Hermes(hermes) = self { hermes.end_before_span(buffered) } else { None }
+    /// Ends the call at an end marker that may be text of a string. Returns `None` if there is no such marker.
+    pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
+        match self {
+            Self::Hermes(hermes) => hermes.end_at_pending_marker(buffered),
+            Self::QwenXml(qwen_xml) => qwen_xml.end_at_pending_marker(buffered),
+            Self::Glm(glm) => glm.end_at_pending_marker(buffered),
+            Self::Section(section) => section.end_at_pending_marker(buffered),
+            Self::Llama3(_) | Self::Pythonic(_) | Self::Mistral(_) => None,
+        }
     }
 
-    /// Parses `buffered` at the end of the text. Never returns [`Step::More`] or [`Step::Part`].
+    /// Parses `buffered` at the end of the text. Never returns [`Step::More`].
     pub(super) fn end(&mut self, buffered: &str) -> Step {
         match self {
             Self::Hermes(hermes) => hermes.end(buffered),

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::engine::routes::{self, Kind, Route};
 use crate::generation::measure::number;
+use crate::json::percent_decode;
 use crate::metrics::Metrics;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
@@ -213,7 +214,7 @@ fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Resp
             }
         }
     }
-    let rid = routes::decode(rid);
+    let rid = percent_decode(rid);
     let Some((index, progress)) = state.entropies.read(&rid, index, since) else {
         return v1::Problem::no_entropies().reply();
     };

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use crate::api::Apis;
 use crate::engine::routes::{self, Kind, Route};
 use crate::error::Error;
+use crate::json::percent_decode;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::data::forward::forward;
@@ -106,7 +107,7 @@ fn is_tunnel(request: &Request<Incoming>) -> bool {
 /// Removes `/sessions/{id}` from the path. SGLang gets the rest of the path.
 fn take_session<B>(request: &mut Request<B>) -> Option<Result<Arc<str>, InvalidName>> {
     let (id, rest) = identity::in_path(request.uri().path())?;
-    let id = routes::decode(id);
+    let id = percent_decode(id);
     let id = if is_name(&id) { Ok(Arc::from(&*id)) } else { Err(InvalidName::new(&id, "the path")) };
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     *request.uri_mut() = format!("{rest}{query}").parse().ok()?;

@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderName, header};
 use crate::api::client_headers::{CLAUDE_CODE_SESSION, CODEX_SESSIONS, SESSION_AFFINITY, session_in_user_id};
 use crate::config::{Config, SessionSource};
 use crate::engine::request::{SessionName, SessionNames};
-use crate::engine::routes;
 use crate::error::Error;
 use crate::generation::rid;
+use crate::json::percent_decode;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::{LONGEST_NAME, is_name};
 
@@ -154,7 +154,7 @@ fn candidates<'a>(
     let in_headers =
         SESSION_HEADERS.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
+    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| percent_decode(value));
     let in_query = single_value(in_query).map(|value| dedicated(value, "the query member session_id"));
     let value = |name: &'a Option<SessionName>| match name.as_ref()? {
         SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),

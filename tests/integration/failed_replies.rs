@@ -260,6 +260,11 @@ async fn error_that_the_engine_replies_with_200_is_an_error() {
             (json!({"error": {"message": "no such thing"}}), 400, "no such thing"),
             (json!({"error": "no idea"}), 500, "no idea"),
             (json!({"detail": "gone"}), 502, "meta_info"),
+            (
+                json!({"text": "", "output_ids": [5], "meta_info": {"id": "r", "finish_reason": null}}),
+                502,
+                "finish reason",
+            ),
         ] {
             let answer = tap.ask(api, &with(reply.clone()), false).await;
             assert_eq!(answer.status, expected, "{api}, {reply}: {}", answer.text());

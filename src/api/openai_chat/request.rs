@@ -107,6 +107,12 @@ impl ChatRequest {
                 return Err(invalid(format!("{older} is deprecated and not supported; send {newer}")));
             }
         }
+        if let Some(Value::Array(modalities)) = body.value("modalities")?
+            && !modalities.is_empty()
+            && !modalities.iter().any(|modality| modality.as_str() == Some("text"))
+        {
+            return Err(invalid("modalities must contain \"text\": replies have no audio"));
+        }
         let tool_choice = tools.choice(body.value("tool_choice")?.as_ref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));

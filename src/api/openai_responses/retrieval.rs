@@ -13,8 +13,7 @@ use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalRe
 use crate::budget::Work;
 use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::request::SessionNames;
-use crate::engine::routes;
-use crate::json::Value;
+use crate::json::{Value, percent_decode};
 use crate::session::{Session, Store, TurnKey};
 
 /// The default and the maximum number of items of a page.
@@ -73,7 +72,7 @@ impl Api for StoredResponses {
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let path = request.uri().path().strip_prefix("/v1/responses/").unwrap_or_default();
-        let id = routes::decode(path.split('/').next().unwrap_or_default()).into_owned();
+        let id = percent_decode(path.split('/').next().unwrap_or_default()).into_owned();
         let query = request.uri().query().unwrap_or_default();
         let action = match (request.method() == Method::DELETE, self.shows_input) {
             (true, _) => Action::Delete,
@@ -160,7 +159,7 @@ fn not_found(id: &str) -> EncodedReply {
 
 /// The members of a query.
 fn members(query: &str) -> impl Iterator<Item = (&str, std::borrow::Cow<'_, str>)> {
-    query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, routes::decode(value)))
+    query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, percent_decode(value)))
 }
 
 impl Page {

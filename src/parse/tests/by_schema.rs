@@ -25,7 +25,10 @@ fn with_tools(format: Format, tools: &serde_json::Value) -> Grammar {
 fn tool(properties: &serde_json::Value) -> serde_json::Value {
     let r = json!({"type": "object", "properties": {"x": {"type": "integer"}}});
     let loops = json!({"anyOf": [{"$ref": "#/$defs/Loop"}, {"$ref": "#/$defs/Loop"}]});
-    let parameters = json!({"type": "object", "properties": properties, "$defs": {"R": r, "Loop": loops}});
+    let parameters = json!({"type": "object", "properties": properties, "$defs": {
+        "R": r, "Loop": loops, "Record<string>": {"type": "integer"}, "a/b~c": {"type": "integer"},
+        "Choice": {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    }});
     json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
 }
 
@@ -144,6 +147,14 @@ fn type_of_a_parameter_follows_from_its_schema() {
         (json!({"$ref": "#/$defs/R"}), "{\"x\": 1}", r#"{"x": 1}"#, r#"{"x": 1}"#),
         (json!({"allOf": [{"$ref": "#/$defs/R"}]}), "{\"x\": 1}", r#"{"x": 1}"#, r#"{"x": 1}"#),
         (json!({"anyOf": [{"$ref": "#/$defs/R"}, {"type": "null"}]}), "{\"x\": 1}", r#"{"x": 1}"#, r#"{"x": 1}"#),
+        (json!({"$ref": "#/$defs/Record%3Cstring%3E"}), "5", "5", "5"),
+        (json!({"$ref": "#/$defs/Record<string>"}), "5", "5", "5"),
+        (json!({"$ref": "#/$defs/a~1b~0c"}), "5", "5", "5"),
+        (json!({"$ref": "#/$defs/Choice/anyOf/1"}), "5", "5", "5"),
+        (json!({"$ref": "#/$defs/Choice/anyOf/01"}), "5", r#""5""#, "5"),
+        (json!({"$ref": "#/$defs/Choice/anyOf/+1"}), "5", r#""5""#, "5"),
+        (json!({"$ref": "#Point"}), "{}", r#""{}""#, "{}"),
+        (json!({"$ref": "#"}), "{}", "{}", "{}"),
         (json!({"$ref": "#/$defs/Missing"}), "5", r#""5""#, "5"),
         (json!({"$ref": "#/$defs/Loop"}), "5", r#""5""#, "5"),
         (json!({"$ref": "#/properties/a"}), "5", r#""5""#, "5"),

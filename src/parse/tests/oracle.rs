@@ -1,5 +1,5 @@
 //! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads`, `dumps` and the reader of strings with the
-//! parser. It does not know that a think start in a string of a call is text.
+//! parser. It does not know that a think start in a string of a call is text, nor, in `kimi_k2`, that an end marker is.
 //!
 //! It does not compute the arguments of an invalid call that has started before it became invalid. They are [`STARTED`].
 

@@ -136,6 +136,102 @@ fn text_that_looks_like_a_marker_is_text() {
     }
 }
 
+#[test]
+fn end_marker_that_is_sampled_in_a_string_is_text() {
+    const KIMI: &str = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>";
+    let with_id = |id: &str, call: ToolCall| ToolCall { id: Some(id.to_owned()), ..call };
+    let xml = |value: &str| format!("<tool_call><function=f><parameter=a>{value}</parameter></function></tool_call>");
+    let pair = |value: &str| format!("<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>");
+    let glm = |value: &str| format!("<tool_call>f{}", pair(value));
+    let kimi = |arguments: &str| {
+        format!("<|tool_calls_section_begin|>{KIMI}{arguments}<|tool_call_end|><|tool_calls_section_end|>")
+    };
+    let deepseek = |arguments: &str| {
+        format!(
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        )
+    };
+    let id = "functions.f:0";
+    let table: Vec<(Format, String, &str, Vec<ToolCall>)> = vec![
+        (
+            Format::QwenXml,
+            xml("x </tool_call> y </tool_call>"),
+            "",
+            vec![call("f", r#"{"a": "x </tool_call> y </tool_call>"}"#)],
+        ),
+        (
+            Format::QwenXml,
+            xml("x <tool_call> </tool_call>\n"),
+            "",
+            vec![call("f", r#"{"a": "x <tool_call> </tool_call>"}"#)],
+        ),
+        // the value has no end: the marker ends the call, and the next call is found
+        (
+            Format::QwenXml,
+            format!("<tool_call><function=f><parameter=a>x</tool_call>{}", xml("y")),
+            "",
+            vec![error("f", r#"{"a": "x"#), call("f", r#"{"a": "y"}"#)],
+        ),
+        (
+            Format::QwenXml,
+            "<tool_call><function=f><parameter=a>x</tool_call> so".to_owned(),
+            "so",
+            vec![error("f", r#"{"a": "x"#)],
+        ),
+        (Format::Glm, glm("x </tool_call> y"), "", vec![call("f", r#"{"a": "x </tool_call> y"}"#)]),
+        (
+            Format::Glm,
+            format!("<tool_call>f<arg_key>a</arg_key><arg_value>[1</tool_call><tool_call>f{}", pair("2")),
+            "",
+            vec![error("f", r#"{"a": [1"#), call("f", r#"{"a": 2}"#)],
+        ),
+        (
+            Format::KimiK2,
+            kimi(r#"{"a": "x <|tool_call_end|> <|tool_calls_section_end|> y"}"#),
+            "",
+            vec![with_id(id, call("f", r#"{"a": "x <|tool_call_end|> <|tool_calls_section_end|> y"}"#))],
+        ),
+        (
+            Format::KimiK2,
+            kimi(&format!("{{\"a\": \"x}}<|tool_call_end|>{KIMI}{{\"a\": \"y\"}}")),
+            "",
+            vec![with_id(id, error("f", r#"{"a": "x}"#)), with_id(id, call("f", r#"{"a": "y"}"#))],
+        ),
+        (Format::KimiK2, format!("{} so", kimi("{\"a\": \"x}")), "so", vec![with_id(id, error("f", r#"{"a": "x}"#))]),
+        (
+            Format::DeepSeek,
+            deepseek(r#"{"a": "x <｜tool▁call▁end｜> <｜tool▁calls▁end｜> y"}"#),
+            "",
+            vec![call(
+                "f",
+                r#"{"a": "x <\uff5ctool\u2581call\u2581end\uff5c> <\uff5ctool\u2581calls\u2581end\uff5c> y"}"#,
+            )],
+        ),
+    ];
+    for (format, text, content, calls) in table {
+        let expected = Message { reasoning: None, content: content.to_owned(), calls };
+        let types = Some(Arc::default());
+        // each marker is its token where the vocabulary has one, and otherwise text
+        assert_message(&Grammar { parameters: types, ..grammar(format) }, &text, &expected);
+    }
+    // a think start after the marker ends the call
+    let parts = [
+        Token("<tool_call>"),
+        Text("<function=f><parameter=a>x"),
+        Token("</tool_call>"),
+        Token("<think>"),
+        Text("hm"),
+        Token("</think>"),
+        Text("So."),
+    ];
+    let grammar = Grammar { parameters: Some(Arc::default()), ..with_tokens(Format::QwenXml) };
+    for in_characters in [false, true] {
+        let found = message(&grammar, &parts, in_characters);
+        assert_eq!((found.reasoning.as_deref(), &*found.content), (Some("hm"), "So."));
+        assert_eq!(found.calls, [error("f", r#"{"a": "x"#)]);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 

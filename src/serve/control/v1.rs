@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::engine::routes;
+use crate::json::percent_decode;
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, Upload};
 use crate::serve::control::trainer_state::TrainerState;
@@ -117,7 +117,7 @@ impl Route {
         let mut parts = path.split('/');
         let same = self.pattern.split('/').all(|name| {
             let part = parts.next();
-            part.is_some_and(|part| name.starts_with('{') || routes::decode(part) == name)
+            part.is_some_and(|part| name.starts_with('{') || percent_decode(part) == name)
         });
         same && parts.next().is_none()
     }
@@ -127,7 +127,7 @@ impl Route {
 pub(crate) async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
     let Route { methods, query, .. } = route(&path)?;
-    let names: Vec<String> = path.split('/').skip(2).map(|part| routes::decode(part).into_owned()).collect();
+    let names: Vec<String> = path.split('/').skip(2).map(|part| percent_decode(part).into_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
     if !methods.contains(method) {

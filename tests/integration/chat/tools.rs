@@ -201,6 +201,11 @@ async fn refusals_and_modalities_stay_on_the_token_path() {
     chat.say(&body, "No.<|im_end|>").await;
     let turns = chat.turns().await;
     assert_eq!((&turns[1]["cause"], &turns[1]["foreign_assistant_text"]), (&json!("extends"), &json!(false)));
+    let mut audio = body.clone();
+    audio["modalities"] = json!(["audio"]);
+    let answer = chat.post(&audio).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.text().contains("modalities"), "{}", answer.text());
     body["messages"][1]["content"][0] = json!({"type": "refusal"});
     let answer = chat.post(&body).await;
     assert_eq!(answer.status, 400, "{}", answer.text());

@@ -3,7 +3,7 @@
 use http::Uri;
 
 use super::Problem;
-use crate::engine::routes;
+use crate::json::percent_decode;
 use crate::session::{Classes, Consumer};
 
 /// The members of a query.
@@ -42,7 +42,7 @@ impl Query {
         let mut query = Self::default();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = routes::decode(value).into_owned();
+            let value = percent_decode(value).into_owned();
             let bad = |expected: &str| Problem::bad(format!("{name}: must be {expected}, not {value:?}"));
             match name {
                 _ if !names.contains(&name) => return Err(unknown(name, names)),

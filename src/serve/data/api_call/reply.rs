@@ -189,6 +189,9 @@ async fn encode_whole(
     if outputs.iter().any(|output| output.chunk.meta.is_none()) {
         return Err(unreadable("an object without `meta_info`"));
     }
+    if outputs.iter().any(|output| output.chunk.finish.is_none()) {
+        return Ok(Err(unfinished(api)));
+    }
     on_body(BodyLength::Reply(event.raw().len()), || {
         let updates = SequenceUpdate::all(&event).map_err(unreadable)?;
         encoder.whole(&updates).map_err(|error| Error::Internal { message: error.to_string() })
@@ -211,9 +214,9 @@ fn engine_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
     }
 }
 
-/// The error of a stream that ends before its sequences have ended.
+/// The error of a reply that ends before its sequences have ended.
 fn unfinished(api: &dyn Api) -> ApiError {
-    api.error(StatusCode::BAD_GATEWAY, "the engine ended the stream without a finish reason".to_owned())
+    api.error(StatusCode::BAD_GATEWAY, "the engine ended the reply without a finish reason".to_owned())
 }
 
 fn failed(api: &dyn Api, error: &Error) -> ApiError {

@@ -1,0 +1,67 @@
+//! Finds the parts of a JSON schema that its references point to.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ptr;
+
+use super::Value;
+
+/// The JSON pointer of a reference into its own schema; `None` for the URL of another one and for an anchor.
+#[must_use]
+pub fn pointer(reference: &str) -> Option<Cow<'_, str>> {
+    let pointer = percent_decode(reference.strip_prefix('#')?);
+    (pointer.is_empty() || pointer.starts_with('/')).then_some(pointer)
+}
+
+/// Finds values by their JSON pointers.
+#[derive(Debug, Default)]
+pub struct Resolver<'a> {
+    /// The members of each object on the way, because a schema may have many definitions.
+    members: HashMap<*const Value, HashMap<&'a str, &'a Value>>,
+}
+
+impl<'a> Resolver<'a> {
+    /// The value at a JSON pointer. A value has one pointer only.
+    pub fn resolve(&mut self, root: &'a Value, pointer: &str) -> Option<&'a Value> {
+        pointer.split('/').skip(1).try_fold(root, |value, token| match value {
+            Value::Object(members) => {
+                let index = || members.iter().map(|(name, value)| (name.as_str(), value)).collect();
+                let members = self.members.entry(ptr::from_ref(value)).or_insert_with(index);
+                members.get(&*unescape(token)?).copied()
+            }
+            value => {
+                let index: usize = token.parse().ok()?;
+                value.as_array()?.get(index).filter(|_| index.to_string() == token)
+            }
+        })
+    }
+}
+
+/// A part of a JSON pointer, without its escapes.
+fn unescape(token: &str) -> Option<String> {
+    let mut parts = token.split('~');
+    let mut name = parts.next()?.to_owned();
+    for part in parts {
+        let letter = if part.starts_with('0') { '~' } else { '/' };
+        name.push(letter);
+        name.push_str(part.strip_prefix(['0', '1'])?);
+    }
+    Some(name)
+}
+
+/// Percent-decodes a path or a part of one, or the fragment of a URL.
+#[must_use]
+pub(crate) fn percent_decode(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
