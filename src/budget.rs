@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 pub(crate) use body_buffer::BodyBuffer;
+use work::WorkState;
 pub use work::{Stopped, Work};
 
 /// The memory of a parsed JSON value, besides its text.
@@ -119,8 +120,8 @@ pub struct Share {
     /// The number of bytes in use, by all shares together, above which this share does not grow.
     most: u64,
     bytes: u64,
-    /// The bytes of all shares of the same work.
-    work: Option<Arc<AtomicU64>>,
+    /// The work that it is a part of.
+    work: Option<Arc<WorkState>>,
 }
 
 impl Share {
@@ -157,7 +158,7 @@ impl Share {
     fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         if let Some(work) = &self.work {
-            work.fetch_add(bytes, Ordering::Relaxed);
+            work.taken.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -165,7 +166,7 @@ impl Share {
     fn remove(&mut self, bytes: u64) -> u64 {
         self.bytes -= bytes;
         if let Some(work) = &self.work {
-            work.fetch_sub(bytes, Ordering::Relaxed);
+            work.taken.fetch_sub(bytes, Ordering::Relaxed);
         }
         bytes
     }

@@ -10,9 +10,15 @@ use super::{Budget, Share};
 #[derive(Debug, Clone)]
 pub struct Work {
     budget: Budget,
+    state: Arc<WorkState>,
+}
+
+/// What the parts of one work have in common.
+#[derive(Debug, Default)]
+pub(super) struct WorkState {
     /// The bytes of its shares.
-    taken: Arc<AtomicU64>,
-    is_abandoned: Arc<AtomicBool>,
+    pub(super) taken: AtomicU64,
+    is_abandoned: AtomicBool,
 }
 
 /// Why work does not go on.
@@ -43,13 +49,14 @@ impl Work {
     /// Work on a request, which takes memory from this budget.
     #[must_use]
     pub fn new(budget: &Budget) -> Self {
-        Self { budget: budget.clone(), taken: Arc::default(), is_abandoned: Arc::default() }
+        Self::of_request(budget, 0)
     }
 
     /// Work on a request for which this many bytes are already in use.
     #[must_use]
     pub(crate) fn of_request(budget: &Budget, bytes: usize) -> Self {
-        Self { taken: Arc::new(AtomicU64::new(bytes as u64)), ..Self::new(budget) }
+        let state = WorkState { taken: AtomicU64::new(bytes as u64), ..WorkState::default() };
+        Self { budget: budget.clone(), state: Arc::new(state) }
     }
 
     /// Work without limits.
@@ -68,7 +75,7 @@ impl Work {
     #[must_use]
     pub(crate) fn share(&self) -> Share {
         let mut share = self.budget.request();
-        share.work = Some(Arc::clone(&self.taken));
+        share.work = Some(Arc::clone(&self.state));
         share
     }
 
@@ -83,7 +90,7 @@ impl Work {
             return Ok(share);
         }
         let (whole, most) =
-            (self.taken.load(Ordering::Relaxed).saturating_add(bytes as u64), self.budget.most_of_requests());
+            (self.state.taken.load(Ordering::Relaxed).saturating_add(bytes as u64), self.budget.most_of_requests());
         if whole > most {
             return Err(Stopped::TooLarge { bytes: whole, most });
         }
@@ -105,23 +112,23 @@ impl Work {
     /// # Errors
     /// [`Stopped::Abandoned`].
     pub fn check(&self) -> Result<(), Stopped> {
-        if self.is_abandoned.load(Ordering::Relaxed) { Err(Stopped::Abandoned) } else { Ok(()) }
+        if self.state.is_abandoned.load(Ordering::Relaxed) { Err(Stopped::Abandoned) } else { Ok(()) }
     }
 
     /// Ends the work when the guard is dropped.
     #[must_use]
     pub(crate) fn until_dropped(&self) -> WorkGuard {
-        WorkGuard(Arc::clone(&self.is_abandoned))
+        WorkGuard(Arc::clone(&self.state))
     }
 }
 
 /// Abandons its work when it is dropped.
 #[derive(Debug)]
-pub(crate) struct WorkGuard(Arc<AtomicBool>);
+pub(crate) struct WorkGuard(Arc<WorkState>);
 
 impl Drop for WorkGuard {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_abandoned.store(true, Ordering::Relaxed);
     }
 }
 
