@@ -91,7 +91,7 @@ impl Tokenizer {
         let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let longest = LongestToken::of(&inner);
-        let words = longest.and_then(|longest| WordEncoder::new(&inner, longest.bytes)).map(Arc::new);
+        let words = WordEncoder::new(&inner, longest.map(|longest| longest.bytes)).map(Arc::new);
         let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, longest, inner };
         let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };
         if tokenizer.encode_words(SAMPLE, &limits).ok().flatten() != tokenizer.encode_whole(SAMPLE).ok() {

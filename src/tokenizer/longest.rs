@@ -100,7 +100,9 @@ fn longest_of_model(model: &ModelWrapper, is_byte_level: bool) -> Option<usize> 
     };
     let is_bounded = match model {
         ModelWrapper::BPE(model) => {
-            let has_affix = model.continuing_subword_prefix.is_some() || model.end_of_word_suffix.is_some();
+            let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
+            // Qwen's files have empty ones
+            let has_affix = affixes.into_iter().flatten().any(|affix| !affix.is_empty());
             let replaces_each = model.unk_token.is_some() && !model.fuse_unk;
             !has_affix && (knows_all && (is_byte_level || model.byte_fallback) || replaces_each)
         }
@@ -187,8 +189,14 @@ mod tests {
         let metaspace =
             json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "first", "split": false});
         let nfc = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, spaces]});
+        let mut qwen: Value = serde_json::from_slice(DEMO).unwrap();
+        qwen["normalizer"] = json!({"type": "NFC"});
+        for affix in ["continuing_subword_prefix", "end_of_word_suffix"] {
+            qwen["model"][affix] = json!("");
+        }
         let cases = [
             ("byte-level", demo_with(json!({})), 1),
+            ("Qwen", load(&qwen), NFC_SHORTENS),
             (
                 "DeepSeek",
                 demo_with(json!({"normalizer": {"type": "Sequence", "normalizers": []}, "pre_tokenizer": deep_seek})),
@@ -224,7 +232,8 @@ mod tests {
             let refused = tokenizer.encode_within(&text, &EncodeLimits { work: &work, tokens: Some(100) });
             assert!(matches!(refused, Err(TokenizerError::TooLong { tokens: 101.. })), "{name}: {refused:?}");
         }
-        let [_, _, llama, gemma, ..] = &cases;
+        let [plain, qwen, _, llama, gemma, ..] = &cases;
+        assert!([plain, qwen].iter().all(|(_, tokenizer, _)| tokenizer.words.is_some()), "words are looked up");
         assert_eq!([&llama.1, &gemma.1].map(|tokenizer| tokenizer.longest.unwrap().bytes), [12; 2]);
     }
 

@@ -46,8 +46,8 @@ pub(super) struct WordEncoder {
     pattern: Option<WordPattern>,
     /// The tokenizer normalizes text to NFC.
     normalizes: bool,
-    /// The length in bytes of the longest token.
-    longest: usize,
+    /// The length in bytes of the longest token, if it is bounded.
+    longest: Option<usize>,
     /// The ids of words. The lock is held to look up the words of a text up to the next unknown one, or to add one word.
     words: RwLock<HashMap<Box<str>, Box<[u32]>>>,
 }
@@ -62,8 +62,8 @@ pub(super) struct Marks<'a> {
 
 impl WordEncoder {
     /// An encoder that returns the same ids as `inner` without special tokens at the ends; `None` if `inner` has steps that it lacks.
-    /// `longest` is the length in bytes of the longest token.
-    pub(super) fn new(inner: &tokenizers::Tokenizer, longest: usize) -> Option<Self> {
+    /// `longest` is the length in bytes of the longest token, if it is bounded.
+    pub(super) fn new(inner: &tokenizers::Tokenizer, longest: Option<usize>) -> Option<Self> {
         let normalizes = match inner.get_normalizer() {
             None => false,
             Some(NormalizerWrapper::NFC(_)) => true,
@@ -129,7 +129,7 @@ impl WordEncoder {
             let (part, token, after) = self.split_at_added(rest);
             let marked = marks.map_or(0, |_| Content::mark_bytes(part));
             unseen -= marked;
-            let least = |bytes: usize| bytes / (self.longest * shortens);
+            let least = |bytes: usize| self.least_tokens(bytes / shortens);
             let least_after = least(after.len() - unseen);
             limits.check(ids.len(), least(part.len() - marked) + least_after)?;
             let _copies = limits.work.take(if self.is_changed(part, marks) { 2 * part.len() } else { 0 })?;
@@ -147,6 +147,11 @@ impl WordEncoder {
             ids.push(token);
             rest = after;
         }
+    }
+
+    /// A number of tokens that a normalized text of this many bytes has at least.
+    fn least_tokens(&self, bytes: usize) -> usize {
+        self.longest.map_or(0, |longest| bytes / longest)
     }
 
     /// Whether a part of a text is copied before it is encoded.
@@ -197,7 +202,7 @@ impl WordEncoder {
         let (mut done, mut check_at) = (0, 0);
         loop {
             if done >= check_at {
-                limits.check(ids.len(), (text.len() - done) / self.longest + after)?;
+                limits.check(ids.len(), self.least_tokens(text.len() - done) + after)?;
                 check_at = done + PIECE;
             }
             let mut is_known = true;
@@ -462,7 +467,7 @@ mod tests {
             assert_eq!(encode(&text, Some(ids.len())).unwrap(), ids);
             let Err(super::TokenizerError::TooLong { tokens }) = encode(&text, Some(50_000)) else { panic!() };
             assert!((50_001..=ids.len()).contains(&tokens), "{tokens}");
-            let least = text.len() / tokenizer.words.as_ref().unwrap().longest;
+            let least = text.len() / tokenizer.words.as_ref().unwrap().longest.unwrap();
             let Err(super::TokenizerError::TooLong { tokens }) = encode(&text, Some(least - 1)) else { panic!() };
             assert_eq!(tokens, least, "nothing is encoded of a text that cannot fit");
             let (none, decomposed) = (crate::budget::Budget::new(0), "cafe\u{301} ".repeat(10_000));
