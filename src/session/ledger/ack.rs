@@ -25,7 +25,7 @@ pub enum AppendError {
     /// The shared ledger did not confirm the record in time. It is appended later.
     #[error("the shared ledger did not confirm the record in time")]
     Detached,
-    /// The memory is full of turns that the shared ledger or its replicas lack, and there is no local log. At most the primary has the record.
+    /// The memory is full of turns that the shared ledger lacks, and there is no local log.
     #[error("the memory is full of turns that the shared ledger lacks")]
     NoRoom,
     /// The log is closed.

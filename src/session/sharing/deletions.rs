@@ -55,7 +55,8 @@ impl Sharing {
         self.deletions.count.load(Ordering::Relaxed)
     }
 
-    /// Notes that this process deletes a session, and since when, at the earliest. It is remembered for `ttl`, as the ledger does.
+    /// Notes that this process deletes a session. `at` is the earliest time at which the ledger can have done it. The deletion is remembered
+    /// for `ttl`, as in the ledger.
     pub(super) fn note_deletion(&self, line: &Line, birth: Uid, at: Instant, ttl: Duration) {
         let number = self.deletions.count.fetch_add(1, Ordering::Relaxed) + 1;
         line.deletion.store(number, Ordering::Relaxed);
@@ -92,12 +93,13 @@ impl Sharing {
             }
         }
         let restore = async |(partition, deletions): (u16, Vec<(Arc<str>, Uid, Instant)>)| {
+            let now_ms = self.within_timeout(Some(partition), self.ledger.now_ms(partition));
+            let Ok(now_ms) = now_ms.await else { return };
+            let answered = Instant::now();
             for some in deletions.chunks(AT_ONCE) {
-                let now_ms = self.within_timeout(Some(partition), self.ledger.now_ms(partition));
-                let Ok(now_ms) = now_ms.await else { return };
                 let restore = |(name, birth, at): &(Arc<str>, Uid, Instant)| {
-                    // the clock was read before now, so this is the earliest time
-                    let ago_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    // the clock was read before the answer, so this is the earliest time
+                    let ago_ms = u64::try_from((answered - *at).as_millis()).unwrap_or(u64::MAX);
                     let restored = self.ledger.restore_deletion(name, *birth, now_ms.saturating_sub(ago_ms));
                     self.within_timeout(Some(partition), restored)
                 };

@@ -1,4 +1,4 @@
-//! Changes that the ledger lacks and the session in memory as well.
+//! Changes that are neither in the ledger nor in the session in memory, until they are appended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::session::state::Session;
 use crate::session::store::now_ms;
 use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
 
-/// A change that the ledger lacks and the session in memory as well.
+/// One such change.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub uid: Uid,
@@ -21,17 +21,17 @@ pub(super) struct Missing {
     pub at: Instant,
     pub change: MissingChange,
     /// Counts its bytes while it exists.
-    _held: Held,
+    _counted: CountedBytes,
 }
 
 /// Bytes that are a part of a sum until it is dropped.
 #[derive(Debug)]
-struct Held {
+struct CountedBytes {
     bytes: u64,
     sum: Arc<AtomicU64>,
 }
 
-impl Drop for Held {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -57,7 +57,7 @@ impl Missing {
         };
         let bytes = size_of::<Self>() as u64 + own;
         sum.fetch_add(bytes, Ordering::Relaxed);
-        Self { uid, at, change, _held: Held { bytes, sum: Arc::clone(sum) } }
+        Self { uid, at, change, _counted: CountedBytes { bytes, sum: Arc::clone(sum) } }
     }
 
     /// A turn of the local log, which has its whole prompt. `None` for one of a version before ids.

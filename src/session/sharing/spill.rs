@@ -276,52 +276,6 @@ mod tests {
         assert_eq!(whole, 99);
     }
 
-    /// The primary has the turns, and no replica confirms them.
-    #[tokio::test(start_paused = true)]
-    async fn sessions_that_replicas_lack_are_bounded() {
-        for has_log in [true, false] {
-            let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
-            let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
-            let log = SharedLog::default();
-            let store = shared(&ledger, log.clone());
-            if has_log {
-                log.set(Log::open(&options, |_| ()).expect("it is new").0);
-            }
-            let sharing = store.sharing().expect("it is shared");
-            ledger.is_unreplicated.store(true, Ordering::Relaxed);
-            let (detached, only_primary) = fill(&store).await;
-            assert_eq!((detached == 100, only_primary > 0), (has_log, !has_log));
-            store.evict();
-            assert!(store.detached_bytes() < LIMIT && store.size().1 <= LIMIT, "{:?}", store.size());
-            assert_eq!(sharing.spilled().is_empty(), !has_log);
-            let running = tokio::spawn(Arc::clone(&store).run_sharing());
-            tokio::time::sleep(Duration::from_secs(30)).await;
-            assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
-            let read = |records: &mut Vec<Record>| {
-                log::read(dir.path(), |_, record| records.push(record)).expect("it is a log");
-            };
-            let ended =
-                |records: &[Record]| records.iter().filter(|record| matches!(record, Record::Evicted { .. })).count();
-            let mut records = Vec::new();
-            if has_log {
-                store.written().await.expect("the disk works");
-                read(&mut records);
-                assert_eq!(ended(&records), 0, "the log keeps what replicas lack");
-            }
-            ledger.is_unreplicated.store(false, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            running.abort();
-            assert_eq!((sharing.spilled().len(), store.detached_bytes()), (0, 0));
-            assert!(ledger.state().lists.values().all(|list| list.len() == 2), "no turn is appended twice");
-            if has_log {
-                store.written().await.expect("the disk works");
-                records.clear();
-                read(&mut records);
-                assert!(ended(&records) >= 100, "the log forgets what replicas have");
-            }
-        }
-    }
-
     /// A version that lacks turns of the local log would be trained as if it were whole.
     #[tokio::test(start_paused = true)]
     async fn session_is_not_frozen_until_its_spilled_turns_are_read_back() {

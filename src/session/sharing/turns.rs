@@ -125,7 +125,6 @@ impl Sharing {
             store.observer.turn_dropped();
             return Ok(());
         }
-        let suspicion = self.suspicion();
         if !self.is_down(&line.name) {
             let partition = partition_of(&line.name);
             let added = self.within_timeout(Some(partition), self.add_confirmed(store, line, &mut known, &draft)).await;
@@ -136,15 +135,8 @@ impl Sharing {
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
-        if store.is_full_of_detached() {
-            match draft.about.uid.and_then(|uid| known.turn(uid)) {
-                None => return self.leave_out(store, line, known, &draft).await,
-                // after a disruption, the primary may lack it again
-                Some(turn) if !known.is_detached() && self.suspicion() == suspicion => {
-                    return self.release(store, line, known, &draft, &turn).await;
-                }
-                Some(_) => {}
-            }
+        if store.is_full_of_detached() && draft.about.uid.is_none_or(|uid| known.turn(uid).is_none()) {
+            return self.leave_out(store, line, known, &draft).await;
         }
         let written = self.detach(store, line, &mut known, draft);
         // the disk may be slow, and later turns need not wait for it
@@ -183,40 +175,6 @@ impl Sharing {
             self.add_incomplete(store, line).await;
         }
         Err(AppendError::NoRoom)
-    }
-
-    /// Lets a session leave the memory, which is full, although replicas lack its last turns. The primary has all of them. The local log
-    /// keeps them until replicas have them; without one, only the primary has them.
-    async fn release(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        mut known: tokio::sync::MutexGuard<'_, ListCache>,
-        draft: &Draft,
-        turn: &Arc<Turn>,
-    ) -> Result<(), AppendError> {
-        store.announce(&line.name, turn);
-        let key = SessionKey { name: Arc::clone(&line.name), birth: None };
-        let written = match store.log() {
-            Some(_) => store.log_detached(key.clone(), 0, draft).await,
-            None => Err(AppendError::NoRoom),
-        };
-        if written.is_ok() {
-            // read back, and compared with what replicas have
-            self.note_spilled(&key, draft.bytes());
-        }
-        known.is_unconfirmed = false;
-        self.unsettled().remove(&line.name);
-        if let Some(session) = &known.session {
-            store.set_detached(session, false);
-        }
-        match written {
-            Ok(()) => Err(AppendError::Detached),
-            Err(error) => {
-                tracing::warn!(%error, session = %line.name, "only the primary of the shared ledger has a turn");
-                Err(AppendError::NoRoom)
-            }
-        }
     }
 
     async fn add_confirmed(

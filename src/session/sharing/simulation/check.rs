@@ -94,12 +94,6 @@ fn is_restored(history: &History, turn: &ClientTurn) -> bool {
     turn.detached && history.settings.has_logs && matches!(history.settings.loss, Loss::None | Loss::Unconfirmed)
 }
 
-/// Whether the process had no room and no local log for it, or for a later turn of the session: the session left the memory then.
-fn is_left_out(history: &History, turn: &ClientTurn) -> bool {
-    let is_same = |other: &&ClientTurn| other.session == turn.session && other.process == turn.process;
-    history.client_log.turns.iter().filter(is_same).any(|other| other.left_out && other.ended >= turn.ended)
-}
-
 /// Whether its session was deleted after the call had begun.
 fn was_deleted(history: &History, turn: &ClientTurn) -> bool {
     history.client_log.deletes.iter().any(|(name, ended)| *name == turn.session && *ended >= turn.begun)
@@ -117,7 +111,7 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[SessionEntries
             }
             // a process that did not crash appends its detached turns, and one with a log after a crash as well
             0 if !turn.acknowledged
-                && !is_left_out(history, turn)
+                && !turn.left_out
                 && (!history.crashed.contains(&turn.process) || is_restored(history, turn))
                 && !was_deleted(history, turn) =>
             {

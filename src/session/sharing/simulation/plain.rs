@@ -51,7 +51,7 @@ pub(super) async fn processes_agree_with_a_plain_store(
                 Record::Healed { .. } => {}
                 Record::Turn { turn, .. } => {
                     let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
-                    let call = call.ok_or_else(|| format!("{name}: nobody sampled {turn:?}"))?;
+                    let call = call.ok_or_else(|| format!("{name}: no client has {turn:?}"))?;
                     let draft = Draft {
                         prompt: Some(call.prompt.as_slice().into()),
                         response: call.response.clone(),
