@@ -109,9 +109,14 @@ impl Sharing {
     pub(super) async fn check_fleet(&self) -> Result<Arc<str>, LedgerError> {
         let fleet = self.ledger.fleet().await?;
         let before = self.fleet.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(Arc::clone(&fleet));
-        if before.is_some_and(|before| before != fleet) {
-            tracing::error!("the shared ledger has lost its data: sessions in memory are appended again");
-            self.begin_recovery();
+        match before {
+            Some(before) if before != fleet => {
+                tracing::error!("the shared ledger has lost its data: sessions in memory are appended again");
+                self.begin_recovery();
+            }
+            // it may have lost its data since the first detached change
+            None if !self.unsettled().is_empty() => self.await_deletions(),
+            _ => {}
         }
         Ok(fleet)
     }

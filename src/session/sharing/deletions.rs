@@ -70,6 +70,11 @@ impl Sharing {
     /// The ledger has lost all data. Lost sessions are not appended until all processes had time to write their deletions again.
     pub(super) fn begin_recovery(&self) {
         self.losses.fetch_add(1, Ordering::Relaxed);
+        self.await_deletions();
+    }
+
+    /// Other processes may write deletions again for some time from now on.
+    pub(super) fn await_deletions(&self) {
         let until = Instant::now() + 3 * ROUND + 2 * self.limits.timeout;
         *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
     }
@@ -93,8 +98,11 @@ impl Sharing {
             }
         }
         let restore = async |(partition, deletions): (u16, Vec<(Arc<str>, Uid, Instant)>)| {
-            let now_ms = self.within_timeout(Some(partition), self.ledger.now_ms(partition));
-            let Ok(now_ms) = now_ms.await else { return };
+            let now_ms = match deletions.is_empty() {
+                true => Ok(0),
+                false => self.within_timeout(Some(partition), self.ledger.now_ms(partition)).await,
+            };
+            let Ok(now_ms) = now_ms else { return };
             let answered = Instant::now();
             for some in deletions.chunks(AT_ONCE) {
                 let restore = |(name, birth, at): &(Arc<str>, Uid, Instant)| {
@@ -155,9 +163,12 @@ impl Sharing {
         let later: Vec<_> = known.log.iter().skip(confirmed.max(1)).filter(later).filter_map(missing).collect();
         let mut kept = std::mem::take(&mut known.missing);
         kept.extend(later);
-        self.discard(store, line, known);
-        known.missing = kept;
-        if known.is_detached() {
+        if kept.is_empty() {
+            self.discard(store, line, known);
+        } else {
+            // the local log has them, too; what it has from before the deletion is forgotten again after a restart
+            self.remove_from_memory(store, line, known);
+            known.missing = kept;
             self.mark_unsettled(store, line, known);
         }
         Ok(true)

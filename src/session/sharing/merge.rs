@@ -62,11 +62,17 @@ impl Sharing {
 
     /// Removes the session from memory, and its detached changes.
     pub(super) fn discard(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) {
+        let is_logged = known.is_detached() && !self.is_spilled(&line.name);
+        self.remove_from_memory(store, line, known);
+        if is_logged {
+            store.end_detached(&line.name);
+        }
+    }
+
+    /// Removes the session from memory. Its detached turns stay in the local log.
+    pub(super) fn remove_from_memory(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) {
         if let Some(session) = &known.session {
             store.remove_shared(session);
-        }
-        if known.is_detached() && !self.is_spilled(&line.name) {
-            store.end_detached(&line.name);
         }
         self.unsettled().remove(&line.name);
         *known = ListCache { checked: known.checked, ..ListCache::default() };

@@ -348,6 +348,9 @@ mod tests {
             store.sharing().expect("it is shared").restore(&store, record);
         }
         store.settle_shared().await;
+        assert!(ledger.state().lists.is_empty(), "the session may have been deleted before the first contact");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        store.settle_shared().await;
         commit(&store, &[2]).await;
         assert_eq!(processes(&store), [None, earlier, store.process()], "a log of an earlier version has none");
     }
