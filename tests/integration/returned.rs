@@ -363,6 +363,23 @@ async fn message_with_the_text_of_the_reasoning_is_part_of_the_reply() {
 }
 
 #[tokio::test]
+async fn reasoning_in_a_text_with_a_literal_think_end_is_that_of_the_reply() {
+    let chat = Chat::start(&[]).await;
+    let reply = "<think>\nI look first.\n</think>\n\nWrite </think> after it.";
+    let joins = |text: &'static str| {
+        move |returned: &mut Vec<Value>| {
+            let message = returned[0].as_object_mut().unwrap();
+            message.remove("reasoning_content");
+            message.insert("content".to_owned(), json!(text));
+        }
+    };
+    let same = joins("<think>\nI look first.\n</think>\n\nWrite </think> after it.");
+    extends(&chat, "joined", Api::Chat, reply, &same, &[]).await;
+    let other = joins("<think>\nI look first.\n</think>\n\nDrop </think> after it.");
+    branches(&chat, "edited", Api::Chat, reply, &other).await;
+}
+
+#[tokio::test]
 async fn edited_reply_begins_a_branch_although_it_keeps_its_key() {
     let chat = Chat::start(&[]).await;
     let malformed = call("weather", MALFORMED);
