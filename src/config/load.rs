@@ -197,7 +197,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     Ok(cli)
 }
 
-/// The URL of a server, without a path.
+/// The URL of a server, without user, password and path.
 fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid> {
     let url = url.trim_end_matches('/');
     match schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) {
@@ -205,7 +205,10 @@ fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid>
         _ => {
             let forms: Vec<String> = schemes.iter().map(|scheme| format!("{scheme}HOST:PORT")).collect();
             let url = without_credentials(url);
-            Err(Invalid::Line(format!("{flag} cannot be '{url}': it is {}, without a path", forms.join(" or "))))
+            Err(Invalid::Line(format!(
+                "{flag} cannot be '{url}': it is {}, without user, password and path",
+                forms.join(" or ")
+            )))
         }
     }
 }

@@ -130,7 +130,8 @@ pub(crate) fn tool_choice(
                 }
                 Some("required") => Ok(ToolChoice::OneOf(names)),
                 // the tools stay in the prompt, so that it continues the earlier one; no grammar can forbid the others
-                _ => Ok(ToolChoice::Auto),
+                Some("auto") => Ok(ToolChoice::Auto),
+                _ => Err(invalid("tool_choice: the mode of allowed_tools must be auto or required")),
             }
         }
         kind => Err(invalid(format!(

@@ -66,8 +66,9 @@ impl Upload {
         while let Some(frame) = self.frame().await {
             let Ok(data) = frame.map_err(|error| upload_error(&error))?.into_data() else { continue };
             if data.len() > limit_bytes - buffer.len() {
-                let message =
-                    format!("the request body is larger than {limit} bytes; that of /generate is --max-request-bytes");
+                let message = format!(
+                    "the request body is larger than {limit} bytes; --max-request-bytes sets the limit of requests that generate"
+                );
                 return Err(Error::Client { status: http::StatusCode::PAYLOAD_TOO_LARGE, message });
             }
             if buffer.push(&data).is_err() {
