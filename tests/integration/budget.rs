@@ -200,6 +200,26 @@ async fn prompts_beyond_the_context_are_refused_without_encoding_them_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn prompts_beyond_the_context_are_not_too_large() {
+    // a word of 1 MiB has more tokens than the context, and less than twice as many; encoding it takes 96 MiB
+    let chat = Chat::start(&["--max-bytes-in-flight", "64MiB", "--max-request-bytes", "4MiB"]).await;
+    let word = "a".repeat(1 << 20);
+    let body = |messages: Value| json!({"model": "m", "max_tokens": 4, "messages": messages});
+    for messages in [
+        json!([{"role": "user", "content": word}]),
+        json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": word}]),
+    ] {
+        let answer = chat.demo.post("/v1/messages", &body(messages)).await;
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains("prompt is too long: "), "{}", answer.text());
+    }
+    let shorter = body(json!([{"role": "user", "content": word[..600_000]}]));
+    let answer = chat.demo.post("/v1/messages", &shorter).await;
+    assert_eq!(answer.status, 413, "it may fit the context: {}", answer.text());
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn aborted_upload_releases_its_bytes() {
     let upstream = ManualUpstream::start().await;
     let proxy = Proxy::probed(upstream.addr, &FLAGS).await;
