@@ -29,7 +29,7 @@ use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;
 use super::text_prompt::TextPrompt;
 use super::{CaptureTools, session_limits};
-use crate::budget::{Budget, Work};
+use crate::budget::{Budget, Stopped, Work};
 use crate::config::Config;
 use crate::engine::client::{Client, Reply};
 use crate::engine::engines::Engines;
@@ -195,8 +195,12 @@ impl Generator {
         let mut prompts = record.then(|| TextPrompt::of(&request.request)).flatten();
         let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
-        if let Some(prompts) = prompts.as_mut().filter(|_| !echoed) {
-            prompts.reserve(&work)?;
+        if let Some(text) = prompts.as_mut().filter(|_| !echoed) {
+            match text.reserve(&work) {
+                // the generation itself has room, so only the prompt of the record is left out
+                Err(Stopped::TooLarge { .. }) => prompts = None,
+                reserved => reserved?,
+            }
         }
         let GenerationRequest { head, request, session, authorization, reads, .. } = request;
         drop(request);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chat::{Chat, with_say};
 use crate::oversize::reply;
-use crate::support::client::{Connection, post, written};
+use crate::support::client::{Connection, get, post, written};
 use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
@@ -117,10 +117,29 @@ async fn the_work_on_a_request_is_counted_before_it_begins() {
     let chat = Chat::start(&FLAGS).await;
     let (fits, large) = ("some words ".repeat(2_000), "some words ".repeat(12_000));
     for ((path, small), (_, large)) in requests(&fits).into_iter().zip(requests(&large)) {
-        assert_too_large(&chat, path, &large).await;
+        // only the record needs the ids of a text that the engine renders
+        if !["/v1/completions", "/generate"].contains(&path) {
+            assert_too_large(&chat, path, &large).await;
+        }
         assert_no_room(&chat, path, &small).await;
         let answer = chat.demo.post(path, &small).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    }
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_whose_ids_never_have_room_is_generated_with_an_unknown_prompt() {
+    let chat = Chat::start(&FLAGS).await;
+    for (session, length, is_known) in [("short", 2_000, true), ("long", 12_000, false)] {
+        for (path, body) in requests(&"some words ".repeat(length)).into_iter().skip(5) {
+            let path = format!("/sessions/{session}{path}");
+            let answer = chat.demo.post(&path, &body).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+        let shown = get(chat.demo.proxy.control, &format!("/v1/sessions/{session}")).await.json();
+        let faults = if is_known { json!({}) } else { json!({"prompt_unknown": 2}) };
+        assert_eq!((&shown["turns"], &shown["faults"]), (&json!(2), &faults), "{session}");
     }
     wait_until_released(&chat.demo.proxy).await;
 }
