@@ -145,6 +145,16 @@ async fn a_text_whose_ids_never_have_room_is_generated_with_an_unknown_prompt() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_body_for_the_engine_counts_with_its_ids_and_its_capacity() {
+    const PATH: &str = "/v1/chat/completions";
+    let chat = Chat::start(&FLAGS).await;
+    // each byte is a token, so that the ids and their text take more than the rendering, but less than the limit without the engine's copy
+    let (_, body) = requests(&"日".repeat(18_500))[0].clone();
+    assert_too_large(&chat, PATH, &body).await;
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn variables_of_the_template_are_counted_before_they_are_rendered() {
     const PATH: &str = "/v1/chat/completions";
     let chat = Chat::start(&FLAGS).await;
