@@ -145,6 +145,23 @@ async fn a_text_whose_ids_never_have_room_is_generated_with_an_unknown_prompt() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_responses_that_never_has_room_fails_with_the_code_of_a_prompt_that_is_too_long() {
+    let chat = Chat::start(&FLAGS).await;
+    let (path, mut body) = requests(&"some words ".repeat(12_000))[3].clone();
+    body["stream"] = json!(true);
+    let answer = chat.demo.post(path, &body).await;
+    let text = answer.text();
+    let last: Value = serde_json::from_str(text.rsplit("data: ").next().unwrap()).unwrap();
+    let error = &last["response"]["error"];
+    assert_eq!(
+        (answer.status, &last["type"], &error["code"]),
+        (200, &json!("response.failed"), &json!("context_length_exceeded"))
+    );
+    assert!(error["message"].as_str().unwrap().contains("--max-bytes-in-flight"), "{error}");
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_body_for_the_engine_counts_with_its_ids_and_its_capacity() {
     const PATH: &str = "/v1/chat/completions";
     let chat = Chat::start(&FLAGS).await;
