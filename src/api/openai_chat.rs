@@ -113,6 +113,8 @@ impl ApiRequest for DecodedChat {
         let model = api.chats.model(&chat.conversation)?;
         chat.check_fields()?;
         let ChatPrompt { ids, chat: mut recorded } = api.chats.prompt(&model, &chat.conversation, session, work)?;
+        // an engine that renders the chat itself may serve others
+        chat.check_modalities()?;
         let upstream = Arc::clone(&api.upstream.borrow());
         let options = recorded.reading.clone();
         let inputs = GenerateInputs {

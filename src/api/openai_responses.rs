@@ -22,7 +22,7 @@ use super::client_headers::{OVERRIDE_RID, add_codex};
 use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
-use crate::budget::{Budget, Work};
+use crate::budget::{Budget, Stopped, Work};
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::model::ChatModel;
 use crate::chat::reply_reader::{ReplyReader, Stops};
@@ -201,16 +201,24 @@ impl ApiRequest for DecodedResponses {
     }
 
     fn failed_stream(&self, error: &RequestError) -> Option<String> {
-        let RequestError::TooLong { tokens, context } = error else { return None };
         if !self.request.stream {
             return None;
         }
+        // agents compact the conversation on the code of both
+        let error = match error {
+            RequestError::TooLong { tokens, context } => {
+                error::error(StatusCode::BAD_REQUEST, error::prompt_too_long(*tokens, *context))
+            }
+            RequestError::Stopped(stopped @ Stopped::TooLarge { .. }) => {
+                error::error(StatusCode::PAYLOAD_TOO_LARGE, stopped.to_string())
+            }
+            _ => return None,
+        };
         let model = self.api.chats.model(&self.request.conversation).ok()?;
         let mut encoder = ResponseEncoder::new(self.request.context(&self.api, &model, ParseOptions::default(), 0));
         let mut events = String::new();
         encoder.begin(&mut events);
-        let message = error::prompt_too_long(*tokens, *context);
-        encoder.fail(&error::error(StatusCode::BAD_REQUEST, message), &mut events);
+        encoder.fail(&error, &mut events);
         Some(events)
     }
 

@@ -49,14 +49,15 @@ impl Work {
     /// Work on a request, which takes memory from this budget.
     #[must_use]
     pub fn new(budget: &Budget) -> Self {
-        Self::of_request(budget, 0)
+        Self { budget: budget.clone(), state: Arc::default() }
     }
 
-    /// Work on a request for which this many bytes are already in use.
+    /// Work that follows this one and goes on if this one is abandoned. It counts what is in use now.
     #[must_use]
-    pub(crate) fn of_request(budget: &Budget, bytes: usize) -> Self {
-        let state = WorkState { taken: AtomicU64::new(bytes as u64), ..WorkState::default() };
-        Self { budget: budget.clone(), state: Arc::new(state) }
+    pub(crate) fn following(&self) -> Self {
+        let taken = AtomicU64::new(self.state.taken.load(Ordering::Relaxed));
+        let state = WorkState { taken, ..WorkState::default() };
+        Self { budget: self.budget.clone(), state: Arc::new(state) }
     }
 
     /// Work without limits.
@@ -156,8 +157,11 @@ mod tests {
         assert_eq!(work.take(66).unwrap_err(), Stopped::TooLarge { bytes: 76, most: 75 });
         drop(bytes);
         assert!(work.take(66).is_ok());
-        let (_body, held) = (budget.insist(70), Work::of_request(&budget, 70));
-        assert_eq!((held.take(6).unwrap_err(), budget.taken()), (Stopped::TooLarge { bytes: 76, most: 75 }, 70));
+        body = work.share();
+        body.grow(70).unwrap();
+        let following = work.following();
+        drop(work.until_dropped());
+        assert_eq!((following.take(6).unwrap_err(), budget.taken()), (Stopped::TooLarge { bytes: 76, most: 75 }, 70));
         assert_eq!(budget.shed(), 1, "only a request that may be sent again is shed");
     }
 

@@ -29,7 +29,7 @@ use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;
 use super::text_prompt::TextPrompt;
 use super::{CaptureTools, session_limits};
-use crate::budget::{Budget, Work};
+use crate::budget::{Budget, Stopped, Work};
 use crate::config::Config;
 use crate::engine::client::{Client, Reply};
 use crate::engine::engines::Engines;
@@ -169,8 +169,7 @@ impl Generator {
             session_limits::check(&self.context.config.sessions, &self.sessions, &request.session, new)?;
         }
         let length = BodyLength::Request(request.request.bytes.len());
-        let work = Work::of_request(&self.context.budget, request.request.bytes.len());
-        let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid, &work)).await?;
+        let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid, &request.work)).await?;
         if let Some(rid) = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())) {
             // never set before: an attempt has one plan
             let _ = known.set(rid);
@@ -195,10 +194,14 @@ impl Generator {
         let mut prompts = record.then(|| TextPrompt::of(&request.request)).flatten();
         let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
-        if let Some(prompts) = prompts.as_mut().filter(|_| !echoed) {
-            prompts.reserve(&work)?;
+        if let Some(text) = prompts.as_mut().filter(|_| !echoed) {
+            match text.reserve(&request.work) {
+                // the generation itself has room, so only the prompt of the record is left out
+                Err(Stopped::TooLarge { .. }) => prompts = None,
+                reserved => reserved?,
+            }
         }
-        let GenerationRequest { head, request, session, authorization, reads, .. } = request;
+        let GenerationRequest { head, work, request, session, authorization, reads, .. } = request;
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
         let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, authorization);

@@ -9,6 +9,7 @@ use foldhash::quality::RandomState;
 use http::{HeaderMap, HeaderValue, Method};
 
 use super::event::EventAccess;
+use crate::budget::Work;
 use crate::engine::client::UpstreamCall;
 use crate::engine::request::GenerateRequest;
 use crate::session::{Chat, Labels};
@@ -21,6 +22,8 @@ pub(crate) type RequestId = Arc<OnceLock<Arc<str>>>;
 pub struct GenerationRequest {
     /// Method, path and headers for the engine.
     pub head: RequestHead,
+    /// Counts the memory of the body, and of what the generation takes besides.
+    pub work: Work,
     /// The body for the engine. On the heap: futures that hold the request are copied.
     pub request: Box<GenerateRequest>,
     /// The session of its turns.

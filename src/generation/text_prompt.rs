@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::budget::{Share, Work};
+use crate::budget::{Share, Stopped, Work};
 use crate::engine::engines::Engines;
 use crate::engine::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::tokenize::tokenize;
@@ -39,8 +39,8 @@ impl TextPrompt {
     /// Counts the memory of [`Self::tokenize`].
     ///
     /// # Errors
-    /// A 503 if the budget has no room for it, a 413 if it never has.
-    pub(crate) fn reserve(&mut self, work: &Work) -> Result<(), Error> {
+    /// [`Stopped`] if the budget has no room for it.
+    pub(crate) fn reserve(&mut self, work: &Work) -> Result<(), Stopped> {
         self.memory = Some(work.take(CALL_FACTOR * self.text.len())?);
         Ok(())
     }

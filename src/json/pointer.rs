@@ -58,10 +58,25 @@ pub(crate) fn percent_decode(text: &str) -> Cow<'_, str> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let digits = tail.get(..2).filter(|hex| byte == b'%' && hex.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|hex| std::str::from_utf8(hex).ok());
+        let escaped = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
         out.push(escaped.unwrap_or(byte));
         rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_escape_has_two_hexadecimal_digits() {
+        for (text, decoded) in
+            [("a%2Fb%7e", "a/b~"), ("%+f%-1% 1", "%+f%-1% 1"), ("%2", "%2"), ("%%41", "%A"), ("%ff", "\u{fffd}")]
+        {
+            assert_eq!(percent_decode(text), decoded, "{text}");
+        }
+    }
 }

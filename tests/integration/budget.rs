@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chat::{Chat, with_say};
 use crate::oversize::reply;
-use crate::support::client::{Connection, post, written};
+use crate::support::client::{Connection, get, post, written};
 use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
@@ -117,11 +117,57 @@ async fn the_work_on_a_request_is_counted_before_it_begins() {
     let chat = Chat::start(&FLAGS).await;
     let (fits, large) = ("some words ".repeat(2_000), "some words ".repeat(12_000));
     for ((path, small), (_, large)) in requests(&fits).into_iter().zip(requests(&large)) {
-        assert_too_large(&chat, path, &large).await;
+        // only the record needs the ids of a text that the engine renders
+        if !["/v1/completions", "/generate"].contains(&path) {
+            assert_too_large(&chat, path, &large).await;
+        }
         assert_no_room(&chat, path, &small).await;
         let answer = chat.demo.post(path, &small).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     }
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_whose_ids_never_have_room_is_generated_with_an_unknown_prompt() {
+    let chat = Chat::start(&FLAGS).await;
+    for (session, length, is_known) in [("short", 2_000, true), ("long", 12_000, false)] {
+        for (path, body) in requests(&"some words ".repeat(length)).into_iter().skip(5) {
+            let path = format!("/sessions/{session}{path}");
+            let answer = chat.demo.post(&path, &body).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+        let shown = get(chat.demo.proxy.control, &format!("/v1/sessions/{session}")).await.json();
+        let faults = if is_known { json!({}) } else { json!({"prompt_unknown": 2}) };
+        assert_eq!((&shown["turns"], &shown["faults"]), (&json!(2), &faults), "{session}");
+    }
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_responses_that_never_has_room_fails_with_the_code_of_a_prompt_that_is_too_long() {
+    let chat = Chat::start(&FLAGS).await;
+    let (path, mut body) = requests(&"some words ".repeat(12_000))[3].clone();
+    body["stream"] = json!(true);
+    let answer = chat.demo.post(path, &body).await;
+    let text = answer.text();
+    let last: Value = serde_json::from_str(text.rsplit("data: ").next().unwrap()).unwrap();
+    let error = &last["response"]["error"];
+    assert_eq!(
+        (answer.status, &last["type"], &error["code"]),
+        (200, &json!("response.failed"), &json!("context_length_exceeded"))
+    );
+    assert!(error["message"].as_str().unwrap().contains("--max-bytes-in-flight"), "{error}");
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_for_the_engine_counts_with_its_ids_and_its_capacity() {
+    const PATH: &str = "/v1/chat/completions";
+    let chat = Chat::start(&FLAGS).await;
+    // each byte is a token, so that the ids and their text take more than the rendering, but less than the limit without the engine's copy
+    let (_, body) = requests(&"日".repeat(18_500))[0].clone();
+    assert_too_large(&chat, PATH, &body).await;
     wait_until_released(&chat.demo.proxy).await;
 }
 
@@ -196,6 +242,26 @@ async fn prompts_beyond_the_context_are_refused_without_encoding_them_whole() {
     assert!(chat.journal().is_empty(), "the engine was not asked");
     let counted = chat.demo.post("/v1/messages/count_tokens", &requests(&text)[2].1).await;
     assert!(counted.json()["input_tokens"].as_u64().unwrap() > 131_072, "{}", counted.text());
+    wait_until_released(&chat.demo.proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_beyond_the_context_are_not_too_large() {
+    // a word of 1 MiB has more tokens than the context, and less than twice as many; encoding it takes 96 MiB
+    let chat = Chat::start(&["--max-bytes-in-flight", "64MiB", "--max-request-bytes", "4MiB"]).await;
+    let word = "a".repeat(1 << 20);
+    let body = |messages: Value| json!({"model": "m", "max_tokens": 4, "messages": messages});
+    for messages in [
+        json!([{"role": "user", "content": word}]),
+        json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": word}]),
+    ] {
+        let answer = chat.demo.post("/v1/messages", &body(messages)).await;
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains("prompt is too long: "), "{}", answer.text());
+    }
+    let shorter = body(json!([{"role": "user", "content": word[..600_000]}]));
+    let answer = chat.demo.post("/v1/messages", &shorter).await;
+    assert_eq!(answer.status, 413, "it may fit the context: {}", answer.text());
     wait_until_released(&chat.demo.proxy).await;
 }
 

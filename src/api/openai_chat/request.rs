@@ -107,12 +107,6 @@ impl ChatRequest {
                 return Err(invalid(format!("{older} is deprecated and not supported; send {newer}")));
             }
         }
-        if let Some(Value::Array(modalities)) = body.value("modalities")?
-            && !modalities.is_empty()
-            && !modalities.iter().any(|modality| modality.as_str() == Some("text"))
-        {
-            return Err(invalid("modalities must contain \"text\": replies have no audio"));
-        }
         let tool_choice = tools.choice(body.value("tool_choice")?.as_ref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
@@ -161,6 +155,19 @@ impl ChatRequest {
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let unsupported = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
         unsupported.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
+    }
+
+    /// Checks that a reply of text is what the client asks for.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`].
+    pub fn check_modalities(&self) -> Result<(), RequestError> {
+        let body = RequestBody { bytes: &self.bytes, object: &self.object };
+        let Some(Value::Array(modalities)) = body.value("modalities")? else { return Ok(()) };
+        if modalities.is_empty() || modalities.iter().any(|modality| modality.as_str() == Some("text")) {
+            return Ok(());
+        }
+        Err(invalid("modalities must contain \"text\": replies have no audio"))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{PromptBuilder, PromptLimits, RepeatedTurn};
-use crate::budget::Share;
+use crate::budget::{Share, Stopped};
 use crate::chat::history::ContinuedTurn;
 use crate::chat::message::Message;
 use crate::chat::rendering::{RENDERED_TEXT_FACTOR, Rendering};
@@ -115,9 +115,11 @@ impl PromptBuilder<'_> {
         let variables = request.template_variables.iter().map(|(_, value)| value);
         let values = || tools.into_iter().flatten().chain(variables.clone());
         let rendering = Rendering::default().of_messages(new).of_values(values());
-        let _memory = self.take(rendering, tokens.len(), limits)?;
+        let (before, text_bytes) = (tokens.len(), rendering.text_bytes());
+        let _memory = self.take(rendering, before, limits)?;
         let reply = last.map_or(&[][..], |(at, _)| std::slice::from_ref(&request.messages[at]));
-        let _reply = limits.work.take(Rendering::default().of_messages(reply).bytes())?;
+        let reply = limits.work.take(Rendering::default().of_messages(reply).bytes());
+        let _reply = reply.map_err(|stopped| self.stopped(stopped, text_bytes, before, limits))?;
         let encoding = limits.after(tokens);
         let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
         let extra = self.template_variables(request);
@@ -128,7 +130,7 @@ impl PromptBuilder<'_> {
                 tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
             let setting = Setting { tools: tools.as_deref(), ..setting };
             let prompt = self.renderer.render_conversation(&values, setting, &encoding);
-            tokens.append(prompt.map_err(|error| prompt_error(error, tokens, limits))?);
+            tokens.append(prompt.map_err(|error| self.error(error, text_bytes, before, limits))?);
             return Ok(true);
         };
         let end = self.renderer.end_of_turn();
@@ -137,7 +139,7 @@ impl PromptBuilder<'_> {
         let mut suffix = match self.renderer.render_after_turn(&reply, &values, ended, setting, &encoding) {
             Ok(suffix) => suffix,
             Err(PromptError::NoBoundary) => return Ok(false),
-            Err(error) => return Err(prompt_error(error, tokens, limits)),
+            Err(error) => return Err(self.error(error, text_bytes, before, limits)),
         };
         let stop = self.stop_token(turn).filter(|_| end.is_none());
         if stop.is_some() {
@@ -161,14 +163,33 @@ impl PromptBuilder<'_> {
         tokens: usize,
         limits: PromptLimits<'_>,
     ) -> Result<Share, RequestError> {
-        limits.work.take(rendering.bytes()).map_err(|stopped| {
-            let least = tokens + self.renderer.tokenizer().least_tokens(rendering.text_bytes());
-            match limits.context {
-                // unless the template drops most of it, no retry would help
-                Some(context) if least as u64 > context => RequestError::TooLong { tokens: least, context },
-                _ => stopped.into(),
+        let taken = limits.work.take(rendering.bytes());
+        taken.map_err(|stopped| self.stopped(stopped, rendering.text_bytes(), tokens, limits))
+    }
+
+    /// The error of work that stops. `text_bytes` is the length of the texts that follow this many tokens.
+    fn stopped(&self, stopped: Stopped, text_bytes: usize, tokens: usize, limits: PromptLimits<'_>) -> RequestError {
+        let least = tokens + self.renderer.tokenizer().least_tokens(text_bytes);
+        match limits.context {
+            // unless the template drops most of it, no retry would help
+            Some(context) if least as u64 > context => RequestError::TooLong { tokens: least, context },
+            _ => stopped.into(),
+        }
+    }
+
+    /// Converts the error of a text after this many tokens. A conversation that the template refuses is invalid, and one on which it does not
+    /// end would hold the engine, too. Other errors may not occur in the engine's own endpoint, so that endpoint serves the request.
+    fn error(&self, error: PromptError, text_bytes: usize, tokens: usize, limits: PromptLimits<'_>) -> RequestError {
+        match error {
+            PromptError::Encode(TokenizerError::Stopped(stopped)) => self.stopped(stopped, text_bytes, tokens, limits),
+            PromptError::Encode(TokenizerError::TooLong { tokens: more }) => {
+                RequestError::TooLong { tokens: tokens + more, context: limits.context.unwrap_or(u64::MAX) }
             }
-        })
+            PromptError::Render(RenderError::Refused(_) | RenderError::Endless(_)) => {
+                RequestError::Invalid(error.to_string())
+            }
+            error => RequestError::Unsupported(error.to_string()),
+        }
     }
 
     /// The special token with which a turn stopped. A model may stop with another one than that of the template.
@@ -199,7 +220,9 @@ impl PromptBuilder<'_> {
         limits: PromptLimits<'_>,
     ) -> Result<(), RequestError> {
         let tokenizer = self.renderer.tokenizer();
-        let _memory = limits.work.take(RENDERED_TEXT_FACTOR * text.len())?;
+        let before = tokens.len();
+        let memory = limits.work.take(RENDERED_TEXT_FACTOR * text.len());
+        let _memory = memory.map_err(|stopped| self.stopped(stopped, text.len(), before, limits))?;
         let encoding = limits.after(tokens);
         let prompt = &mut tokens.prompt;
         if let Some((_, end)) = self.renderer.family().think().filter(|_| prompt.opened && request.has_reasoning_items)
@@ -214,7 +237,7 @@ impl PromptBuilder<'_> {
         match tokenizer.encode_within(&marked, &encoding) {
             Ok(ids) => prompt.ids.extend(ids),
             Err(TokenizerError::Encode(error)) => return Err(RequestError::Invalid(error.to_string())),
-            Err(error) => return Err(prompt_error(error.into(), tokens, limits)),
+            Err(error) => return Err(self.error(error.into(), text.len(), before, limits)),
         }
         let prompt = &mut tokens.prompt;
         prompt.opened = self.renderer.family().ends_in_thought(text).unwrap_or(prompt.opened);
@@ -234,20 +257,5 @@ impl PromptBuilder<'_> {
     /// The value of a message for the template.
     fn template_value(&self, message: &Message) -> Value {
         message.template_value(self.renderer.tokenizer().content(), self.renderer.accepts_content_parts())
-    }
-}
-
-/// Converts an error. A conversation that the template refuses is invalid, and one on which it does not end would hold the engine, too.
-/// Other errors may not occur in the engine's own endpoint, so that endpoint serves the request.
-fn prompt_error(error: PromptError, tokens: &PromptTokens, limits: PromptLimits<'_>) -> RequestError {
-    match error {
-        PromptError::Encode(TokenizerError::Stopped(stopped)) => stopped.into(),
-        PromptError::Encode(TokenizerError::TooLong { tokens: more }) => {
-            RequestError::TooLong { tokens: tokens.len() + more, context: limits.context.unwrap_or(u64::MAX) }
-        }
-        PromptError::Render(RenderError::Refused(_) | RenderError::Endless(_)) => {
-            RequestError::Invalid(error.to_string())
-        }
-        error => RequestError::Unsupported(error.to_string()),
     }
 }

@@ -128,8 +128,8 @@ async fn answer(
             let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.into(), headers };
             let identity =
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
-            let labels = call.labels;
-            let decoded = DecodedGeneration { request, identity, digest, chat, labels, reads: EventAccess::Fields };
+            let (work, labels, reads) = (work.following(), call.labels, EventAccess::Fields);
+            let decoded = DecodedGeneration { work, request, identity, digest, chat, labels, reads };
             let generation = generate::run(state, head, decoded, record).await?;
             if let Some(rid) = record.rid().get().and_then(|rid| rid.get()) {
                 encoder.set_rid(rid);

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 
 use crate::api::client_headers::{self, OVERRIDE_RID};
 use crate::api::native::{self, NativeEncoder};
+use crate::budget::Work;
 use crate::engine::request::GenerateRequest;
 use crate::engine::upstream::send;
 use crate::engine::{headers, routes};
@@ -32,6 +33,8 @@ const SESSION_DONE: HeaderName = HeaderName::from_static("x-session-done");
 /// A generation, decoded from the body of an API's request.
 #[derive(Debug)]
 pub(crate) struct DecodedGeneration {
+    /// Counts the memory of the request.
+    pub work: Work,
     /// The request for /generate.
     pub request: Box<GenerateRequest>,
     /// Its session.
@@ -53,6 +56,8 @@ pub(crate) struct GenerateCall {
     pub head: RequestHead,
     /// The body.
     pub body: Bytes,
+    /// Counts the memory of the body.
+    pub work: Work,
     /// The session in the path.
     pub session: Option<Arc<str>>,
 }
@@ -69,10 +74,11 @@ pub(crate) async fn generate(
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let limits = &state.config.limits;
-    let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(state.budget.request()));
+    let work = Work::new(&state.budget);
+    let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(work.share()));
     let body = upload.read(limits.max_request_bytes).await?;
     let head = RequestHead { target: target(&head.uri), method: head.method, headers: head.headers };
-    Ok(reply(answer(state, GenerateCall { head, body, session }, record).await?))
+    Ok(reply(answer(state, GenerateCall { head, body, work, session }, record).await?))
 }
 
 /// Builds the HTTP reply of the native API.
@@ -95,7 +101,7 @@ pub(crate) async fn answer(
     call: GenerateCall,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
-    let GenerateCall { head, body, session } = call;
+    let GenerateCall { head, body, work, session } = call;
     let read = || {
         let request = parse(state, &body)?;
         let names = request.as_deref().map(|request: &GenerateRequest| &request.sessions);
@@ -108,7 +114,8 @@ pub(crate) async fn answer(
     if let Some(request) = request {
         drop(body);
         let labels = labels(state, &head.headers);
-        let decoded = DecodedGeneration { request, identity, digest, chat: None, labels, reads: EventAccess::Bytes };
+        let (chat, reads) = (None, EventAccess::Bytes);
+        let decoded = DecodedGeneration { work, request, identity, digest, chat, labels, reads };
         return run(state, head, decoded, record).await;
     }
     identity.report_ignored(state);
@@ -146,7 +153,7 @@ pub(crate) async fn run(
     decoded: DecodedGeneration,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
-    let DecodedGeneration { request, identity, digest, chat, labels, reads } = decoded;
+    let DecodedGeneration { work, request, identity, digest, chat, labels, reads } = decoded;
     identity.report_ignored(state);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
@@ -160,8 +167,19 @@ pub(crate) async fn run(
     }
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
-    let request =
-        GenerationRequest { head, request, session, chat, labels, is_last, authorization, header_rid, reads, retry };
+    let request = GenerationRequest {
+        head,
+        work,
+        request,
+        session,
+        chat,
+        labels,
+        is_last,
+        authorization,
+        header_rid,
+        reads,
+        retry,
+    };
     state.generator.run(request, record.rid()).await
 }
 

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::pb::generate_server::Generate;
 use super::{ReplyStream, pb, status};
-use crate::budget::Share;
+use crate::budget::{Share, Work};
 use crate::engine::headers;
 use crate::engine::routes;
 use crate::error::BoxError;
@@ -74,7 +74,10 @@ impl Generate for GenerateService {
             headers: self.headers(metadata),
         };
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let call = GenerateCall { head, body: self.state.budget.hold(json), session };
+        let work = Work::new(&self.state.budget);
+        let mut share = work.share();
+        share.insist(json.len());
+        let call = GenerateCall { head, body: share.hold(json), work, session };
         let generation = generate::answer(&self.state, call, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         let Generation { mut head, events } = generation;

@@ -127,6 +127,25 @@ async fn tokens(proxy: &Proxy, leaf: usize) -> (Value, Value) {
     (part["token_ids"].take(), part["loss_mask"].take())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_decides_about_the_modalities_of_a_chat_that_it_renders() {
+    let profile = EngineProfile { server_info: json!({"sampling_defaults": "openai"}), ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, |asked: &UpstreamRequest| match &*asked.path {
+        "/v1/chat/completions" => json_message(200, br#"{"own":true}"#),
+        _ => native(asked),
+    })
+    .await;
+    let proxy = start_rendering(&upstream).await;
+    let mut asked = body();
+    asked["modalities"] = json!(["audio"]);
+    let answer = post(proxy.data, "/v1/chat/completions", asked.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let sound = json!({"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AA=="}});
+    asked["messages"][0]["content"] = json!([sound]);
+    let answer = post(proxy.data, "/v1/chat/completions", asked.to_string().as_bytes()).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "{\"own\":true}"));
+}
+
 /// Which of the headers `NAMES` the last upstream request had.
 fn requested_ids(upstream: &Upstream) -> [bool; 3] {
     let asked = upstream.asked().pop().unwrap();
