@@ -197,7 +197,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     Ok(cli)
 }
 
-/// The URL of a server, without user, password and path.
+/// The URL of a server, without credentials and path.
 fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid> {
     let url = url.trim_end_matches('/');
     match schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) {
@@ -206,7 +206,7 @@ fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid>
             let forms: Vec<String> = schemes.iter().map(|scheme| format!("{scheme}HOST:PORT")).collect();
             let url = without_credentials(url);
             Err(Invalid::Line(format!(
-                "{flag} cannot be '{url}': it is {}, without user, password and path",
+                "{flag} cannot be '{url}': it is {}, without credentials and path",
                 forms.join(" or ")
             )))
         }

@@ -101,7 +101,13 @@ impl MisdirectedRequest {
         if reply.status() == StatusCode::NOT_FOUND && self.is_probe() {
             return Ok(Response::new(Body::full("")));
         }
-        if reply.status() != StatusCode::NOT_FOUND || reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
+        // Gemini's method of a model has the path of a model, which takes GET only
+        let is_missing = match reply.status() {
+            StatusCode::NOT_FOUND => true,
+            StatusCode::METHOD_NOT_ALLOWED => foreign_api(&self.path).is_some(),
+            _ => false,
+        };
+        if !is_missing || reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
             return Ok(reply);
         }
         let Some(suggestion) = self.suggestion(route) else { return Ok(reply) };
@@ -158,7 +164,12 @@ impl MisdirectedRequest {
         }
         if self.method != Method::POST && POSTED.contains(&route.endpoint) {
             let stored = match route.endpoint {
-                routes::RESPONSES => format!("; a stored response is at {}/ID", self.url(routes::RESPONSES)),
+                routes::RESPONSES if self.session.is_some() => {
+                    format!("; a stored response is at {}/ID", self.url(routes::RESPONSES))
+                }
+                routes::RESPONSES => {
+                    format!("; a stored response is at {}/sessions/NAME{}/ID", self.origin, routes::RESPONSES)
+                }
                 _ => String::new(),
             };
             return Some(format!("send POST{stored}"));
@@ -187,8 +198,9 @@ impl MisdirectedRequest {
     }
 }
 
-/// The API of another provider that has this path.
+/// The API of another provider that has this path, which may follow a base URL that ends in `/v1`.
 fn foreign_api(path: &str) -> Option<&'static str> {
+    let path = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(path);
     let after = |start: &str| path.strip_prefix(start);
     // Gemini's and Vertex AI's paths end with the name of a method
     let method = path.rsplit_once('/').and_then(|(_, last)| last.split_once(':'));
@@ -232,7 +244,10 @@ fn is_missing_route(body: &[u8]) -> bool {
         Value::Object(mut members) if members.len() == 1 => members.remove("detail")?.as_str().map(str::to_owned),
         _ => None,
     };
-    let is_detail = |detail: String| detail == "Not Found" || detail.ends_with("is not supported by the demo engine");
+    let is_detail = |detail: String| {
+        matches!(&*detail, "Not Found" | "Method Not Allowed")
+            || detail.ends_with("is not supported by the demo engine")
+    };
     body.is_empty() || detail().is_some_and(is_detail)
 }
 

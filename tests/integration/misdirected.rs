@@ -43,6 +43,10 @@ async fn paths_of_other_apis_name_both_base_urls() {
         ("POST", "/v1beta/models/gemini-3-pro:generateContent", "Gemini"),
         ("POST", "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse", "Gemini"),
         ("GET", "/v1beta/models", "Gemini"),
+        ("POST", "/v1/models/gemini-3-pro:generateContent", "Gemini"),
+        ("POST", "/v1/openai/deployments/gpt-6/chat/completions", "Azure"),
+        ("POST", "/v1/api/chat", "Ollama"),
+        ("POST", "/v1/model/anthropic.claude-5/converse", "Bedrock"),
         ("POST", "/v1/projects/p/locations/l/publishers/google/models/gemini-3-pro:countTokens", "Gemini"),
         ("POST", "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict", "Vertex AI"),
         ("POST", "/openai/deployments/gpt-6/chat/completions?api-version=2026-02-01", "Azure"),
@@ -79,6 +83,9 @@ async fn get_of_a_route_that_takes_post_says_so() {
         let stored = format!("http://{data}/sessions/run-1/v1/responses/ID");
         assert_eq!(message.contains(&stored), path == "/v1/responses", "{path}: {message}");
     }
+    let message = get(data, "/v1/responses").await.json()["message"].as_str().unwrap_or_default().to_owned();
+    let stored = format!("http://{data}/sessions/NAME/v1/responses/ID");
+    assert!(message.contains(&stored), "responses are stored in sessions: {message}");
 }
 
 #[tokio::test]
