@@ -260,12 +260,12 @@ async fn work(engine: &Engine) {
         ("Responses of 8 MB", "/v1/responses", input(&words(8_000_000))),
         (
             "Responses with 60,000 references to 16 tokens",
-            "/sessions/work/v1/responses",
+            "/sessions/bench/v1/responses",
             format!(r#"{{"model":"m","input":[{}]}}"#, many(&short, 60_000)),
         ),
         (
             "Responses with 60,000 references to 4,096 tokens",
-            "/sessions/work/v1/responses",
+            "/sessions/bench/v1/responses",
             format!(r#"{{"model":"m","input":[{}]}}"#, many(&long, 60_000)),
         ),
         ("completions of 8 MB", "/v1/completions", format!(r#"{{"model":"m","prompt":"{}"}}"#, words(8_000_000))),
@@ -312,7 +312,7 @@ async fn work(engine: &Engine) {
 /// An input item that refers to a stored message of this many tokens.
 async fn reference(tap: &Tap, tokens: usize) -> String {
     let body = format!(r#"{{"model":"m","max_output_tokens":{tokens},"input":"a"}}"#);
-    let (_, reply) = ask(tap.port, &post("/sessions/work/v1/responses", body.as_bytes())).await.unwrap();
+    let (_, reply) = ask(tap.port, &post("/sessions/bench/v1/responses", body.as_bytes())).await.unwrap();
     let reply: serde_json::Value = serde_json::from_slice(&reply).unwrap();
     let message = reply["output"].as_array().unwrap().iter().find(|item| item["type"] == "message");
     format!(r#"{{"type":"item_reference","id":{}}}"#, message.unwrap()["id"])

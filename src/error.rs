@@ -29,7 +29,7 @@ pub enum Error {
     /// Not now: a limit is reached, or the upstream cannot be connected to. The same request may be sent again in a moment.
     #[error("{message}")]
     Unavailable {
-        /// What there is not enough of, and what to do.
+        /// Which resource is missing, and what to do.
         message: String,
     },
     /// `--strict`, and an entropy is missing.

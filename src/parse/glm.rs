@@ -28,7 +28,7 @@ pub(super) struct Glm {
     /// A parameter is written.
     has_parameter: bool,
     /// Decides whether the end marker is text of a value.
-    lookahead: Option<ValueLookahead>,
+    lookahead: ValueLookahead,
 }
 
 /// The position of the parser in the block.
@@ -85,7 +85,7 @@ impl Glm {
             end: MarkerSearch::new(END, START.len()),
             state: State::Name(MarkerSearch::new(KEY, START.len())),
             has_parameter: false,
-            lookahead: None,
+            lookahead: ValueLookahead::new(VALUE_END, &[KEY]),
         }
     }
 
@@ -97,19 +97,12 @@ impl Glm {
             if let Some(part) = self.read_body(body) {
                 return part;
             }
-            if self.end.found().is_none() {
-                return Step::More;
-            }
-            if !self.in_value() {
-                return self.end_at(body);
-            }
-            let lookahead = || ValueLookahead::new(VALUE_END, &[KEY], length + END.len());
-            match self.lookahead.get_or_insert_with(lookahead).read(buffered) {
+            let in_value = self.in_value();
+            match self.lookahead.ends_call(&mut self.end, buffered, in_value) {
                 None => return Step::More,
-                Some(Err(())) => return self.end_at(body),
-                Some(Ok(value_end)) => self.end.skip_to(value_end),
+                Some(true) => return self.end_at(body),
+                Some(false) => {}
             }
-            self.lookahead = None;
         }
     }
 
@@ -127,8 +120,8 @@ impl Glm {
 
     /// Ends the block at an end marker in a value whose end was not found so far. Returns `None` if there is no such marker.
     pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
-        self.lookahead.as_ref()?;
-        Some(self.end_at(&buffered[..self.end.found()?]))
+        let length = self.end.found().filter(|_| self.lookahead.is_pending())?;
+        Some(self.end_at(&buffered[..length]))
     }
 
     /// Whether the text so far ends within the value of a parameter that has a type.

@@ -154,29 +154,46 @@ impl TypedValue {
 /// Reads on from an end marker of a call in a value that has a type, to find out whether the marker is text of the value.
 #[derive(Debug, Clone)]
 pub(super) struct ValueLookahead {
-    value_end: MarkerSearch,
+    /// The end tag of values.
+    value_end: &'static str,
     /// The markers that only follow the end of a value.
-    others: Vec<MarkerSearch>,
+    others: &'static [&'static str],
+    /// The searches for these markers after the end marker that is examined.
+    searches: Option<(MarkerSearch, Vec<MarkerSearch>)>,
 }
 
 impl ValueLookahead {
-    /// A search from byte `from` of the text on. `value_end` is the end tag of values.
-    pub(super) fn new(value_end: &'static str, others: &[&'static str], from: usize) -> Self {
-        let others = others.iter().map(|marker| MarkerSearch::new(marker, from)).collect();
-        Self { value_end: MarkerSearch::new(value_end, from), others }
+    pub(super) fn new(value_end: &'static str, others: &'static [&'static str]) -> Self {
+        Self { value_end, others, searches: None }
     }
 
-    /// Continues in `text`. Returns the end of the value, or an error if another marker comes first. Returns `None` if more text is needed.
-    pub(super) fn read(&mut self, text: &str) -> Option<Result<usize, ()>> {
+    /// Whether an end marker is examined.
+    pub(super) fn is_pending(&self) -> bool {
+        self.searches.is_some()
+    }
+
+    /// Whether the marker that `end` has found in `text` ends the call. It does not if it stands in a value (`in_value`) whose end tag
+    /// follows before the other markers; `end` continues after the value then. Returns `None` if more text is needed.
+    pub(super) fn ends_call(&mut self, end: &mut MarkerSearch, text: &str, in_value: bool) -> Option<bool> {
+        let from = end.found()? + end.marker.len();
+        if !in_value {
+            return Some(true);
+        }
+        let new = |marker: &&'static str| MarkerSearch::new(marker, from);
+        let searches = || (new(&self.value_end), self.others.iter().map(new).collect());
+        let (value_end, others) = self.searches.get_or_insert_with(searches);
         let find = |search: &mut MarkerSearch| {
             search.read(text);
             search.found()
         };
-        let end = find(&mut self.value_end);
-        match (end, self.others.iter_mut().filter_map(find).min()) {
-            (Some(end), Some(other)) if other < end => Some(Err(())),
-            (Some(end), _) => Some(Ok(end)),
-            (None, other) => other.map(|_| Err(())),
+        match (find(value_end), others.iter_mut().filter_map(find).min()) {
+            (None, None) => None,
+            (Some(value_end), other) if other.is_none_or(|other| value_end < other) => {
+                end.skip_to(value_end);
+                self.searches = None;
+                Some(false)
+            }
+            _ => Some(true),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct QwenXml {
     /// A parameter is written.
     has_parameter: bool,
     /// Decides whether the end marker is text of a value.
-    lookahead: Option<ValueLookahead>,
+    lookahead: ValueLookahead,
 }
 
 /// The position of the parser in the block.
@@ -55,7 +55,7 @@ impl QwenXml {
             function_end: MarkerSearch::new(FUNCTION_END, 0),
             state: State::Block(TagSearch::new(FUNCTION, START.len())),
             has_parameter: false,
-            lookahead: None,
+            lookahead: ValueLookahead::new(PARAMETER_END, &[FUNCTION, FUNCTION_END]),
         }
     }
 
@@ -67,19 +67,12 @@ impl QwenXml {
             if let Some(part) = self.read_body(body) {
                 return part;
             }
-            if self.end.found().is_none() {
-                return Step::More;
-            }
-            if !self.in_value() {
-                return self.end_at(body);
-            }
-            let lookahead = || ValueLookahead::new(PARAMETER_END, &[FUNCTION, FUNCTION_END], length + END.len());
-            match self.lookahead.get_or_insert_with(lookahead).read(buffered) {
+            let in_value = self.in_value();
+            match self.lookahead.ends_call(&mut self.end, buffered, in_value) {
                 None => return Step::More,
-                Some(Err(())) => return self.end_at(body),
-                Some(Ok(value_end)) => self.end.skip_to(value_end),
+                Some(true) => return self.end_at(body),
+                Some(false) => {}
             }
-            self.lookahead = None;
         }
     }
 
@@ -94,8 +87,8 @@ impl QwenXml {
 
     /// Ends the block at an end marker in a value whose end was not found so far. Returns `None` if there is no such marker.
     pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
-        self.lookahead.as_ref()?;
-        Some(self.end_at(&buffered[..self.end.found()?]))
+        let length = self.end.found().filter(|_| self.lookahead.is_pending())?;
+        Some(self.end_at(&buffered[..length]))
     }
 
     /// Whether the text so far ends within the value of a parameter that has a type.

@@ -41,6 +41,15 @@ async fn add(store: &Arc<Store>, session: &str) {
 }
 
 impl Process {
+    /// A process that has recorded nine sessions.
+    async fn with_nine_sessions(ledger: &Arc<MemoryLedger>, storage: &Storage) -> Self {
+        let process = Self::start(ledger, storage).await;
+        for number in 0..9 {
+            add(&process.store, &format!("s{number}")).await;
+        }
+        process
+    }
+
     async fn start(ledger: &Arc<MemoryLedger>, storage: &Storage) -> Self {
         let store = shared(ledger);
         let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
@@ -108,12 +117,8 @@ async fn fleet_archives_each_row_once_whichever_process_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
-    let (inner, ledger) = (Arc::new(InMemory::new()), Arc::new(MemoryLedger::new()));
-    let storage = storage(&inner);
-    let process = Process::start(&ledger, &storage).await;
-    for number in 0..9 {
-        add(&process.store, &format!("s{number}")).await;
-    }
+    let (ledger, storage) = (Arc::new(MemoryLedger::new()), storage(&Arc::new(InMemory::new())));
+    let process = Process::with_nine_sessions(&ledger, &storage).await;
     // they are read, and the interval is not over
     tokio::time::sleep(Duration::from_secs(15)).await;
     let down = || ledger::LedgerError::Unavailable("it is down".into());
@@ -133,12 +138,8 @@ async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
 
 #[tokio::test(start_paused = true)]
 async fn end_waits_for_a_ledger_that_fails_for_a_moment() {
-    let (inner, ledger) = (Arc::new(InMemory::new()), Arc::new(MemoryLedger::new()));
-    let storage = storage(&inner);
-    let process = Process::start(&ledger, &storage).await;
-    for number in 0..9 {
-        add(&process.store, &format!("s{number}")).await;
-    }
+    let (ledger, storage) = (Arc::new(MemoryLedger::new()), storage(&Arc::new(InMemory::new())));
+    let process = Process::with_nine_sessions(&ledger, &storage).await;
     tokio::time::sleep(Duration::from_secs(15)).await;
     let down = || ledger::LedgerError::Unavailable("it is down".into());
     ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));

@@ -179,7 +179,7 @@ fn type_of_a_parameter_follows_from_its_schema() {
 }
 
 #[test]
-fn text_of_the_types_names_only_what_the_format_does_not_assume() {
+fn stored_types_omit_the_defaults_of_the_format() {
     let tools = tool(&json!({
         "s": {"type": "string"}, "i": {"type": "integer"}, "a\tb": {"type": "integer"}, "u": {}, "o": {"type": ["string", "null"]}
     }));

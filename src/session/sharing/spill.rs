@@ -169,6 +169,14 @@ mod tests {
         store
     }
 
+    /// A store with a new log in `dir`.
+    fn logged(ledger: &Arc<MemoryLedger>, log: &SharedLog, dir: &tempfile::TempDir) -> Arc<Store> {
+        let store = shared(ledger, log.clone());
+        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
+        log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        store
+    }
+
     /// Adds a turn to each of 100 sessions. Returns how the acks ended: detached and left out.
     async fn fill(store: &Arc<Store>) -> (usize, usize) {
         let (mut detached, mut left_out) = (0, 0);
@@ -190,11 +198,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn turns_beyond_the_memory_are_in_the_log_until_the_ledger_works() {
-        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
-        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
-        let shared_log = SharedLog::default();
-        let store = shared(&ledger, shared_log.clone());
-        shared_log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        let (dir, ledger, shared_log) =
+            (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()), SharedLog::default());
+        let store = logged(&ledger, &shared_log, &dir);
         fail(&ledger);
         assert_eq!(fill(&store).await, (100, 0));
         let counts = &store.sharing().expect("it is shared").counts;
@@ -223,11 +229,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn restart_reads_no_more_turns_than_the_memory_has_room_for() {
-        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
-        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
-        let shared_log = SharedLog::default();
-        let store = shared(&ledger, shared_log.clone());
-        shared_log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        let (dir, ledger, shared_log) =
+            (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()), SharedLog::default());
+        let store = logged(&ledger, &shared_log, &dir);
         fail(&ledger);
         assert_eq!(fill(&store).await, (100, 0));
         store.written().await.expect("the disk works");
@@ -259,11 +263,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn session_that_cannot_be_appended_does_not_stop_the_others() {
-        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
-        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
-        let log = SharedLog::default();
-        let store = shared(&ledger, log.clone());
-        log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        let (dir, ledger, log) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()), SharedLog::default());
+        let store = logged(&ledger, &log, &dir);
         fail(&ledger);
         fill(&store).await;
         let unreadable = Entry { uid: Uid::unique(), body: b"?"[..].into() };
@@ -279,11 +280,8 @@ mod tests {
     /// A version that lacks turns of the local log would be trained as if it were whole.
     #[tokio::test(start_paused = true)]
     async fn session_is_not_frozen_until_its_spilled_turns_are_read_back() {
-        let (dir, ledger) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()));
-        let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
-        let log = SharedLog::default();
-        let store = shared(&ledger, log.clone());
-        log.set(Log::open(&options, |_| ()).expect("it is new").0);
+        let (dir, ledger, log) = (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()), SharedLog::default());
+        let store = logged(&ledger, &log, &dir);
         let commit =
             async |response| Call::new(Arc::clone(&store), "a".into()).commit(draft(&[1, 2], &[response])).1.await;
         commit(3).await.expect("it is confirmed");
