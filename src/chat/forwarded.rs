@@ -37,14 +37,14 @@ impl ForwardedChat {
         let detector = history.change_detector();
         // the engine renders all messages as text
         let replies = AssistantMessages::of(request, 0, session, &model.renderer);
-        let latest = replies.latest_turn();
-        let history_change =
-            session.and_then(|session| detector.detect(&request.messages, latest, session, &model.renderer));
+        let history_changes = session
+            .map(|session| detector.detect(&request.messages, &replies, session, &model.renderer))
+            .unwrap_or_default();
         let chat = Chat {
             conversation: history.conversation(),
             tools: request.parses_tool_calls(),
             reading: model.parser.options(request, false),
-            retokenised: latest.is_some(),
+            retokenised: replies.last_sampled().is_some(),
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
             reply_changes: ReplyChanges::default(),
@@ -52,7 +52,7 @@ impl ForwardedChat {
             sampling_sources: None,
             stored: None,
             session_number: session.map(|session| session.number),
-            history_change,
+            history_changes,
         };
         let conversation = request.first_media().map(|_| Arc::clone(request));
         Ok(Self { chat, renderer: Arc::clone(&model.renderer), conversation })

@@ -53,7 +53,7 @@ impl<'a> History<'a> {
     }
 
     /// The detector of changes to earlier conversations of the session.
-    pub(super) fn change_detector(&self) -> ChangeDetector {
+    pub(super) fn change_detector(&self) -> ChangeDetector<'_> {
         ChangeDetector::of(self.request, self.tools, &self.digests)
     }
 

@@ -19,15 +19,21 @@ const MIN_SUMMARY_BYTES: usize = 32;
 
 /// Detects the change that a call made, from digests of its messages.
 #[derive(Debug, Clone)]
-pub(super) struct ChangeDetector {
+pub(super) struct ChangeDetector<'a> {
     pub(super) fingerprint: Fingerprint,
+    /// The digest of the messages before each message, then the digest of all messages.
+    conversations: &'a [Digest],
     /// The prefixes of the conversation after the leading system messages.
     prefixes: Vec<Prefix>,
 }
 
 /// The assistant messages that a prompt contains not as the tokens of the turn that it continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct AssistantMessages(Vec<AssistantMessage>);
+pub(super) struct AssistantMessages {
+    /// The index of the first message after the turn that the prompt continues; 0 if it continues none.
+    start: usize,
+    messages: Vec<AssistantMessage>,
+}
 
 /// Whether the message of an assistant has text, tool calls or reasoning, or the key of a turn.
 fn has_content(message: &Message) -> bool {
@@ -41,10 +47,14 @@ pub(super) struct AssistantMessage {
     pub(super) at: usize,
     /// `None` if it was not sampled in the session.
     pub(super) turn: Option<u32>,
+    /// Of the turns with the same text that the message may repeat, one with as many messages before its reply, else `turn`.
+    turn_in_place: Option<u32>,
     /// The message has the key of the turn, or no turn with other tokens has the same text.
     pub(super) is_certain: bool,
     /// The number of turns with these tokens that the message may repeat.
     pub(super) turns: usize,
+    /// The lowest number of messages before the reply of such a turn.
+    least_messages: u32,
 }
 
 impl AssistantMessages {
@@ -55,22 +65,29 @@ impl AssistantMessages {
             messages.filter(|(_, message)| message.is_assistant() && has_content(message)).collect();
         let Some(session) = session.filter(|_| !messages.is_empty()) else {
             // parsing the replies of a session takes time that grows with the session
-            return Self(
-                messages
-                    .iter()
-                    .map(|(at, _)| AssistantMessage { at: *at, turn: None, is_certain: true, turns: 0 })
-                    .collect(),
-            );
+            let foreign = |&(at, _): &_| AssistantMessage {
+                at,
+                turn: None,
+                turn_in_place: None,
+                is_certain: true,
+                turns: 0,
+                least_messages: 0,
+            };
+            return Self { start, messages: messages.iter().map(foreign).collect() };
         };
         let matcher = ReplyMatcher::new(request, renderer);
         let digest = |message: &Message| message.standalone_digest(matcher.shows_names);
         let wanted: Vec<ReplyDigests> = messages
             .iter()
-            .map(|(_, message)| ReplyDigests { message: digest(message), keys: message.keys().collect() })
+            .map(|(at, message)| ReplyDigests {
+                message: digest(message),
+                keys: message.keys().collect(),
+                messages: u32::try_from(*at).unwrap_or(u32::MAX),
+            })
             .collect();
         let recorded = |turn: &Turn| {
             let RecordedReply { message, keys } = reply_reader::recorded_reply(renderer, turn)?;
-            Some(ReplyDigests { message: digest(&message), keys })
+            Some(ReplyDigests { message: digest(&message), keys, messages: messages_before(turn) })
         };
         let found = session.sampled(&wanted, recorded);
         // a request may repeat one key many times
@@ -82,32 +99,35 @@ impl AssistantMessages {
                 reply.as_ref().is_some_and(|reply| matcher.changes(message, reply).is_some())
             });
             let is_certain = by_key.is_some() || !found.is_ambiguous;
-            let turns = if by_key.is_some() { 1 } else { found.count };
-            AssistantMessage { at, turn: by_key.or(found.by_message), is_certain, turns }
+            let of_key = by_key.and_then(|turn| session.turn(turn)).map(|turn| (1, messages_before(&turn)));
+            let (turns, least_messages) = of_key.unwrap_or((found.count, found.least_messages));
+            let turn = by_key.or(found.by_message);
+            let turn_in_place = by_key.or(found.by_place).or(turn);
+            AssistantMessage { at, turn, turn_in_place, is_certain, turns, least_messages }
         });
-        Self(found.collect())
+        Self { start, messages: found.collect() }
     }
 
     /// The messages.
     pub(super) fn iter(&self) -> impl Iterator<Item = &AssistantMessage> {
-        self.0.iter()
+        self.messages.iter()
     }
 
-    /// The latest turn of the session that sampled one of the messages.
-    pub(super) fn latest_turn(&self) -> Option<u32> {
-        self.0.iter().filter_map(|message| message.turn).max()
+    /// The last message that the session sampled.
+    pub(super) fn last_sampled(&self) -> Option<&AssistantMessage> {
+        self.messages.iter().rfind(|message| message.turn.is_some())
     }
 
     /// Whether one of the messages was not sampled in the session.
     pub(super) fn has_foreign(&self) -> bool {
-        self.0.iter().any(|message| message.turn.is_none())
+        self.messages.iter().any(|message| message.turn.is_none())
     }
 }
 
-impl ChangeDetector {
+impl<'a> ChangeDetector<'a> {
     /// Computes the digests of a request. `tools` is the digest of its tools. `conversations` are the digests of its prefixes, the first of
     /// them without a message.
-    pub(super) fn of(request: &Conversation, tools: Digest, conversations: &[Digest]) -> Self {
+    pub(super) fn of(request: &Conversation, tools: Digest, conversations: &'a [Digest]) -> Self {
         let mut state = FingerprintState::new(tools);
         let mut prefixes = Vec::with_capacity(request.messages.len());
         for (message, conversation) in request.messages.iter().zip(&conversations[1..]) {
@@ -117,36 +137,66 @@ impl ChangeDetector {
                 prefixes.push(Prefix { conversation: *conversation, body, shape, tool_bytes });
             }
         }
-        Self { fingerprint: state.fingerprint, prefixes }
+        Self { fingerprint: state.fingerprint, conversations, prefixes }
     }
 
-    /// The change that the messages show; `None` if they do not show one. `latest_turn` is the latest turn that sampled an assistant
-    /// message after the turn that the prompt continues.
+    /// The changes that the messages show, the most telling first. `replies` are the assistant messages after the turn that the prompt
+    /// continues.
     pub(super) fn detect(
         &self,
         messages: &[Message],
-        latest_turn: Option<u32>,
+        replies: &AssistantMessages,
         session: &Session,
         renderer: &Renderer,
-    ) -> Option<HistoryChange> {
-        let change = session.history_change(&self.prefixes, &self.fingerprint, latest_turn.is_some());
-        if change.is_some_and(|change| change.cause != Cause::Forks) {
-            return change;
-        }
-        if let Some(summary) = self.summary(messages, latest_turn, session, renderer) {
-            return Some(HistoryChange { cause: Cause::Compacted, predecessor: Some(summary) });
-        }
-        let Some(latest) = latest_turn else { return change };
-        let is_shorter = session.turn(latest).is_some_and(|turn| self.is_shorter(&turn));
-        let cause = if is_shorter { Cause::Compacted } else { Cause::HistoryEdited };
-        Some(HistoryChange { cause, predecessor: Some(latest) })
+    ) -> Vec<HistoryChange> {
+        let known = session.history_change(&self.prefixes, &self.fingerprint, replies.start > 0);
+        let kept = replies.last_sampled();
+        let kept_turn = kept.and_then(|kept| kept.turn_in_place);
+        let is_cleared = kept.is_some_and(|kept| self.has_cleared_results(kept, session));
+        let is_left_out = kept.is_some_and(|kept| self.is_shorter(kept.least_messages));
+        let summary = self.summary(messages, kept_turn, session, renderer);
+        let replaced = self.replaced_reply(&messages[replies.start..], session);
+        let change = |cause, turn| Some(HistoryChange { cause, turn });
+        let of_cause = |is_of: fn(Cause) -> bool| known.filter(|known| is_of(known.cause));
+        [
+            change(Cause::ToolResultCleared, kept_turn).filter(|_| is_cleared),
+            of_cause(|cause| matches!(cause, Cause::SystemChanged | Cause::ToolsChanged)),
+            change(Cause::Compacted, summary.or(kept_turn)).filter(|_| summary.is_some() || is_left_out),
+            of_cause(|cause| cause == Cause::HistoryEdited),
+            change(Cause::ResponseEdited, replaced).filter(|_| replaced.is_some()),
+            change(Cause::HistoryEdited, kept_turn).filter(|_| kept.is_some()),
+            change(Cause::Forks, None).filter(|_| known.is_some()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
-    /// Whether the call has no more messages than the request that this turn answered. The call repeats the reply of the turn, so messages
-    /// were left out.
-    fn is_shorter(&self, turn: &Turn) -> bool {
-        let before = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref());
-        before.is_some_and(|before| self.fingerprint.messages <= before.messages)
+    /// Whether the call has no more messages than a request. If it repeats the reply to the request, messages were left out.
+    fn is_shorter(&self, messages: u32) -> bool {
+        self.fingerprint.messages <= messages
+    }
+
+    /// Whether the messages before a reply are those that its turn answered, with shorter tool results.
+    fn has_cleared_results(&self, kept: &AssistantMessage, session: &Session) -> bool {
+        let leading = self.conversations.len() - 1 - self.prefixes.len();
+        let before = kept.at.checked_sub(leading + 1).map(|at| &self.prefixes[at]);
+        let turn = kept.turn_in_place.and_then(|turn| session.turn(turn));
+        let (Some(before), Some(answered)) = (before, turn.as_deref().and_then(fingerprint)) else { return false };
+        (answered.system, answered.tools, answered.shape)
+            == (self.fingerprint.system, self.fingerprint.tools, before.shape)
+            && before.tool_bytes < answered.tool_bytes
+    }
+
+    /// The turn whose sampled reply was replaced by an assistant message among the last `messages`; of several, the last one.
+    fn replaced_reply(&self, messages: &[Message], session: &Session) -> Option<u32> {
+        let conversations = &self.conversations[self.conversations.len() - 1 - messages.len()..];
+        let replies = messages.iter().zip(conversations).filter(|(message, _)| message.is_assistant());
+        let sampled = |conversation: &Digest| {
+            let answers = session.answers(*conversation);
+            answers.iter().find(|turn| !turn.response.is_empty()).map(|turn| turn.id)
+        };
+        replies.rev().find_map(|(_, conversation)| sampled(conversation))
     }
 
     /// The turn that sampled a summary which a message of the client contains. It summarises a longer conversation with the same system
@@ -159,11 +209,9 @@ impl ChangeDetector {
             if kept.is_some_and(|kept| turn.id <= kept) {
                 return false;
             }
-            let Some(before) = turn.about.chat.as_ref().and_then(|chat| chat.fingerprint.as_ref()) else {
-                return false;
-            };
+            let Some(before) = fingerprint(turn) else { return false };
             let same_tools = before.tools == self.fingerprint.tools || before.tools == tools_digest("");
-            if before.system != self.fingerprint.system || !same_tools || !self.is_shorter(turn) {
+            if before.system != self.fingerprint.system || !same_tools || !self.is_shorter(before.messages) {
                 return false;
             }
             let reply = reply_reader::recorded_reply(renderer, turn).map(|reply| reply.message);
@@ -176,6 +224,16 @@ impl ChangeDetector {
         };
         session.latest(MAX_SUMMARY_TURNS).iter().find(|turn| is_summary(turn)).map(|turn| turn.id)
     }
+}
+
+/// The fingerprint of the conversation that a turn answered. `None` in turns of old logs.
+fn fingerprint(turn: &Turn) -> Option<&Fingerprint> {
+    turn.about.chat.as_ref()?.fingerprint.as_ref()
+}
+
+/// The number of messages that a turn answered; 0 if that is unknown.
+fn messages_before(turn: &Turn) -> u32 {
+    fingerprint(turn).map_or(0, |fingerprint| fingerprint.messages)
 }
 
 /// The summary in a reply: the text in `<summary>`, or the whole text.

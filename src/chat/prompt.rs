@@ -171,15 +171,15 @@ impl<'a> PromptBuilder<'a> {
         let extends_only = reused > 0 && replies.iter().next().is_none();
         let known =
             continued.as_ref().filter(|_| extends_only).and_then(|continued| history.fingerprint_after(continued));
-        let (fingerprint, history_change) = match known {
-            Some(fingerprint) => (fingerprint, None),
+        let (fingerprint, history_changes) = match known {
+            Some(fingerprint) => (fingerprint, Vec::new()),
             None => {
                 let detector = history.change_detector();
-                let latest = replies.latest_turn();
-                let change = session
+                let changes = session
                     .filter(|_| !extends_only)
-                    .and_then(|session| detector.detect(&request.messages, latest, session, self.renderer));
-                (detector.fingerprint, change)
+                    .map(|session| detector.detect(&request.messages, &replies, session, self.renderer))
+                    .unwrap_or_default();
+                (detector.fingerprint, changes)
             }
         };
         let mut reading = self.parser.options(request, prompt.opened);
@@ -212,7 +212,7 @@ impl<'a> PromptBuilder<'a> {
             sampling_sources: None,
             stored: None,
             session_number: session.map(|session| session.number),
-            history_change,
+            history_changes,
         };
         Ok(PreparedPrompt {
             ids,

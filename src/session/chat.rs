@@ -46,9 +46,10 @@ pub struct Chat {
     /// [`Session::number`](super::Session::number) of the session whose turns the fields of this chat name by their numbers.
     #[serde(skip)]
     pub session_number: Option<u64>,
-    /// The change to an earlier conversation that begins a branch, if any. It becomes the cause and the predecessor of the turn.
+    /// The changes to earlier conversations that may begin a branch. The first that no earlier call made becomes the cause and the
+    /// predecessor of the turn.
     #[serde(skip)]
-    pub history_change: Option<HistoryChange>,
+    pub history_changes: Vec<HistoryChange>,
 }
 
 /// How the text of one reply is parsed.

@@ -39,13 +39,14 @@ pub struct Prefix {
     pub tool_bytes: u64,
 }
 
-/// The change that a call made to an earlier conversation of its session.
+/// A change that a call made to an earlier conversation of its session, if no call made it before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryChange {
     /// What the call changed.
     pub cause: Cause,
-    /// The latest turn of the conversation that it changed, if that is known.
-    pub predecessor: Option<u32>,
+    /// The latest turn of the conversation that it changed, if that is known. For [`Cause::ResponseEdited`] the turn that sampled the
+    /// response.
+    pub turn: Option<u32>,
 }
 
 /// The turns that answer a conversation, by its digests.
@@ -54,8 +55,8 @@ pub(super) struct ConversationIndex {
     conversations: IncrementalMap<Digest, Answers>,
     /// The latest turn with each body.
     bodies: IncrementalMap<Digest, u32>,
-    /// The latest turn with each shape.
-    shapes: IncrementalMap<Digest, u32>,
+    /// The latest turn with each system prompt and body.
+    instructed: IncrementalMap<(Digest, Digest), u32>,
 }
 
 /// The turns that answer one conversation, in commit order.
@@ -83,7 +84,7 @@ impl ConversationIndex {
         }
         if let Some(fingerprint) = &chat.fingerprint {
             self.bodies.insert(fingerprint.body, turn.id);
-            self.shapes.insert(fingerprint.shape, turn.id);
+            self.instructed.insert((fingerprint.system, fingerprint.body), turn.id);
         }
     }
 
@@ -93,39 +94,30 @@ impl ConversationIndex {
         trainable.iter().rev().chain(others.iter().rev()).copied().take(ANSWERS)
     }
 
-    /// The change that a call made to the recorded conversations; `None` if the digests do not show one. `prefixes` are the prefixes of the
-    /// call. `edited` is true if the call contains, as text, a reply that was sampled in the session.
+    /// How a call differs from the recorded conversations of which it repeats the most messages; `None` if it repeats none. `prefixes` are
+    /// the prefixes of the call. `continues` is true if it continues a turn, and with it the tools in that turn's prompt.
     pub(super) fn history_change(
         &self,
         turns: &[std::sync::Arc<Turn>],
         prefixes: &[Prefix],
         call: &Fingerprint,
-        edited: bool,
+        continues: bool,
     ) -> Option<HistoryChange> {
         let deepest = |index: &dyn Fn(&Prefix) -> bool| prefixes.iter().rposition(index);
         let same = deepest(&|prefix| self.conversations.contains(&prefix.conversation));
         let body = deepest(&|prefix| self.bodies.contains(&prefix.body));
-        let shape = deepest(&|prefix| self.shapes.contains(&prefix.shape));
-        let fingerprint = |turn: Option<&u32>| turns[*turn? as usize].about.chat.as_ref()?.fingerprint.as_ref();
-        if body > same {
-            let turn = self.bodies.get(&prefixes[body?].body);
-            let recorded = fingerprint(turn)?;
-            let cause = match recorded {
-                recorded if recorded.system != call.system => Some(Cause::SystemChanged),
-                recorded if recorded.tools != call.tools => Some(Cause::ToolsChanged),
-                _ => None,
-            };
-            if let Some(cause) = cause {
-                return Some(HistoryChange { cause, predecessor: turn.copied() });
-            }
-        }
-        if edited && shape > body.max(same) {
-            let prefix = &prefixes[shape?];
-            let turn = self.shapes.get(&prefix.shape);
-            let is_cleared = prefix.tool_bytes < fingerprint(turn)?.tool_bytes;
-            let cause = if is_cleared { Cause::ToolResultCleared } else { Cause::HistoryEdited };
-            return Some(HistoryChange { cause, predecessor: turn.copied() });
-        }
-        same.map(|_| HistoryChange { cause: Cause::Forks, predecessor: None })
+        let forks = same.map(|_| HistoryChange { cause: Cause::Forks, turn: None });
+        let Some(at) = body.filter(|at| Some(*at) >= same) else { return forks };
+        let body = prefixes[at].body;
+        let turn = self.instructed.get(&(call.system, body)).or(self.bodies.get(&body)).copied();
+        let recorded = turns[turn? as usize].about.chat.as_ref()?.fingerprint.as_ref()?;
+        let cause = match recorded {
+            recorded if recorded.system != call.system => Cause::SystemChanged,
+            recorded if recorded.tools != call.tools && !continues => Cause::ToolsChanged,
+            _ if Some(at) == same => return forks,
+            // the variables of the template differ
+            _ => Cause::HistoryEdited,
+        };
+        Some(HistoryChange { cause, turn })
     }
 }

@@ -77,6 +77,8 @@ pub struct Placement {
     pub suffix: Arc<[u32]>,
     /// How it relates to the turns of the forest.
     pub cause: Cause,
+    /// The latest turn of the conversation that the call changed, if it changed one.
+    pub predecessor: Option<u32>,
 }
 
 impl Forest {
@@ -93,8 +95,8 @@ impl Forest {
 
     /// The change that a call made to the recorded conversations; `None` if they do not show one.
     #[must_use]
-    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<HistoryChange> {
-        self.conversations.history_change(&self.turns, prefixes, call, edited)
+    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, continues: bool) -> Option<HistoryChange> {
+        self.conversations.history_change(&self.turns, prefixes, call, continues)
     }
 
     /// The turn of the stored response with this key.
@@ -109,9 +111,10 @@ impl Forest {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
-    /// Finds the place of a call with this prompt. `history_change` is the change that its messages show, if any.
+    /// Finds the place of a call with this prompt. `changes` are the changes that its messages show. The first that no earlier call made
+    /// is its cause.
     #[must_use]
-    pub fn place(&self, prompt: &[u32], history_change: Option<Cause>) -> Placement {
+    pub fn place(&self, prompt: &[u32], changes: &[HistoryChange]) -> Placement {
         let (mut parent, mut known) = self.tokens.deepest(&self.turns, prompt);
         if let Some(empty) = parent.map(|turn| &self.turns[turn as usize]).filter(|turn| turn.response.is_empty())
             && known == prompt.len()
@@ -122,16 +125,20 @@ impl Forest {
         let rest = &prompt[known..];
         let stems = self.stems(parent);
         let same = self.shared(parent, rest);
+        let mut change = None;
         let cause = match (&same, parent) {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
             (None, None) if stems.is_empty() => Cause::First,
-            (None, _) => self.branches(parent, rest, history_change).unwrap_or(match parent {
-                Some(_) => Cause::Forks,
-                None => Cause::NewConversation,
-            }),
+            (None, _) => {
+                change = changes.iter().find(|change| !self.was_made_before(change, prompt));
+                let cause = self.branches(parent, rest, change.map(|change| change.cause));
+                cause.unwrap_or(if parent.is_some() { Cause::Forks } else { Cause::NewConversation })
+            }
         };
-        Placement { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
+        let change = change.filter(|change| change.cause == cause && cause != Cause::ResponseEdited);
+        let predecessor = change.and_then(|change| change.turn);
+        Placement { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause, predecessor }
     }
 
     /// The stored copy of this prompt after this parent, if it was sampled before.
@@ -240,7 +247,7 @@ pub(super) mod tests {
 
     /// Commits a call as a store would.
     pub(crate) fn add(forest: &mut Forest, prompt: &[u32], response: &[u32], finish: &str) -> Cause {
-        let place = forest.place(prompt, None);
+        let place = forest.place(prompt, &[]);
         let about = TurnMetadata {
             cause: place.cause,
             finish: Some(finish.into()),
@@ -294,7 +301,7 @@ pub(super) mod tests {
         for at in 0..100 {
             add(&mut forest, &[1, 2], &[100 + at, 4, 5], "stop");
         }
-        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        let cause = |prompt: &[u32]| forest.place(prompt, &[]).cause;
         assert_eq!(cause(&[1, 2, 3, 4, 99, 6]), Cause::StopReplaced);
         assert_eq!(cause(&[1, 2, 3, 6, 7, 99]), Cause::ResponseEdited, "that response did not end by a stop token");
         assert_eq!(cause(&[1, 2, 3, 4]), Cause::RolledBack);
@@ -313,7 +320,7 @@ pub(super) mod tests {
         for at in 0..100 {
             add(&mut forest, &[1, 200 + at], &[5, 6], "stop");
         }
-        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        let cause = |prompt: &[u32]| forest.place(prompt, &[]).cause;
         assert_eq!(cause(&[1, 2, 3]), Cause::RolledBack);
         assert_eq!(cause(&[&[1, 2, 3, 40][..], &long, &[5]].concat()), Cause::HistoryEdited);
         assert_eq!(cause(&[1, 2, 3, 4, 30, 99]), Cause::ResponseEdited, "an aborted response has no stop token");
@@ -327,13 +334,13 @@ pub(super) mod tests {
         add(&mut forest, &[1], &[2, 3, 4], "stop");
         add(&mut forest, &[1], &[2, 3, 5], "length");
         add(&mut forest, &[1], &[6], "stop");
-        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        let cause = |prompt: &[u32]| forest.place(prompt, &[]).cause;
         assert_eq!(cause(&[1, 2, 3, 9]), Cause::StopReplaced);
         assert_eq!(cause(&[1, 9]), Cause::ResponseEdited, "nothing but a stop token was sampled");
         // and where they diverge afterwards
         add(&mut forest, &[1, 2, 30], &[31], "stop");
-        assert_eq!(forest.place(&[1, 2, 3, 9], None).cause, Cause::StopReplaced);
-        assert_eq!(forest.place(&[1, 2, 9], None).cause, Cause::ResponseEdited);
+        assert_eq!(forest.place(&[1, 2, 3, 9], &[]).cause, Cause::StopReplaced);
+        assert_eq!(forest.place(&[1, 2, 9], &[]).cause, Cause::ResponseEdited);
     }
 
     #[test]

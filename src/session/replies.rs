@@ -13,6 +13,8 @@ pub struct ReplyDigests {
     pub message: Digest,
     /// The keys that the client got with it.
     pub keys: Vec<Digest>,
+    /// The number of messages before it; 0 if that is unknown.
+    pub messages: u32,
 }
 
 /// The turns that may have sampled a message.
@@ -20,10 +22,14 @@ pub struct ReplyDigests {
 pub struct ReplyTurns {
     /// The latest turn whose reply has the digest of the message.
     pub by_message: Option<u32>,
+    /// The latest such turn that has as many messages before its reply.
+    pub by_place: Option<u32>,
     /// Several turns with other tokens have the digest of the message. For example, their thoughts differ.
     pub is_ambiguous: bool,
     /// The number of turns whose reply has the digest of the message.
     pub count: usize,
+    /// The lowest number of messages before such a reply.
+    pub least_messages: u32,
     /// The turn with one of the keys. Its reply may be another message.
     pub by_key: Option<u32>,
 }
@@ -36,6 +42,8 @@ struct SampledReply {
     tokens: u64,
     /// The number of turns that sampled the message.
     count: usize,
+    /// The lowest number of messages before it.
+    least_messages: u32,
     /// An earlier turn sampled the message with other tokens.
     is_ambiguous: bool,
 }
@@ -44,6 +52,8 @@ struct SampledReply {
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     by_message: IncrementalMap<Digest, SampledReply>,
+    /// The latest turn that sampled a message after this number of messages.
+    by_place: IncrementalMap<(Digest, u32), u32>,
     by_key: IncrementalMap<Digest, u32>,
     /// The number of turns that are indexed, from the first on.
     read: usize,
@@ -55,12 +65,15 @@ impl Replies {
     pub(super) fn read(&mut self, turns: &[Arc<Turn>], digests: impl Fn(&Turn) -> Option<ReplyDigests>) {
         self.read += turns.len();
         for turn in turns {
-            if let Some(ReplyDigests { message, keys }) = digests(turn) {
+            if let Some(ReplyDigests { message, keys, messages }) = digests(turn) {
                 let tokens = self.hasher.hash_one(&turn.response);
                 let before = self.by_message.get(&message);
                 let is_ambiguous = before.is_some_and(|before| before.is_ambiguous || before.tokens != tokens);
                 let count = before.map_or(0, |before| before.count) + 1;
-                self.by_message.insert(message, SampledReply { turn: turn.id, tokens, count, is_ambiguous });
+                let least_messages = before.map_or(messages, |before| before.least_messages.min(messages));
+                let reply = SampledReply { turn: turn.id, tokens, count, least_messages, is_ambiguous };
+                self.by_message.insert(message, reply);
+                self.by_place.insert((message, messages), turn.id);
                 for key in keys {
                     self.by_key.insert(key, turn.id);
                 }
@@ -78,7 +91,9 @@ impl Replies {
         let sampled = self.by_message.get(&reply.message);
         ReplyTurns {
             by_message: sampled.map(|sampled| sampled.turn),
+            by_place: self.by_place.get(&(reply.message, reply.messages)).copied(),
             count: sampled.map_or(0, |sampled| sampled.count),
+            least_messages: sampled.map_or(0, |sampled| sampled.least_messages),
             is_ambiguous: sampled.is_some_and(|sampled| sampled.is_ambiguous),
             by_key: reply.keys.iter().find_map(|key| self.by_key.get(key).copied()),
         }

@@ -283,8 +283,8 @@ impl Session {
 
     /// The change that a call made to the conversations of the session; see [`Prefix`].
     #[must_use]
-    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<HistoryChange> {
-        self.state().forest.history_change(prefixes, call, edited)
+    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, continues: bool) -> Option<HistoryChange> {
+        self.state().forest.history_change(prefixes, call, continues)
     }
 
     /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64. Turns
@@ -343,17 +343,21 @@ impl Session {
         let id = state.forest.next_id();
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {
-                let change = draft.about.chat.as_mut().and_then(|chat| chat.history_change.take());
-                let place = state.forest.place(prompt, change.map(|change| change.cause));
-                draft.about.predecessor =
-                    change.filter(|change| change.cause == place.cause).and_then(|change| change.predecessor);
+                let chat = draft.about.chat.as_mut();
+                let (number, mut changes) = chat
+                    .map(|chat| (chat.session_number, std::mem::take(&mut chat.history_changes)))
+                    .unwrap_or_default();
+                if number != Some(self.number) {
+                    // the turns are of a session of the same name that was removed, if there was one
+                    changes.iter_mut().for_each(|change| change.turn = None);
+                }
+                let place = state.forest.place(prompt, &changes);
+                draft.about.predecessor = place.predecessor;
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),
         };
         if let Some(chat) = draft.about.chat.as_mut().filter(|chat| chat.session_number != Some(self.number)) {
-            // the numbers are of a session of the same name that was removed, if there was one
-            draft.about.predecessor = None;
             chat.stored = chat.stored.take().filter(|stored| stored.shared.is_none() && stored.members_of.is_none());
         }
         if draft.is_retry

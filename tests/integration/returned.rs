@@ -1,5 +1,6 @@
 //! Replies that clients change before they return them: the call extends the recorded tokens, and its turn lists the changes.
 
+mod edits;
 mod options;
 
 use serde_json::{Value, json};

@@ -1,8 +1,11 @@
 //! Finds the change to earlier turns with which a prompt begins a branch.
 
-use super::Forest;
-use super::radix::Departure;
-use crate::session::Cause;
+use std::sync::Arc;
+
+use super::radix::{Departure, ROOT};
+use super::{Forest, shared};
+use crate::session::lineage::upwards;
+use crate::session::{Cause, HistoryChange, Turn};
 
 /// Tokens of the shortest response that proves by itself that a prompt holds an edited history. Shorter ones occur by chance.
 const EVIDENCE: usize = 8;
@@ -22,13 +25,13 @@ enum Divergence {
 }
 
 impl Forest {
-    /// The change that begins a branch. Messages show it better than tokens do, except for a response, which only tokens show exactly.
+    /// The change that begins a branch. Messages show it better than tokens do, except for the end of a response.
     pub(super) fn branches(&self, parent: Option<u32>, rest: &[u32], history_change: Option<Cause>) -> Option<Cause> {
         match (history_change, self.divergence(parent, rest)) {
             (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Divergence::Ends) => {
                 Some(Cause::RolledBack)
             }
-            (Some(Cause::HistoryEdited | Cause::Forks) | None, Divergence::InResponse { but_stop }) => {
+            (Some(Cause::ResponseEdited) | None, Divergence::InResponse { but_stop }) => {
                 Some(if but_stop { Cause::StopReplaced } else { Cause::ResponseEdited })
             }
             (Some(history_change), _) => Some(history_change),
@@ -38,6 +41,35 @@ impl Forest {
                 (latest.len() >= EVIDENCE && contains(&rest[shared..], latest)).then_some(Cause::HistoryEdited)
             }
         }
+    }
+
+    /// Whether an earlier call made this change: its prompt has the whole message that differs from the conversation of the change. The
+    /// message ends with the stop token, as that of another role does in most templates.
+    pub(super) fn was_made_before(&self, change: &HistoryChange, prompt: &[u32]) -> bool {
+        let is_of_message = matches!(
+            change.cause,
+            Cause::SystemChanged | Cause::ToolsChanged | Cause::ToolResultCleared | Cause::ResponseEdited
+        );
+        let turn = change.turn.filter(|_| is_of_message).map(|turn| &self.turns[turn as usize]);
+        let has_stopped = |turn: &&Arc<Turn>| turn.about.finish.as_deref() == Some("stop");
+        let turn = turn.filter(has_stopped).filter(|turn| turn.about.cause != Cause::Unplaced);
+        let Some((turn, stop)) = turn.and_then(|turn| Some((turn, turn.response.last()?))) else { return false };
+        let shared = self.tokens.departure(&self.turns, ROOT, prompt, |_| ()).known;
+        prompt[self.shared_with(turn.id, prompt)..shared].contains(stop)
+    }
+
+    /// The number of leading tokens that a prompt shares with the path that ends with a turn.
+    fn shared_with(&self, turn: u32, prompt: &[u32]) -> usize {
+        let path: Vec<&Arc<Turn>> = upwards(&self.turns, turn).collect();
+        let mut known = 0;
+        for part in path.iter().rev().flat_map(|turn| [&*turn.prompt, &*turn.response]) {
+            let same = shared(part, &prompt[known..]);
+            known += same;
+            if same < part.len() {
+                break;
+            }
+        }
+        known
     }
 
     /// Compares a prompt with all prompts after a turn and their samples.

@@ -517,7 +517,7 @@ mod tests {
                 sampling_sources: sampling_sources(number),
                 stored: number.is_multiple_of(29).then(|| Arc::new(stored(number))),
                 session_number: None,
-                history_change: None,
+                history_changes: Vec::new(),
             })
         })
     }

@@ -35,7 +35,7 @@ fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Arc<T
 
 /// Places a call and adds its turn, as a store does.
 fn attach(forest: &mut Forest, prompt: &[u32], response: &[u32]) {
-    let place = forest.place(prompt, None);
+    let place = forest.place(prompt, &[]);
     let mut turn = Arc::unwrap_or_clone(turn(forest.next_id(), place.parent, &[], response));
     (turn.prompt, turn.about.cause) = (place.suffix, place.cause);
     forest.push(Arc::new(turn));

@@ -94,6 +94,32 @@ async fn cause_names_the_change_of_the_client() {
 }
 
 #[tokio::test]
+async fn same_messages_with_other_tools_or_thinking_have_separate_causes() {
+    let chat = Chat::start(&[]).await;
+    let question = |members: Value| {
+        let mut call = conversation(&[system("Be brief."), user("One?")]);
+        call["tools"] = tools();
+        call.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        call
+    };
+    let thinking = |is_on: bool| question(json!({"chat_template_kwargs": {"enable_thinking": is_on}}));
+    let without_calls = || question(json!({"tool_choice": "none"}));
+    for (name, calls, cause, predecessor) in [
+        ("tools-shown", [without_calls(), question(json!({}))], "tools_changed", json!(0)),
+        ("tools-hidden", [question(json!({})), without_calls()], "tools_changed", json!(0)),
+        ("thinking-off", [question(json!({})), thinking(false)], "forks", Value::Null),
+        ("thinking-on-and-off", [thinking(true), thinking(false)], "forks", Value::Null),
+    ] {
+        let session = Session { chat: &chat, name };
+        for call in &calls {
+            session.say(call, "Two.").await;
+        }
+        let turns = session.turns().await;
+        assert_eq!((&turns[1]["cause"], &turns[1]["predecessor"]), (&json!(cause), &predecessor), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn removed_tools_and_cleared_tool_results_have_separate_causes() {
     let chat = Chat::start(&[]).await;
     let session = Session { chat: &chat, name: "tools" };
@@ -112,8 +138,8 @@ async fn removed_tools_and_cleared_tool_results_have_separate_causes() {
         |result: &str| json!([user("Oslo?"), reply.clone(), answer(result), assistant("It rains."), user("Thanks!")]);
     for (messages, cause, predecessor) in [
         (after("[cleared]"), "tool_result_cleared", 1),
-        // the latest turn with these messages is that with the cleared result
-        (after("Sunshine all day, and in the evening still more sunshine."), "history_edited", 2),
+        // the turn that sampled the reply after the result
+        (after("Sunshine all day, and in the evening still more sunshine."), "history_edited", 1),
     ] {
         body["messages"] = messages;
         session.say(&body, "Bye.").await;

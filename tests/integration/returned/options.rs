@@ -70,4 +70,14 @@ async fn option_that_changes_the_history_begins_a_branch() {
     }
     let prompt = chat.decode(&chat.last().prompt);
     assert!(prompt.contains("Reasoning: medium"), "{prompt}");
+    let mut agent = Agent::new(&chat, Api::Chat, "first");
+    agent.say("It rains.").await;
+    agent.body["reasoning_effort"] = json!("high");
+    agent.say("It rains.").await;
+    let turn = &agent.turns().await[1];
+    assert_eq!(
+        (&turn["cause"], &turn["predecessor"]),
+        (&json!("history_edited"), &json!(0)),
+        "the user message is known"
+    );
 }
