@@ -15,8 +15,10 @@
 
 pub(crate) mod access_log;
 pub(crate) mod body;
+mod client_route;
 pub mod connection;
 pub mod control;
+pub(crate) mod control_route;
 pub mod data;
 pub(crate) mod denied;
 pub(crate) mod discovery;

@@ -5,6 +5,7 @@
 
 use super::Event;
 use super::bracket_matcher::BracketMatcher;
+use super::json_call::ARGUMENTS;
 use super::json_reader::{JsonError, JsonReader, StringLookahead, Token};
 use super::loads::loads;
 use super::space::{strip, strip_end};
@@ -13,10 +14,9 @@ use super::space::{strip, strip_end};
 #[derive(Debug, Clone)]
 pub(super) struct CallReader {
     json: JsonReader,
-    /// The members that may be the arguments of a call. Of several members, the first in this list counts that is not empty. Empty if the
-    /// JSON is only the arguments.
+    /// [`ARGUMENTS`]. Empty if the JSON is only the arguments.
     keys: &'static [&'static str],
-    /// The index in `keys` of the last member so far that counts.
+    /// The index in `keys` of the member that counts so far.
     best_key: usize,
     /// The arguments that were read have no member.
     is_empty: bool,
@@ -50,12 +50,17 @@ struct Member {
     text: String,
     in_value: bool,
     is_name: bool,
+    /// The member counts as the arguments of the call. After arguments that are not empty, it does if its value is true in Python.
     is_arguments: bool,
 }
 
 impl CallReader {
-    /// A reader of a call whose arguments are the member `keys`.
-    pub(super) fn of_call(keys: &'static [&'static str]) -> Self {
+    /// A reader of a call.
+    pub(super) fn of_call() -> Self {
+        Self::new(&ARGUMENTS)
+    }
+
+    fn new(keys: &'static [&'static str]) -> Self {
         Self {
             json: JsonReader::new(),
             keys,
@@ -72,7 +77,7 @@ impl CallReader {
 
     /// A reader of the arguments of a call that has started. The text begins with their opening brace.
     pub(super) fn of_arguments() -> Self {
-        Self { phase: Phase::Arguments, ..Self::of_call(&[]) }
+        Self { phase: Phase::Arguments, ..Self::new(&[]) }
     }
 
     /// Whether the call has started.
@@ -143,6 +148,7 @@ impl CallReader {
     fn read_member(&mut self, token: Token, depth: usize, written: &str) -> Option<String> {
         let member = &mut self.member;
         match token {
+            Token::Space => {}
             Token::Open(_) if depth == 0 => {}
             Token::Colon if depth == 1 => self.read_key(),
             Token::Comma | Token::Close if depth == 1 => {
@@ -152,18 +158,21 @@ impl CallReader {
                 }
                 self.member = Member::default();
             }
-            Token::Open(b'{') if depth == 1 && member.is_arguments && self.phase == Phase::After => {
+            Token::Open(b'{') if depth == 1 && member.is_arguments && self.phase == Phase::After && self.is_empty => {
                 self.phase = Phase::Arguments;
             }
-            Token::Open(b'{') if depth == 1 && member.is_arguments => {
+            Token::Open(b'{') if depth == 1 && member.is_arguments && self.phase == Phase::Before => {
                 let name = self.name.take()?;
                 self.phase = Phase::Arguments;
                 return Some(name);
             }
-            Token::Open(_) | Token::Characters | Token::Scalar
-                if depth == 1 && member.is_arguments && self.phase == Phase::After && written != "null" =>
-            {
-                self.json.fail();
+            _ if member.is_arguments && self.phase == Phase::After => {
+                member.text.push_str(written);
+                let is_undecided = matches!(&*member.text, "{" | "[" | "\"");
+                if !is_undecided && loads(&member.text).map_or(true, |value| value.is_true()) {
+                    // the call has started with other arguments
+                    self.json.fail();
+                }
             }
             _ if !member.in_value || member.is_name => member.text.push_str(written),
             _ => {}
@@ -179,13 +188,15 @@ impl CallReader {
         let is_arguments = index.is_some_and(|index| match self.phase {
             // which of several members counts is known at the end of the call
             Phase::Before => self.best_key == self.keys.len(),
-            _ => self.is_empty || index <= self.best_key,
+            _ => self.is_empty || index < self.best_key,
         });
         self.member = Member { in_value: true, is_name: is("name"), is_arguments, ..Member::default() };
-        self.best_key = index.filter(|_| is_arguments).unwrap_or(self.best_key);
-        if self.phase == Phase::After && (self.member.is_name || is_arguments && !self.is_empty) {
+        if self.phase == Phase::After && (self.member.is_name || !self.is_empty && index == Some(self.best_key)) {
             // the call has started with another name, or other arguments
             self.json.fail();
+        }
+        if self.phase == Phase::Before || self.is_empty {
+            self.best_key = index.filter(|_| is_arguments).unwrap_or(self.best_key);
         }
     }
 

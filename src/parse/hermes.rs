@@ -2,7 +2,7 @@
 
 use super::buffer::MarkerSearch;
 use super::call_reader::CallReader;
-use super::json_call::{ARGUMENTS, parse_call};
+use super::json_call::parse_call;
 use super::json_reader::StringLookahead;
 use super::space::{strip, strip_start};
 use super::step::Step;
@@ -40,7 +40,7 @@ impl Hermes {
             if self.call.is_none() {
                 let json = strip_start(&body[self.from..]);
                 self.from = length - json.len();
-                self.call = (!json.is_empty()).then(|| CallReader::of_call(&ARGUMENTS));
+                self.call = (!json.is_empty()).then(CallReader::of_call);
             }
             if let Some(call) = &mut self.call
                 && let Some((length, events)) = call.read(&body[self.from..])
@@ -77,7 +77,7 @@ impl Hermes {
         let end = body.len() + END.len();
         match &self.call {
             Some(call) if call.has_started() => Step::End(end, call.end(body, "")),
-            _ => Step::call(end, parse_call(strip(&body[START.len()..]), &ARGUMENTS)),
+            _ => Step::call(end, parse_call(strip(&body[START.len()..]))),
         }
     }
 

@@ -6,26 +6,23 @@ use super::loads::loads;
 use super::space::strip_start;
 use super::value::{Dict, PythonValue};
 
-/// The members that may be the arguments of a call, the usual one first.
-pub(super) const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
+/// The members that may be the arguments of a call. SGLang takes the first one whose value Python counts as true.
+pub(super) const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
-/// These members where the usual one is `parameters`.
-pub(super) const PARAMETERS: [&str; 2] = ["parameters", "arguments"];
-
-/// Parses a call. Its arguments are the value of the first of `keys` that is not empty, or else of the first that exists.
-pub(super) fn parse_call(raw: &str, keys: &[&str]) -> ToolCall {
+/// Parses a call.
+pub(super) fn parse_call(raw: &str) -> ToolCall {
     let Ok(PythonValue::Dict(call)) = loads(raw) else { return ToolCall::invalid(&find_name(raw), raw) };
     match call.get("name").and_then(PythonValue::as_text) {
-        Some(name) if !name.is_empty() => ToolCall::with_arguments(name, arguments(&call, keys)),
+        Some(name) if !name.is_empty() => ToolCall::with_arguments(name, arguments(&call)),
         _ => ToolCall::invalid(&find_name(raw), raw),
     }
 }
 
-/// The value of the first of `keys` that is not empty, or else of the first that exists.
-pub(super) fn arguments<'a>(call: &'a Dict, keys: &[&str]) -> Option<&'a PythonValue> {
-    let mut values = keys.iter().filter_map(|key| call.get(key));
+/// The value of the first of [`ARGUMENTS`] that is true in Python, or else of the first that exists.
+pub(super) fn arguments(call: &Dict) -> Option<&PythonValue> {
+    let mut values = ARGUMENTS.iter().filter_map(|key| call.get(key));
     let first = values.next()?;
-    Some([first].into_iter().chain(values).find(|value| !value.is_empty()).unwrap_or(first))
+    Some([first].into_iter().chain(values).find(|value| value.is_true()).unwrap_or(first))
 }
 
 /// Parses a JSON list of calls, or one call. Returns `None` for other text, and for a list in which a value is not a call.
@@ -39,7 +36,7 @@ pub fn parse_calls(text: &str) -> Option<Vec<ToolCall>> {
     let call = |value: &PythonValue| {
         let PythonValue::Dict(call) = value else { return None };
         let name = call.get("name").and_then(PythonValue::as_text).filter(|name| !name.is_empty())?;
-        Some(ToolCall::with_arguments(name, arguments(call, &PARAMETERS)))
+        Some(ToolCall::with_arguments(name, arguments(call)))
     };
     calls.iter().map(call).collect::<Option<Vec<ToolCall>>>().filter(|calls| !calls.is_empty())
 }

@@ -2,7 +2,7 @@
 
 use super::bracket_matcher::BracketMatcher;
 use super::call_reader::CallReader;
-use super::json_call::{self, PARAMETERS};
+use super::json_call;
 use super::loads::loads;
 use super::space::strip_start;
 use super::step::{self, Step};
@@ -61,18 +61,18 @@ impl Llama3 {
                 let Some(length) = object.matcher.read(text) else { return Step::More };
                 let (raw, end) = (&text[..length], object.from + length);
                 if self.is_tagged {
-                    return self.emit(end, json_call::parse_call(raw, &PARAMETERS).into_events().collect());
+                    return self.emit(end, json_call::parse_call(raw).into_events().collect());
                 }
                 if !is_call(raw) {
                     return Step::Text(1);
                 }
-                self.calls.push(json_call::parse_call(raw, &PARAMETERS));
+                self.calls.push(json_call::parse_call(raw));
                 (self.at, self.object) = (end, None);
             }
             match next_object(&buffered[self.at..], self.has_emitted || !self.calls.is_empty()) {
                 NextObject::Undecided => return Step::More,
                 NextObject::At(length) => {
-                    let (matcher, call) = (BracketMatcher::default(), CallReader::of_call(&PARAMETERS));
+                    let (matcher, call) = (BracketMatcher::default(), CallReader::of_call());
                     self.object = Some(Object { from: self.at + length, matcher, call });
                 }
                 NextObject::Missing if self.has_emitted => return Step::End(0, Vec::new()),
@@ -113,7 +113,7 @@ impl Llama3 {
 fn is_call(raw: &str) -> bool {
     let Ok(PythonValue::Dict(call)) = loads(raw) else { return false };
     let has_name = matches!(call.get("name"), Some(PythonValue::Text(name)) if !name.is_empty());
-    has_name && matches!(json_call::arguments(&call, &PARAMETERS), Some(PythonValue::Dict(_)))
+    has_name && matches!(json_call::arguments(&call), Some(PythonValue::Dict(_)))
 }
 
 /// The position of the next object.

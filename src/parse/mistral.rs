@@ -151,13 +151,13 @@ fn calls(head: &CallHead, json: &str) -> Vec<ToolCall> {
     }
     match elements(json) {
         Ok(elements) => elements.into_iter().map(element).collect(),
-        Err(_) => vec![json_call::parse_call(json, &[])],
+        Err(_) => vec![json_call::parse_call(json)],
     }
 }
 
 /// Parses an element of an array of calls.
 fn element(raw: &str) -> ToolCall {
-    let call = json_call::parse_call(raw, &json_call::ARGUMENTS);
+    let call = json_call::parse_call(raw);
     let id = match loads(raw) {
         Ok(PythonValue::Dict(dict)) => dict.get("id").and_then(PythonValue::as_text),
         _ => None,

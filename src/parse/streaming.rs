@@ -95,7 +95,7 @@ impl StreamingParser {
         let (length, found) = length_before(self.buffer.rest(), &self.think.start);
         self.scanner.push(&self.buffer.rest()[..length], out);
         if found && self.grammar.tokens.iter().any(|token| **token == self.think.start) {
-            self.scanner.end_before_span(out);
+            self.scanner.end_at_pending_markers(out);
         }
         if !self.scanner.has_open_call() {
             out.append(&mut self.delayed);
@@ -195,6 +195,7 @@ impl StreamingParser {
         // the think start is text here, so that the text after it is not parsed as the whole answer
         scanner.push(&self.think.start, &mut events);
         scanner.push(&self.span, &mut events);
+        scanner.end_at_pending_markers(&mut events);
         if scanner.has_open_call() {
             let start = events.iter().rposition(|event| matches!(event, Event::CallStart { .. }));
             events.truncate(start.unwrap_or_default());

@@ -72,12 +72,15 @@ impl PythonValue {
         Some(text.decode().into_owned())
     }
 
-    /// Whether the value is null or a dict without members.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether Python counts the value as true: it is not empty and not zero.
+    pub(super) fn is_true(&self) -> bool {
         match self {
-            Self::Null => true,
-            Self::Dict(dict) => dict.members.is_empty(),
-            _ => false,
+            Self::Null => false,
+            Self::Bool(value) => *value,
+            Self::Number(number) => !matches!(number.trim_start_matches('-'), "0" | "0.0"),
+            Self::Text(escaped) => !escaped.is_empty(),
+            Self::List(items) => !items.is_empty(),
+            Self::Dict(dict) => !dict.members.is_empty(),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::control_route::{self, ENTROPY, PROBES, rid_of_entropy};
 use crate::serve::data::forward::forward;
 use crate::serve::misdirected;
 use crate::serve::proxy_state::ProxyState;
@@ -28,15 +29,8 @@ use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::SharingCounts;
 use crate::session::ledger::{Health, RecordLog};
 
-/// The live entropies of a request.
-const ENTROPY: &str = "/v1/requests/{rid}/entropy";
-
 /// The names that the query of [`ENTROPY`] may have.
 const ENTROPY_QUERY: [&str; 2] = ["since", "index"];
-
-/// The routes of probes and metrics.
-const PROBES: [(&str, Access); 3] =
-    [("/livez", Access::Open), ("/readyz", Access::Open), ("/metrics", Access::Metrics)];
 
 /// The state of the control port's routes.
 #[derive(Debug, Clone)]
@@ -68,7 +62,7 @@ pub fn classify<B>(request: &Request<B>) -> RequestInfo {
     let route = if forwarded.kind == Kind::Control || forwarded.endpoint == "/detokenize" {
         forwarded
     } else {
-        let endpoint = rid_of_entropy(path).map(|_| ENTROPY).or_else(|| Some(v1::route(path)?.pattern));
+        let endpoint = rid_of_entropy(path).map(|_| ENTROPY).or_else(|| Some(control_route::below_v1(path)?.pattern));
         Route { endpoint: endpoint.unwrap_or("other"), kind: Kind::Other }
     };
     RequestInfo { route, access: Access::Control, needs_sessions: true, ..open(route.endpoint) }
@@ -76,11 +70,6 @@ pub fn classify<B>(request: &Request<B>) -> RequestInfo {
 
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
-}
-
-/// The request id in a path of live entropies.
-fn rid_of_entropy(path: &str) -> Option<&str> {
-    path.strip_prefix("/v1/requests/")?.strip_suffix("/entropy")
 }
 
 /// Serves a request that passed the layers.

@@ -93,7 +93,7 @@ async fn route(
     let generates = route.kind == Kind::Generating && request.method() == Method::POST;
     let unnamed = generates.then(|| state.tools.flights.unnamed());
     let reply = forward(state, route, request, session).await?;
-    Ok(original.answer(route, reply).await?.map(|body| body.with_unnamed(unnamed)))
+    Ok(original.answer(reply).await?.map(|body| body.with_unnamed(unnamed)))
 }
 
 /// Whether a request asks for a tunnel or another protocol. An upgrade to HTTP/2 is optional and ignored.

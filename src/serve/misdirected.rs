@@ -12,29 +12,18 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use crate::api::openai::error::OpenAiError;
+use crate::api::{Api, ApiError};
 use crate::engine::client::{Failure, innermost};
 use crate::engine::routes::{self, Route};
 use crate::error::Error;
 use crate::serve::body::Body;
-use crate::serve::identity;
+use crate::serve::client_route::{self, ClientApi, MeantRoute};
 use crate::serve::proxy_state::ProxyState;
+use crate::serve::reply::json_reply;
+use crate::serve::{control_route, identity};
 
 /// The maximum bytes of the engine's 404 for a missing route.
 const LONGEST: u64 = 512;
-
-/// Routes below `/v1` that clients request without `/v1` by mistake.
-const BELOW_V1: [&str; 7] =
-    ["/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings", "/rerank"];
-
-/// Routes that take only POST.
-const POSTED: [&str; 6] = [
-    routes::CHAT,
-    routes::COMPLETIONS,
-    routes::RESPONSES,
-    routes::INPUT_TOKENS,
-    routes::MESSAGES,
-    routes::COUNT_TOKENS,
-];
 
 /// Ollama's routes.
 const OLLAMA: [&str; 9] = [
@@ -51,18 +40,6 @@ const OLLAMA: [&str; 9] = [
 
 /// Paths that Claude Code requests to check that the server is up.
 const PROBES: [&str; 2] = ["/", "/api/hello"];
-
-/// Routes that only the control port has.
-const CONTROL: [&str; 8] = [
-    "/livez",
-    "/readyz",
-    "/v1/sessions",
-    "/v1/trajectories",
-    "/v1/requests",
-    "/v1/samples",
-    "/v1/advantages",
-    "/v1/policy",
-];
 
 /// The parts of a request to the data port that are needed after the engine's reply.
 #[derive(Debug)]
@@ -92,7 +69,7 @@ impl MisdirectedRequest {
     ///
     /// # Errors
     /// When the body of a 404 is cut off.
-    pub(super) async fn answer(&self, route: Route, mut reply: Response<Body>) -> Result<Response<Body>, Error> {
+    pub(super) async fn answer(&self, mut reply: Response<Body>) -> Result<Response<Body>, Error> {
         if reply.status().is_redirection()
             && let Some(location) = self.location(reply.headers())
         {
@@ -107,14 +84,12 @@ impl MisdirectedRequest {
             StatusCode::METHOD_NOT_ALLOWED => foreign_api(&self.path).is_some(),
             _ => false,
         };
-        if !is_missing || reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
+        if !is_missing {
             return Ok(reply);
         }
-        let Some(suggestion) = self.suggestion(route) else { return Ok(reply) };
-        let (head, body) = reply.into_parts();
-        let body = body.collect().await.map_err(|error| Failure::Broken(innermost(&*error)))?.to_bytes();
-        let unchanged = || Response::from_parts(head, Body::full(body.clone()));
-        Ok(if is_missing_route(&body) { not_served(&self.method, &self.path, &suggestion) } else { unchanged() })
+        let Some(suggestion) = self.suggestion() else { return Ok(reply) };
+        let not_served = || not_served(&self.method, &self.path, &suggestion);
+        Ok(from_existing_route(reply).await?.unwrap_or_else(not_served))
     }
 
     /// Whether an agent only checks that the server is up. The engine has no route for it.
@@ -135,56 +110,52 @@ impl MisdirectedRequest {
         if location.starts_with("//") { None } else { HeaderValue::try_from(location).ok() }
     }
 
-    /// Suggests the right URL.
-    fn suggestion(&self, route: Route) -> Option<String> {
-        let path = &*self.path;
-        let below =
-            |parent: &str| path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        // clients of the Messages API add /v1 to the base URL themselves
-        if path.starts_with("/v1/v1/messages") || path.starts_with("/messages") {
-            return Some(format!("the base URL of a Messages client is {}", self.url("")));
-        }
-        if path.starts_with("/v1/v1/") {
-            return Some(format!("/v1 is in the path twice; the base URL of the client is {}", self.url("/v1")));
-        }
-        if BELOW_V1.iter().any(|route| below(route)) {
-            return Some(format!("/v1 is missing; the base URL of an OpenAI client is {}", self.url("/v1")));
-        }
-        if CONTROL.iter().any(|route| below(route)) {
+    /// Suggests the right URL and method, or says why tokentap does not serve the route itself.
+    fn suggestion(&self) -> Option<String> {
+        let base_url = |api: ClientApi| {
+            let (client, path) = api.client();
+            format!("the base URL of {client} client is {}", self.url(path))
+        };
+        if control_route::is_route(&self.path) {
             return Some(
                 "it is a route of tokentap's control port (--control-listen), and this is the data port".to_owned(),
             );
         }
-        if let Some(api) = foreign_api(path) {
-            return Some(format!(
-                "it is a route of {api}; the base URL of an OpenAI client is {}, and the base URL of a Messages client is {}",
-                self.url("/v1"),
-                self.url("")
+        if let Some(api) = foreign_api(&self.path) {
+            let [openai, messages] = [ClientApi::OpenAi, ClientApi::Messages].map(base_url);
+            return Some(format!("it is a route of {api}; {openai}, and {messages}"));
+        }
+        let MeantRoute { route, path } = client_route::meant(&self.path)?;
+        let mut hints = Vec::new();
+        if path != self.path {
+            hints.push(format!("the right URL is {}, and {}", self.url(&path), base_url(route.api)));
+        }
+        if !route.accepts(&self.method) {
+            let methods: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
+            hints.push(format!("send {}", methods.join(" or ")));
+            if route.path == routes::RESPONSES {
+                let session = self.session.as_deref().unwrap_or("NAME");
+                hints.push(format!(
+                    "a stored response is at {}/sessions/{session}{}/ID",
+                    self.origin,
+                    routes::RESPONSES
+                ));
+            }
+        }
+        if hints.is_empty() {
+            let (name, setting) = match route.api {
+                ClientApi::OpenAi => return None,
+                ClientApi::Responses => {
+                    ("Responses", " (in openai-agents: set_default_openai_api(\"chat_completions\"))")
+                }
+                ClientApi::Messages => ("Messages", ""),
+            };
+            hints.push(format!(
+                "this engine does not serve the {name} API, and tokentap serves it only where it can read the model's tokenizer (see --tokenizer); use Chat Completions, {}{setting}",
+                self.url(routes::CHAT)
             ));
         }
-        if self.method != Method::POST && POSTED.contains(&route.endpoint) {
-            let stored = match route.endpoint {
-                routes::RESPONSES if self.session.is_some() => {
-                    format!("; a stored response is at {}/ID", self.url(routes::RESPONSES))
-                }
-                routes::RESPONSES => {
-                    format!("; a stored response is at {}/sessions/NAME{}/ID", self.origin, routes::RESPONSES)
-                }
-                _ => String::new(),
-            };
-            return Some(format!("send POST{stored}"));
-        }
-        match route.endpoint {
-            routes::RESPONSES | routes::INPUT_TOKENS => Some(format!(
-                "this engine does not serve the Responses API, and tokentap serves it only where it can read the model's tokenizer (see --tokenizer); use Chat Completions, {} (in openai-agents: set_default_openai_api(\"chat_completions\"))",
-                self.url(routes::CHAT)
-            )),
-            routes::MESSAGES | routes::COUNT_TOKENS => Some(format!(
-                "this engine does not serve the Messages API, and tokentap serves it only where it can read the model's tokenizer (see --tokenizer); use Chat Completions, {}",
-                self.url(routes::CHAT)
-            )),
-            _ => None,
-        }
+        Some(hints.join("; "))
     }
 
     /// The URL that a client must use for a path.
@@ -211,9 +182,6 @@ fn foreign_api(path: &str) -> Option<&'static str> {
     if method.is_some_and(|(_, name)| matches!(name, "rawPredict" | "streamRawPredict")) {
         return Some("Vertex AI");
     }
-    if after("/openai/").is_some() {
-        return Some("Azure OpenAI");
-    }
     if OLLAMA.contains(&path) {
         return Some("Ollama's API");
     }
@@ -224,9 +192,8 @@ fn foreign_api(path: &str) -> Option<&'static str> {
 
 /// Replies to a request on the control port for a route of the data port.
 pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
-    let bound = identity::in_path(path).is_some();
-    let missing = || BELOW_V1.iter().any(|below| path.starts_with(below));
-    if !bound && route.endpoint == "other" && !missing() && !path.starts_with("/v1/models/") {
+    let is_bound = identity::in_path(path).is_some();
+    if !is_bound && route.endpoint == "other" && client_route::meant(path).is_none() {
         return None;
     }
     let listen = state.config.listen;
@@ -234,6 +201,44 @@ pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route:
     let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
     let reason = format!("it is a route of the data port (--listen{place}), and this is the control port");
     Some(not_served(method, path, &reason))
+}
+
+/// A request that tokentap leaves to the engine, although it has the route.
+pub(super) struct UnsupportedRequest {
+    pub(super) api: Arc<dyn Api>,
+    pub(super) path: String,
+    /// What tokentap cannot serve.
+    pub(super) reason: String,
+}
+
+impl UnsupportedRequest {
+    /// Returns the engine's reply, or an error with the reason if the engine does not have the route.
+    ///
+    /// # Errors
+    /// When the body of a 404 is cut off.
+    pub(super) async fn answer(self, reply: Response<Body>) -> Result<Response<Body>, Error> {
+        if reply.status() != StatusCode::NOT_FOUND {
+            return Ok(reply);
+        }
+        let Self { api, path, reason } = self;
+        let message =
+            format!("tokentap cannot serve this request ({reason}), and the engine does not have the route {path}");
+        let not_served = || error_of_api(api.error(StatusCode::NOT_FOUND, message));
+        Ok(from_existing_route(reply).await?.unwrap_or_else(not_served))
+    }
+}
+
+/// Returns a reply, or `None` if it says that the engine does not have the route.
+///
+/// # Errors
+/// When its body is cut off.
+async fn from_existing_route(reply: Response<Body>) -> Result<Option<Response<Body>>, Error> {
+    if reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
+        return Ok(Some(reply));
+    }
+    let (head, body) = reply.into_parts();
+    let body = body.collect().await.map_err(|error| Failure::Broken(innermost(&*error)))?.to_bytes();
+    Ok((!is_missing_route(&body)).then(|| Response::from_parts(head, Body::full(body))))
 }
 
 /// Whether a 404 with this body means that the server does not have the route. The body is empty from sglang-router, a fixed text from
@@ -256,9 +261,9 @@ fn not_served(method: &Method, path: &str, reason: &str) -> Response<Body> {
     // the length of a reply to HEAD is that of the reply to GET
     let method = if method == Method::HEAD { &Method::GET } else { method };
     let message = format!("{method} {path} is not served: {reason}");
-    let error = OpenAiError { status: StatusCode::NOT_FOUND, message };
-    let mut reply = Response::new(Body::full(error.body()));
-    *reply.status_mut() = error.status;
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    reply
+    error_of_api(OpenAiError { status: StatusCode::NOT_FOUND, message }.into())
+}
+
+fn error_of_api(error: ApiError) -> Response<Body> {
+    json_reply(error.status, error.body.into_bytes())
 }

@@ -5,9 +5,12 @@ use serde_json::json;
 use crate::support::client::{get, post, request};
 use crate::support::demo::Demo;
 use crate::support::engine::answer;
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{self, Proxy};
 use crate::support::upstream::{EngineProfile, Upstream, json_message};
+use tokentap::app::App;
 use tokentap::demo::EngineOptions;
+use tokentap::serve::connection::Phase;
+use tokio::sync::watch;
 
 const CHAT: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
 
@@ -44,13 +47,10 @@ async fn paths_of_other_apis_name_both_base_urls() {
         ("POST", "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse", "Gemini"),
         ("GET", "/v1beta/models", "Gemini"),
         ("POST", "/v1/models/gemini-3-pro:generateContent", "Gemini"),
-        ("POST", "/v1/openai/deployments/gpt-6/chat/completions", "Azure"),
         ("POST", "/v1/api/chat", "Ollama"),
         ("POST", "/v1/model/anthropic.claude-5/converse", "Bedrock"),
         ("POST", "/v1/projects/p/locations/l/publishers/google/models/gemini-3-pro:countTokens", "Gemini"),
         ("POST", "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict", "Vertex AI"),
-        ("POST", "/openai/deployments/gpt-6/chat/completions?api-version=2026-02-01", "Azure"),
-        ("POST", "/openai/v1/responses", "Azure"),
         ("POST", "/api/chat", "Ollama"),
         ("POST", "/api/generate", "Ollama"),
         ("GET", "/api/tags", "Ollama"),
@@ -72,16 +72,61 @@ async fn paths_of_other_apis_name_both_base_urls() {
 }
 
 #[tokio::test]
+async fn paths_below_a_wrong_base_url_and_misspelt_paths_name_the_url() {
+    let chat = super::chat::Chat::start(&[]).await;
+    let data = chat.demo.proxy.data;
+    for (path, meant, base) in [
+        ("/v1/openai/deployments/gpt-6/chat/completions", "/v1/chat/completions", "an OpenAI client is {}/v1"),
+        (
+            "/openai/deployments/gpt-6/chat/completions?api-version=2026-02-01",
+            "/v1/chat/completions",
+            "an OpenAI client is {}/v1",
+        ),
+        ("/deployments/gpt-6/chat/completions", "/v1/chat/completions", "an OpenAI client is {}/v1"),
+        ("/openai/v1/responses", "/v1/responses", "an OpenAI client is {}/v1"),
+        ("/api/v1/chat/completions", "/v1/chat/completions", "an OpenAI client is {}/v1"),
+        ("/v2/completions", "/v1/completions", "an OpenAI client is {}/v1"),
+        ("/v1/chat/completion", "/v1/chat/completions", "an OpenAI client is {}/v1"),
+        ("/v1/Chat/Completions", "/v1/chat/completions", "an OpenAI client is {}/v1"),
+        ("/v1/response", "/v1/responses", "an OpenAI client is {}/v1"),
+        ("/v1/responses/input_token", "/v1/responses/input_tokens", "an OpenAI client is {}/v1"),
+        ("/v1/embedding", "/v1/embeddings", "an OpenAI client is {}/v1"),
+        ("/v1/message", "/v1/messages", "a Messages client is {}"),
+        ("/v1/v1/messages", "/v1/messages", "a Messages client is {}"),
+        ("/messages/count_tokens", "/v1/messages/count_tokens", "a Messages client is {}"),
+        ("/v1/messages/", "/v1/messages", "a Messages client is {}"),
+    ] {
+        for session in ["", "/sessions/run-1"] {
+            let reply = post(data, &format!("{session}{path}"), b"{}").await;
+            let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
+            let url = format!("http://{data}{session}");
+            let hint = format!("the right URL is {url}{meant}, and the base URL of {}", base.replace("{}", &url));
+            assert_eq!(reply.status, 404, "{path}: {}", reply.text());
+            assert!(message.ends_with(&hint), "{path}: {message}");
+        }
+    }
+    let (_phase, watched) = watch::channel(Phase::Serving);
+    let app = App::bind(proxy::config(data, &[]), watched).await.unwrap();
+    for path in app.api_paths() {
+        let path = path.replace("{id}", "resp_1");
+        let message = post(data, &format!("/base{path}"), b"{}").await.json()["message"].to_string();
+        assert!(message.contains(&format!("the right URL is http://{data}{path}")), "{path}: {message}");
+    }
+}
+
+#[tokio::test]
 async fn get_of_a_route_that_takes_post_says_so() {
     let chat = super::chat::Chat::start(&[]).await;
     let data = chat.demo.proxy.data;
-    for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
+    for path in
+        ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/", "/v1/messages", "/message"]
+    {
         let reply = get(data, &format!("/sessions/run-1{path}")).await;
         let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
         assert_eq!(reply.status, 404, "{path}: {}", reply.text());
         assert!(message.contains("send POST") && !message.contains("--tokenizer"), "{path}: {message}");
         let stored = format!("http://{data}/sessions/run-1/v1/responses/ID");
-        assert_eq!(message.contains(&stored), path == "/v1/responses", "{path}: {message}");
+        assert_eq!(message.contains(&stored), path.starts_with("/v1/responses"), "{path}: {message}");
     }
     let message = get(data, "/v1/responses").await.json()["message"].as_str().unwrap_or_default().to_owned();
     let stored = format!("http://{data}/sessions/NAME/v1/responses/ID");
@@ -112,6 +157,7 @@ async fn data_path_on_the_control_port_names_the_data_port() {
         ("POST", "/sessions/run-1/v1/chat/completions"),
         ("GET", "/v1/models"),
         ("GET", "/v1/models/tokentap-demo"),
+        ("POST", "/openai/deployments/gpt-6/chat/completions"),
         ("GET", "/health"),
     ] {
         let reply = request(demo.proxy.control, method, path, &[], b"{}").await;

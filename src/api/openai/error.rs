@@ -1,5 +1,8 @@
 //! Errors in OpenAI's format.
 //!
+//! SGLang writes the members of an error without OpenAI's `error` around them. Its clients read them there, and OpenAI's client for JavaScript
+//! reads nothing but `error`. So the body has the members in both places.
+//!
 //! Clients decide by the status whether to retry. 413 and 422 become 400, which all clients treat as final. Clients detect a conversation
 //! that is too long by words in the message.
 
@@ -24,9 +27,16 @@ pub struct OpenAiError {
     pub message: String,
 }
 
-/// The body of an error reply.
+/// The body of an error reply, which is also the data of an event.
 #[derive(Serialize)]
-struct ErrorMember<'a> {
+struct ErrorBody<'a> {
+    #[serde(flatten)]
+    members: ErrorMembers<'a>,
+    error: ErrorMembers<'a>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct ErrorMembers<'a> {
     object: &'static str,
     message: &'a str,
     #[serde(rename = "type")]
@@ -96,7 +106,8 @@ impl OpenAiError {
             _ => "InternalServerError",
         };
         let code = self.status.as_u16();
-        to_json(&ErrorMember { object: "error", message: &self.message, kind, param: None, code })
+        let members = ErrorMembers { object: "error", message: &self.message, kind, param: None, code };
+        to_json(&ErrorBody { members, error: members })
     }
 }
 
@@ -108,9 +119,9 @@ impl From<OpenAiError> for ApiError {
 
 /// Appends the event of a stream that fails.
 pub(crate) fn write_event(error: &ApiError, out: &mut String) {
-    out.push_str("data: {\"error\":");
+    out.push_str("data: ");
     out.push_str(&error.body);
-    out.push_str("}\n\n");
+    out.push_str("\n\n");
 }
 
 /// Appends the event that ends a stream.

@@ -24,7 +24,8 @@ impl ChatTools {
     /// Decodes `tools`.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] when a tool has no name, or when a custom tool has the name of another tool.
+    /// [`RequestError::Invalid`] when a tool is neither a function nor a custom tool, when it has no name, or when a custom tool has the
+    /// name of another tool.
     pub(super) fn of(tools: Option<Value>) -> Result<Self, RequestError> {
         let tools = match tools {
             None => return Ok(Self::default()),
@@ -34,7 +35,17 @@ impl ChatTools {
         let (mut definitions, mut custom) = (Vec::with_capacity(tools.len()), HashSet::new());
         let mut functions = HashSet::new();
         for (at, tool) in tools.into_iter().enumerate() {
-            let is_custom = tool.get("type").and_then(Value::as_str) == Some("custom");
+            let is_custom = match tool.get("type").and_then(Value::as_str) {
+                Some("custom") => true,
+                None | Some("function") => false,
+                // like SGLang, tokentap takes any tool with a function for one
+                Some(_) if name(&tool).is_some() => false,
+                Some(other) => {
+                    return Err(invalid(format!(
+                        "tools[{at}].type {other:?} is not supported; send a function or a custom tool"
+                    )));
+                }
+            };
             let definition = if is_custom {
                 let tool = named_tool(&tool);
                 tools::custom_definition(tool, tool.get("name").and_then(Value::as_str).unwrap_or_default())

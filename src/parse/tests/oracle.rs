@@ -1,5 +1,5 @@
 //! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads`, `dumps` and the reader of strings with the
-//! parser. It does not know that a think start in a string of a call is text, nor, in `kimi_k2`, that an end marker is.
+//! parser. It does not know that a think start in a string of a call is text.
 //!
 //! It does not compute the arguments of an invalid call that has started before it became invalid. They are [`STARTED`].
 
@@ -108,53 +108,71 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a st
 
 /// The blocks. A block without an end marker extends to the end of the text.
 fn blocks(format: Format, plain: &str) -> Vec<Block> {
-    let (start, end) = match format {
-        Format::KimiK2 => ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        _ => ("<tool_call>", "</tool_call>"),
-    };
+    let start = if format == Format::KimiK2 { kimi_k2::START } else { "<tool_call>" };
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(open) = plain[at..].find(start).map(|open| at + open) {
-        let closed = match format {
-            Format::Hermes => hermes_end(&plain[open + start.len()..]),
-            _ => between(&plain[open..], start, end).map(|(_, body, after)| (body, after)),
-        };
-        let body = closed.map_or(&plain[open + start.len()..], |(body, _)| body);
-        at = closed.map_or(plain.len(), |(_, after)| plain.len() - after.len());
-        let is_closed = closed.is_some();
-        let (calls, is_cut_off) = match format {
-            Format::Hermes => one(hermes(body, is_closed), is_closed),
-            Format::QwenXml => one(qwen_xml(body, is_closed), is_closed),
-            Format::Glm => one(glm(body, is_closed), is_closed),
-            Format::KimiK2 => kimi_k2(body, is_closed),
+        let text = &plain[open + start.len()..];
+        let (calls, after) = match format {
+            Format::Hermes => one(text, end_outside_strings(text, &["</tool_call>"]), hermes),
+            Format::QwenXml => one(text, first_end(text, &["</tool_call>"]), qwen_xml),
+            Format::Glm => one(text, first_end(text, &["</tool_call>"]), glm),
+            Format::KimiK2 => kimi_k2::section(text),
             _ => panic!("{format} has no reference parser"),
         };
-        found.push(Block { range: open..at, calls, is_cut_off });
+        at = after.map_or(plain.len(), |after| plain.len() - after.len());
+        found.push(Block { range: open..at, calls: calls.calls, is_cut_off: calls.is_cut_off });
     }
     found
 }
 
-fn one(call: Option<ToolCall>, is_closed: bool) -> (Vec<ToolCall>, bool) {
-    (call.into_iter().collect(), !is_closed)
+/// The calls of a block.
+#[derive(Default)]
+struct Calls {
+    calls: Vec<ToolCall>,
+    /// The last call has no end marker.
+    is_cut_off: bool,
 }
 
-/// The body of a block and the text after it: the block ends at the first end marker that is not in a string with an end.
-fn hermes_end(text: &str) -> Option<(&str, &str)> {
-    let (mut json, mut at, mut from) = (JsonReader::new(), 0, 0);
-    at += text.len() - text.trim_start_matches(is_space).len();
+/// An end marker, and the text before and after it.
+struct End<'a> {
+    before: &'a str,
+    marker: &'static str,
+    after: &'a str,
+}
+
+/// The first of these end markers.
+fn first_end<'a>(text: &'a str, markers: &[&'static str]) -> Option<End<'a>> {
+    let found = markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker)));
+    let (at, marker) = found.min_by_key(|(at, _)| *at)?;
+    Some(End { before: &text[..at], marker, after: &text[at + marker.len()..] })
+}
+
+/// The first of these end markers that is not in a string with an end of the JSON at the start of the text.
+fn end_outside_strings<'a>(text: &'a str, markers: &[&'static str]) -> Option<End<'a>> {
+    let (mut json, mut from) = (JsonReader::new(), 0);
+    let mut at = text.len() - text.trim_start_matches(is_space).len();
     loop {
-        let end = from + text[from..].find("</tool_call>")?;
+        let End { before, marker, after } = first_end(&text[from..], markers)?;
+        let end = from + before.len();
         while let Some((_, length)) = text.get(at..end).and_then(|text| json.next(text, &mut String::new())) {
             at += length;
         }
-        let whole = (&text[..end], &text[end + "</tool_call>".len()..]);
+        let found = End { before: &text[..end], marker, after };
         if !json.in_string() || json.error().is_some() {
-            return Some(whole);
+            return Some(found);
         }
         match StringLookahead::new(json.clone(), at).read(text) {
             Some(Ok(after)) => from = after,
-            _ => return Some(whole),
+            _ => return Some(found),
         }
     }
+}
+
+/// The call of a block, and the text after the block.
+fn one<'a>(text: &'a str, end: Option<End<'a>>, parse: fn(&str, bool) -> Option<ToolCall>) -> (Calls, Option<&'a str>) {
+    let call = parse(end.as_ref().map_or(text, |end| end.before), end.is_some());
+    let calls = Calls { calls: call.into_iter().collect(), is_cut_off: end.is_none() };
+    (calls, end.map(|end| end.after))
 }
 
 /// A call with these arguments, which may be of any type.
@@ -272,48 +290,73 @@ fn arguments(pairs: &[(&str, &str)]) -> String {
     format!("{{{}}}", members.join(", "))
 }
 
-/// The calls of a section, and whether the last one is cut off by the end of the text.
-fn kimi_k2(section: &str, is_closed: bool) -> (Vec<ToolCall>, bool) {
-    let (mut calls, mut has_started, mut rest) = (Vec::new(), false, section);
-    let mut is_cut_off = false;
-    while let Some(at) = rest.find("<|tool_call_begin|>") {
-        rest = &rest[at + "<|tool_call_begin|>".len()..];
-        let Some((id, after)) = rest.split_once("<|tool_call_argument_begin|>") else { continue };
+mod kimi_k2 {
+    use super::*;
+
+    pub(super) const START: &str = "<|tool_calls_section_begin|>";
+    const END: &str = "<|tool_calls_section_end|>";
+    const CALL_START: &str = "<|tool_call_begin|>";
+    const CALL_END: &str = "<|tool_call_end|>";
+    const SEPARATOR: &str = "<|tool_call_argument_begin|>";
+
+    /// The calls of a section, and the text after its end marker.
+    pub(super) fn section(text: &str) -> (Calls, Option<&str>) {
+        let (mut calls, mut has_started, mut rest) = (Vec::new(), false, text);
+        loop {
+            let end = first_end(rest, &[END]);
+            let body = end.as_ref().map_or(rest, |end| end.before);
+            let Some((id, arguments)) = head(body) else {
+                let calls = if end.is_some() || has_started { calls } else { Vec::new() };
+                return (Calls { calls, is_cut_off: false }, end.map(|end| end.after));
+            };
+            let arguments = &rest[body.len() - arguments.len()..];
+            let is_object = strip(arguments).starts_with('{');
+            has_started |= is_object;
+            let find_end = if is_object { end_outside_strings } else { first_end };
+            let end = find_end(arguments, &[CALL_END, END]);
+            let arguments = end.as_ref().filter(|end| end.marker == CALL_END).map(|end| end.before);
+            let after = end.map(|end| end.after);
+            // a call that has no end is one if it has started
+            if arguments.is_some() || is_object {
+                calls.push(ToolCall { id: Some(id.to_owned()), ..call(&name(id), arguments) });
+            }
+            match after {
+                Some(after) if arguments.is_some() => rest = after,
+                _ if after.is_none() && !has_started => return (Calls::default(), None),
+                after => return (Calls { calls, is_cut_off: is_object && after.is_none() }, after),
+            }
+        }
+    }
+
+    /// The id of the first call, and the text from its arguments on.
+    fn head(section: &str) -> Option<(&str, &str)> {
+        let (_, after) = section.split_once(CALL_START)?;
+        let (id, arguments) = after.split_once(SEPARATOR)?;
         let id = strip(id);
         if id.is_empty() || id.contains(|c| c == '<' || is_space(c)) {
-            continue;
+            return head(after);
         }
-        let is_object = strip(after).starts_with('{');
-        has_started |= is_object;
-        let (read, after) = match after.split_once("<|tool_call_end|>") {
-            None if !is_object => continue,
-            None => {
-                is_cut_off = !is_closed;
-                (error(&name(id), STARTED), "")
-            }
-            Some((raw, after)) => {
-                let raw = strip(raw);
-                let read = match loads(raw) {
-                    Ok(value) => with_arguments(&name(id), Some(&value)),
-                    Err(_) => error(&name(id), if is_object { STARTED } else { raw }),
-                };
-                (read, after)
-            }
-        };
-        calls.push(ToolCall { id: Some(id.to_owned()), ..read });
-        rest = after;
+        Some((id, arguments))
     }
-    (if is_closed || has_started { calls } else { Vec::new() }, is_cut_off)
-}
 
-fn name(id: &str) -> String {
-    let allowed = |c: char| c.is_alphanumeric() || "_.-".contains(c);
-    let (stem, digits) = id.rsplit_once(':').unwrap_or((id, "0"));
-    let stem = if !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit()) { stem } else { id };
-    for name in [stem.strip_prefix("functions.").unwrap_or_default(), stem] {
-        if !name.is_empty() && name.chars().all(allowed) {
-            return name.to_owned();
+    /// A call with these arguments. They are `None` if the call has started and has no end.
+    fn call(name: &str, arguments: Option<&str>) -> ToolCall {
+        let Some(raw) = arguments.map(strip) else { return error(name, STARTED) };
+        match loads(raw) {
+            Ok(value) => with_arguments(name, Some(&value)),
+            Err(_) => error(name, if raw.starts_with('{') { STARTED } else { raw }),
         }
     }
-    id.to_owned()
+
+    fn name(id: &str) -> String {
+        let allowed = |c: char| c.is_alphanumeric() || "_.-".contains(c);
+        let (stem, digits) = id.rsplit_once(':').unwrap_or((id, "0"));
+        let stem = if !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit()) { stem } else { id };
+        for name in [stem.strip_prefix("functions.").unwrap_or_default(), stem] {
+            if !name.is_empty() && name.chars().all(allowed) {
+                return name.to_owned();
+            }
+        }
+        id.to_owned()
+    }
 }

@@ -31,14 +31,7 @@ fn llama3_calls_are_parsed() {
             "",
             &[error("f", "{\"a\": 1}, x: [2}}"), called[1].clone()],
         ),
-        // of both members, the parameters are the arguments; they must not follow arguments with which the call has started
-        (r#"<|python_tag|>{"name": "f", "parameters": {"a": 1}, "arguments": {}}"#.into(), "", &called[..1]),
         (r#"<|python_tag|>{"name": "f", "parameters": 1, "arguments": {"a": 1}}"#.into(), "", &[error("f", "1")]),
-        (
-            r#"<|python_tag|>{"name": "f", "arguments": {"a": 1}, "parameters": {}}"#.into(),
-            "",
-            &[error("f", r#"{"a": 1}, "parameters": {}}"#)],
-        ),
         // a call that is cut off
         (
             format!("so <|python_tag|>{g};{{\"name\": \"f\", \"parameters\": {{\"a\": 1}}"),
@@ -70,6 +63,37 @@ fn llama3_calls_are_parsed() {
     }
     let late = format!("{{\"a\": 1}} <|python_tag|>{f}");
     assert_calls(Format::Llama3, &late, "{\"a\": 1}", &called[..1]);
+}
+
+/// SGLang takes `parameters` if Python counts its value as true, and `arguments` otherwise.
+#[test]
+fn arguments_are_the_member_that_sglang_takes() {
+    let (a, b) = (r#"{"a": 1}"#, r#"{"b": [0]}"#);
+    let formats = [
+        (Format::Hermes, "<tool_call>", "</tool_call>"),
+        (Format::Llama3, "<|python_tag|>", ""),
+        (Format::Mistral, "[TOOL_CALLS][", "]"),
+    ];
+    for (format, start, end) in formats {
+        let text = |first: [&str; 2], second: [&str; 2]| {
+            let [first, second] = [first, second].map(|[key, value]| format!("\"{key}\": {value}"));
+            format!(r#"{start}{{"name": "f", {first}, {second}}}{end}"#)
+        };
+        for false_value in ["{}", "{ }", "null", "[]", "[\n]", "\"\"", "0", "-0", "-0.0", "0e5", "false"] {
+            for [key, other] in [["arguments", "parameters"], ["parameters", "arguments"]] {
+                assert_calls(format, &text([key, a], [other, false_value]), "", &[call("f", a)]);
+                assert_calls(format, &text([key, false_value], [other, a]), "", &[call("f", a)]);
+            }
+        }
+        for value in [b, "[1]", "\"x\"", "1", "true", "NaN"] {
+            assert_calls(format, &text(["parameters", a], ["arguments", value]), "", &[call("f", a)]);
+            let late = text(["arguments", a], ["parameters", value]);
+            // arguments that are sent already cannot be replaced
+            let sent = error("f", &format!(r#"{a}, "parameters": {value}}}"#));
+            let taken = if value == b { call("f", b) } else { error("f", value) };
+            assert_calls(format, &late, "", &[if format == Format::Mistral { taken } else { sent }]);
+        }
+    }
 }
 
 #[test]

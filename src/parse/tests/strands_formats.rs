@@ -23,16 +23,15 @@ fn hermes_blocks_are_parsed() {
         // the other key
         (r#"{"name": "f", "parameters": {"a": 1}}"#, call("f", r#"{"a": 1}"#)),
         (r#"{"parameters": {"a": 1}, "name": "f"}"#, call("f", r#"{"a": 1}"#)),
-        // of both keys, the one that is not empty
-        (r#"{"name": "f", "parameters": {}, "arguments": {"q": 1}}"#, call("f", r#"{"q": 1}"#)),
+        // both keys
         (r#"{"name": "f", "arguments": { }, "parameters": {"q": {}}}"#, call("f", r#"{"q": {}}"#)),
         (r#"{"name": "f", "arguments": {}, "parameters": null, "arguments": {"q": 1}}"#, call("f", r#"{"q": 1}"#)),
-        (r#"{"name": "f", "arguments": null, "parameters": {"q": 1}}"#, call("f", r#"{"q": 1}"#)),
         (r#"{"parameters": {"q": 1}, "name": "f", "arguments": {}}"#, call("f", r#"{"q": 1}"#)),
         (r#"{"name": "f", "arguments": {}, "parameters": [1]}"#, error("f", r#"{}, "parameters": [1]}"#)),
+        (r#"{"name": "f", "arguments": {"q": 1}, "parameters": "#, error("f", r#"{"q": 1}, "parameters":"#)),
         (
-            r#"{"name": "f", "parameters": {"b": 2}, "arguments": {"q": 1}}"#,
-            error("f", r#"{"b": 2}, "arguments": {"q": 1}}"#),
+            r#"{"name": "f", "arguments": {"q": 1}, "parameters": {}, "arguments": {"b": 2}}"#,
+            error("f", r#"{"q": 1}, "parameters": {}, "arguments": {"b": 2}}"#),
         ),
         // markers in strings
         (r#"{"name": "f", "arguments": {"a": "x </tool_call> y"}}"#, call("f", r#"{"a": "x </tool_call> y"}"#)),

@@ -73,6 +73,27 @@ fn span_of_the_prompt_is_reasoning_without_calls() {
 }
 
 #[test]
+fn end_marker_in_an_unfinished_string_ends_a_call_of_an_open_span() {
+    let table = [
+        (Format::Hermes, r#"<tool_call>{"name": "f", "arguments": {"a": "x</tool_call> y"#.to_owned()),
+        (Format::QwenXml, "<tool_call><function=f><parameter=a>x</tool_call> y".to_owned()),
+        (Format::Glm, "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call> y".to_owned()),
+        (Format::KimiK2, kimi_k2_section(r#"{"a": "x<|tool_call_end|> y"#)),
+        (Format::KimiK2, kimi_k2_section(r#"{"a": "x<|tool_calls_section_end|> y"#)),
+    ];
+    for (format, text) in table {
+        let Message { calls, .. } = grammar(format).parse(&text);
+        assert!(calls.len() == 1 && calls[0].error, "{text}: {calls:?}");
+        assert_message(&grammar(format), &format!("<think>{text}"), &Message { calls, ..message(&text, "", 0) });
+    }
+}
+
+/// A section with one call, which has these arguments.
+fn kimi_k2_section(arguments: &str) -> String {
+    format!("<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{arguments}")
+}
+
+#[test]
 fn missing_parts_of_a_grammar_are_not_parsed() {
     let text = format!(" <think>a</think> {F} ");
     let only_thinking = Grammar { format: None, ..grammar(Format::Hermes) };

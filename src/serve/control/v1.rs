@@ -23,6 +23,7 @@ use crate::json::percent_decode;
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, Upload};
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::control_route::{self, ControlRoute};
 use crate::serve::offload::{Items, offload, offload_export};
 use crate::serve::reply::json_reply;
 use crate::session::ledger::{Ack, LedgerError};
@@ -76,57 +77,10 @@ impl Problem {
     }
 }
 
-/// A route below `/v1/`.
-#[derive(Debug)]
-pub(crate) struct Route {
-    /// Its path, with a name in braces for each variable part.
-    pub pattern: &'static str,
-    /// Its methods. GET includes HEAD.
-    pub methods: &'static [Method],
-    /// The names that the query of a GET may have. Other methods have no query.
-    pub query: &'static [&'static str],
-}
-
-/// All routes.
-pub(crate) const ROUTES: [Route; 12] = [
-    Route { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
-    Route { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
-    Route { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET], query: &["version", "classes"] },
-    Route {
-        pattern: "/v1/sessions/{id}/paths/{leaf}",
-        methods: &[Method::GET],
-        query: &["version", "classes", "from", "limit"],
-    },
-    Route { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST], query: &[] },
-    Route { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST], query: &[] },
-    Route { pattern: "/v1/trajectories", methods: &[Method::GET], query: &["since", "limit", "classes", "partitions"] },
-    Route { pattern: "/v1/requests", methods: &[Method::GET], query: &["session", "limit", "recent"] },
-    Route { pattern: "/v1/samples", methods: &[Method::POST], query: &[] },
-    Route { pattern: "/v1/advantages", methods: &[Method::POST], query: &[] },
-    Route { pattern: "/v1/entropy", methods: &[Method::POST], query: &[] },
-    Route { pattern: "/v1/policy", methods: &[Method::GET, Method::POST], query: &[] },
-];
-
-/// Finds the route of a path.
-pub(crate) fn route(path: &str) -> Option<&'static Route> {
-    ROUTES.iter().find(|route| route.matches(path))
-}
-
-impl Route {
-    fn matches(&self, path: &str) -> bool {
-        let mut parts = path.split('/');
-        let same = self.pattern.split('/').all(|name| {
-            let part = parts.next();
-            part.is_some_and(|part| name.starts_with('{') || percent_decode(part) == name)
-        });
-        same && parts.next().is_none()
-    }
-}
-
 /// Serves a route below `/v1/`; `None` for any other path.
 pub(crate) async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
-    let Route { methods, query, .. } = route(&path)?;
+    let ControlRoute { methods, query, .. } = control_route::below_v1(&path)?;
     let names: Vec<String> = path.split('/').skip(2).map(|part| percent_decode(part).into_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };

@@ -30,6 +30,7 @@ use crate::serve::data::api_call::passthrough::pass_through;
 use crate::serve::data::api_call::translated::TranslatedCall;
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::{Identity, InvalidName};
+use crate::serve::misdirected::UnsupportedRequest;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::{error_reply, in_format_of};
 use crate::session::{Labels, Session, fill_label};
@@ -151,7 +152,9 @@ async fn answer(
                 return translated::serve(state, call, translated, record).await;
             }
             tracing::debug!(%reason, endpoint = call.route.endpoint, "forwarding a call to the engine's own endpoint");
-            pass_through(state, call, record).await
+            let (api, path) = (Arc::clone(&call.api), call.request.uri().path().to_owned());
+            let unsupported = UnsupportedRequest { api, path, reason };
+            unsupported.answer(pass_through(state, call, record).await?).await
         }
     }
 }

@@ -46,6 +46,10 @@ async fn invalid_request_returns_400_with_the_cause() {
             "Tool 'f' not found",
         ),
         (json!({"messages": user, "tools": [{}]}).to_string(), "tools[0].function.name must be"),
+        (
+            json!({"messages": user, "tools": [{"type": "web_search"}]}).to_string(),
+            "tools[0].type \"web_search\" is not supported; send a function or a custom tool",
+        ),
         (json!({"messages": user, "response_format": {"type": "xml"}}).to_string(), "response_format.type must be"),
         (json!({"messages": user, "chat_template_kwargs": []}).to_string(), "chat_template_kwargs must be an object"),
         (
@@ -63,6 +67,10 @@ async fn invalid_request_returns_400_with_the_cause() {
         assert_eq!(answer.status, 400, "{body}: {}", answer.text());
         let error = answer.json();
         assert_eq!((&error["object"], &error["code"]), (&json!("error"), &json!(400)), "{error}");
+        // SGLang's members, and the same in OpenAI's `error`, without which openai for JavaScript shows no message
+        let mut members = error.clone();
+        members.as_object_mut().unwrap().remove("error");
+        assert_eq!(error["error"], members);
         assert!(error["message"].as_str().unwrap().contains(expected), "{body}: {error}");
     }
     let shown = get(chat.demo.proxy.control, "/v1/sessions/s").await;
@@ -92,8 +100,10 @@ async fn image_chat_is_forwarded_to_the_engine() {
     let chat = Chat::start(&[]).await;
     chat.say(&json!({"messages": messages(&[("user", "x")])}), "y<|im_end|>").await;
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
-    // the 404 is the demo engine's own: it has no chat endpoint
-    assert_eq!(chat.post(&json!({"messages": image})).await.status, 404);
+    // the demo engine has no chat endpoint
+    let reply = chat.post(&json!({"messages": image})).await;
+    let message = "tokentap cannot serve this request (a part of type \"image_url\"), and the engine does not have the route /v1/chat/completions";
+    assert_eq!((reply.status, &reply.json()["error"]["message"]), (404, &json!(message)));
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::engine::routes;
-use crate::serve::control::{ENTROPY, ENTROPY_QUERY, PROBES, page, v1};
+use crate::serve::control::{ENTROPY_QUERY, page};
+use crate::serve::control_route::{self, ControlRoute, ENTROPY, PROBES};
 
 /// The methods of a path item.
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
@@ -46,7 +47,7 @@ fn operation(method: &str, path: &str, query: &[&str]) -> Operation {
 #[test]
 fn document_has_the_routes_methods_and_queries_of_the_control_port() {
     let mut served = BTreeSet::new();
-    for v1::Route { pattern, methods, query } in v1::ROUTES {
+    for ControlRoute { pattern, methods, query } in control_route::ROUTES {
         for method in methods {
             served.insert(operation(method.as_str(), pattern, if *method == http::Method::GET { query } else { &[] }));
         }

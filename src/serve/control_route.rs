@@ -1,0 +1,76 @@
+//! The routes that only the control port has.
+
+use http::Method;
+
+use crate::json::percent_decode;
+use crate::serve::request_info::Access;
+
+/// The routes of probes and metrics.
+pub(crate) const PROBES: [(&str, Access); 3] =
+    [("/livez", Access::Open), ("/readyz", Access::Open), ("/metrics", Access::Metrics)];
+
+/// The live entropies of a request.
+pub(crate) const ENTROPY: &str = "/v1/requests/{rid}/entropy";
+
+/// A route below `/v1/`.
+#[derive(Debug)]
+pub(crate) struct ControlRoute {
+    /// Its path, with a name in braces for each variable part.
+    pub pattern: &'static str,
+    /// Its methods. GET includes HEAD.
+    pub methods: &'static [Method],
+    /// The names that the query of a GET may have. Other methods have no query.
+    pub query: &'static [&'static str],
+}
+
+/// The routes below `/v1/`, except [`ENTROPY`].
+pub(crate) const ROUTES: [ControlRoute; 12] = [
+    ControlRoute { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
+    ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
+    ControlRoute { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET], query: &["version", "classes"] },
+    ControlRoute {
+        pattern: "/v1/sessions/{id}/paths/{leaf}",
+        methods: &[Method::GET],
+        query: &["version", "classes", "from", "limit"],
+    },
+    ControlRoute { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST], query: &[] },
+    ControlRoute {
+        pattern: "/v1/trajectories",
+        methods: &[Method::GET],
+        query: &["since", "limit", "classes", "partitions"],
+    },
+    ControlRoute { pattern: "/v1/requests", methods: &[Method::GET], query: &["session", "limit", "recent"] },
+    ControlRoute { pattern: "/v1/samples", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/advantages", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/entropy", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/policy", methods: &[Method::GET, Method::POST], query: &[] },
+];
+
+/// Finds the route of a path below `/v1/`.
+pub(crate) fn below_v1(path: &str) -> Option<&'static ControlRoute> {
+    ROUTES.iter().find(|route| route.matches(path))
+}
+
+impl ControlRoute {
+    fn matches(&self, path: &str) -> bool {
+        let mut parts = path.split('/');
+        let same = self.pattern.split('/').all(|name| {
+            let part = parts.next();
+            part.is_some_and(|part| name.starts_with('{') || percent_decode(part) == name)
+        });
+        same && parts.next().is_none()
+    }
+}
+
+/// Whether the control port itself serves this path.
+pub(crate) fn is_route(path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    let is_probe = PROBES.iter().any(|(probe, _)| *probe == path);
+    is_probe || rid_of_entropy(path).is_some() || below_v1(path).is_some()
+}
+
+/// The request id in a path of live entropies.
+pub(crate) fn rid_of_entropy(path: &str) -> Option<&str> {
+    path.strip_prefix("/v1/requests/")?.strip_suffix("/entropy")
+}
