@@ -198,7 +198,7 @@ impl Recorder {
         if self.turns.len() <= output.index {
             self.turns.resize_with(output.index + 1, TurnBuilder::default);
         }
-        let epoch = self.context.policy.epoch();
+        let epochs = self.context.policy.sampled_epochs();
         let elapsed = self.elapsed_ms();
         let turn = &mut self.turns[output.index];
         if turn.recorded {
@@ -210,7 +210,7 @@ impl Recorder {
         if output.step.new > 0 && output.chunk.finish.is_none() {
             turn.first_ms.get_or_insert(elapsed);
         }
-        turn.mark_epoch(epoch, output.step.new);
+        turn.mark_epochs(epochs, output.step.new);
         turn.add_extras(&output);
         if turn.rid.is_none() {
             turn.rid = output.chunk.rid.as_deref().map(Into::into);
@@ -296,7 +296,8 @@ impl Recorder {
             let at = index / n.max(1);
             let prompt = self.context.prompts.get(at).cloned().flatten();
             // the first event's label: weights may have changed since
-            let label = turn.label.take().filter(|_| self.context.policy.epoch() == self.context.epoch);
+            let is_same = self.context.policy.sampled_epochs() == (self.context.epoch..=self.context.epoch);
+            let label = turn.label.take().filter(|_| is_same);
             let reported = ReportedVersions { label, spans: Vec::new() };
             self.commit(
                 turn,
