@@ -303,8 +303,9 @@ impl Policy {
     pub fn observe_model_info(&self, epoch: u64, label: &str) -> Option<u64> {
         let before = {
             let mut state = self.state();
-            if state.update.is_some() {
-                return None; // the update explains the label, and the first look after it counts
+            let is_outdated = state.model_info.as_ref().is_some_and(|(newest, _)| *newest > epoch);
+            if is_outdated || state.update.is_some() {
+                return None; // the update explains the label, and the first answer after it counts
             }
             state.model_info.replace((epoch, label.into()))
         };
@@ -787,6 +788,7 @@ mod tests {
         policy.begin_epoch();
         assert_eq!(label(), None, "the label may have changed");
         assert_eq!((policy.observe_model_info(3, "a"), label().as_deref()), (None, Some("a")));
+        assert_eq!((policy.observe_model_info(2, "b"), label().as_deref()), (None, Some("a")), "an earlier request");
         policy.observe(3, "b");
         assert_eq!((policy.epoch(), label().as_deref()), (3, Some("b")), "the model information was outdated");
     }
