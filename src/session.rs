@@ -60,7 +60,7 @@ pub use name::{LONGEST_NAME, is_name};
 pub use observer::StoreObserver;
 pub use order_index::EvictedSession;
 pub use path::{Path, Segment, Step};
-pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Span};
+pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Span, WeightCall, WeightCallOutcome};
 pub use process_id::{InvalidProcessId, ProcessId};
 pub use publication::FinishedPath;
 pub use replies::{ReplyDigests, ReplyTurns};

@@ -84,7 +84,7 @@ pub(super) async fn watch(
                     let is_new = std::mem::replace(&mut replaced, false) || !up;
                     let is_new = std::mem::replace(&mut has_answered, true) && is_new;
                     observe_label(
-                        if is_new { parts.generator.policy.begin_epoch().0 } else { epoch },
+                        if is_new { parts.generator.policy.observe_new_engine() } else { epoch },
                         &found.weight_version,
                     );
                     waiting_logged = false;

@@ -9,6 +9,7 @@ use super::control::PauseMode;
 use super::engine::Engine;
 use super::refusal::Refusal;
 use super::routes::answer;
+use super::weights::Weights;
 use super::wire::quoted;
 
 const JSON: &str = "application/json";
@@ -35,6 +36,18 @@ impl Default for PauseRequest {
 #[derive(Debug, Deserialize)]
 struct UpdateWeightsRequest {
     model_path: String,
+    weight_version: Option<String>,
+    #[serde(default)]
+    abort_all_requests: bool,
+    #[serde(default = "default_true")]
+    flush_cache: bool,
+}
+
+/// The weights of `/update_weights_from_tensor` and `/update_weights_from_distributed`.
+#[derive(Debug, Deserialize)]
+struct LoadWeightsRequest {
+    #[serde(default, alias = "names")]
+    serialized_named_tensors: Vec<String>,
     weight_version: Option<String>,
     #[serde(default)]
     abort_all_requests: bool,
@@ -110,33 +123,81 @@ pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Resp
         let message = format!("Failed to get weights iterator: no weights at '{}'..", request.model_path);
         return Ok(update_reply(false, &message));
     }
+    let loaded = load_weights(engine, gate.is_some(), (request.weight_version, request.flush_cache), |weights| {
+        weights.path.clone_from(&request.model_path);
+        weights.name.clone_from(&request.model_path);
+    });
+    Ok(update_reply(loaded.is_ok(), &loaded.unwrap_or_else(ToOwned::to_owned)))
+}
+
+/// Begins an update, which only one call may do until its end.
+pub(super) async fn begin_update(engine: &Engine) -> Response<ReplyBody> {
+    let _gate = engine.control().write_gate().await;
+    match engine.control().set_updating(true) {
+        true => update_reply(false, "an update has begun already"),
+        false => update_reply(true, "Success"),
+    }
+}
+
+/// Ends an update.
+pub(super) async fn end_update(engine: &Engine) -> Response<ReplyBody> {
+    let _gate = engine.control().write_gate().await;
+    match engine.control().set_updating(false) {
+        true => update_reply(true, "Success"),
+        false => update_reply(false, "no update has begun"),
+    }
+}
+
+/// Loads tensors within an update: increments the number of the weights. An empty list of tensors cannot be loaded.
+pub(super) async fn load_tensors(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
+    let request: LoadWeightsRequest = parse(body)?;
+    let control = engine.control();
+    if request.abort_all_requests {
+        control.abort("");
+    }
+    let gate = control.write_gate().await;
+    if !control.is_updating() {
+        return Ok(update_reply(false, "no update has begun"));
+    }
+    if request.serialized_named_tensors.is_empty() {
+        return Ok(update_reply(false, "no tensors"));
+    }
+    let loaded = load_weights(engine, gate.is_some(), (request.weight_version, request.flush_cache), |_| {});
+    Ok(update_reply(loaded.is_ok(), &loaded.unwrap_or_else(ToOwned::to_owned)))
+}
+
+/// Loads new weights with this label, and flushes the cache if that is asked for. Returns the message, or why the cache was not flushed.
+fn load_weights(
+    engine: &Engine,
+    is_gated: bool,
+    (version, flush): (Option<String>, bool),
+    rename: impl FnOnce(&mut Weights),
+) -> Result<String, &'static str> {
+    let control = engine.control();
     // No request runs while the gate is held. A pause may hold requests in place: their state cannot be flushed, but the weights change
     // nevertheless.
-    let holds_state = gate.is_none() && control.holds_state();
-    let flushed = !request.flush_cache || !holds_state;
+    let flushed = !flush || is_gated || !control.holds_state();
     control.change_weights(|weights| {
         weights.number += 1;
-        if let Some(label) = &request.weight_version {
+        if let Some(label) = &version {
             weights.label.clone_from(label);
         }
         if flushed {
             weights.reported_label.clone_from(&weights.label);
-            weights.path.clone_from(&request.model_path);
-            weights.name.clone_from(&request.model_path);
+            rename(weights);
         }
     });
     if !flushed {
-        return Ok(update_reply(
-            false,
+        return Err(
             "Weights were updated, but the cache was not flushed because requests are still running or queued. \
-             Retract or finish them, then call /flush_cache.",
-        ));
+                    Retract or finish them, then call /flush_cache.",
+        );
     }
-    if request.flush_cache {
+    if flush {
         engine.cache().flush();
     }
-    let label = request.weight_version.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
-    Ok(update_reply(true, &format!("Succeeded to update model weights.{label}")))
+    let label = version.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
+    Ok(format!("Succeeded to update model weights.{label}"))
 }
 
 fn update_reply(success: bool, message: &str) -> Response<ReplyBody> {

@@ -1,7 +1,7 @@
 //! Control of running requests: aborts, pauses, weight updates.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(super) struct EngineControl {
     /// A request that runs holds a read lock, and a weight update holds the write lock: an update waits for running requests, and later
     /// requests wait for the update.
     gate: Arc<RwLock<()>>,
+    /// `/begin_weight_update` was called, and `/end_weight_update` was not.
+    updating: AtomicBool,
 }
 
 /// A request id that is registered as running. Dropping it removes the id.
@@ -52,6 +54,7 @@ impl EngineControl {
             pause: watch::Sender::new(None),
             retractions: AtomicUsize::new(0),
             gate: Arc::default(),
+            updating: AtomicBool::new(false),
         }
     }
 
@@ -128,6 +131,15 @@ impl EngineControl {
     pub(super) async fn wait_unpaused(&self) {
         // `self` owns the sender, so waiting cannot fail
         let _ = self.pause.subscribe().wait_for(Option::is_none).await;
+    }
+
+    pub(super) fn is_updating(&self) -> bool {
+        self.updating.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends an update; returns whether one was open before.
+    pub(super) fn set_updating(&self, updating: bool) -> bool {
+        self.updating.swap(updating, Ordering::Relaxed)
     }
 
     pub(super) async fn read_gate(&self) -> OwnedRwLockReadGuard<()> {

@@ -52,6 +52,9 @@ pub(super) async fn route(
         "/flush_cache" => Ok(admin::flush(&engine)),
         "/update_weights_from_disk" => admin::update_weights(&engine, &body).await,
         "/update_weight_version" => admin::update_weight_version(&engine, &body).await,
+        "/begin_weight_update" => Ok(admin::begin_update(&engine).await),
+        "/update_weights_from_tensor" | "/update_weights_from_distributed" => admin::load_tensors(&engine, &body).await,
+        "/end_weight_update" => Ok(admin::end_update(&engine).await),
         // /health, /health_generate, /ready and /ping have an empty body
         _ => Ok(answer(StatusCode::OK, "", "")),
     }
@@ -71,6 +74,8 @@ fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
         "/tokenize" | "/detokenize" | "/v1/tokenize" | "/v1/detokenize" | "/abort_request" => "POST",
         "/pause_generation" | "/continue_generation" => "POST",
         "/update_weights_from_disk" | "/update_weight_version" => "POST",
+        "/begin_weight_update" | "/update_weights_from_tensor" if newer => "POST",
+        "/update_weights_from_distributed" | "/end_weight_update" if newer => "POST",
         _ => return None,
     })
 }

@@ -5,6 +5,7 @@ mod options;
 mod prompt;
 mod sampling;
 mod session;
+mod session_params;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub use options::{EntropyOptions, OptionsError};
 pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
+pub use session_params::SessionParams;
 
 use crate::engine::scan;
 use crate::json::{Cursor, Malformed, Object, Text};
@@ -35,6 +37,8 @@ pub struct GenerateRequest {
     pub text_span: Option<Range<usize>>,
     /// Members that may name a session.
     pub sessions: SessionNames,
+    /// `session_params`, unless it continues nothing.
+    pub session_params: Option<SessionParams>,
     /// `return_prompt_token_ids` is true.
     pub return_prompt_token_ids: bool,
     /// `stream`; `None` when it is not a boolean.
@@ -174,6 +178,7 @@ impl GenerateRequest {
             b"custom_logit_processor" => self.custom_processor = !is_null(value(cursor)?.1),
             b"return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
             b"sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
+            b"session_params" => self.session_params = SessionParams::parse(value(cursor)?.1),
             b"return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
             _ => match FLAT.iter().position(|flat| flat.as_bytes() == name) {
                 Some(at) => self.flat[at] = value(cursor)?.1 == b"true",

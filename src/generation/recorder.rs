@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::engine::probe::Capabilities;
-use crate::engine::request::{GenerateRequest, PerItem};
+use crate::engine::request::{GenerateRequest, PerItem, SessionParams};
 use crate::engine::response::{Chunk, Numbers};
 use crate::generation::forcing::ItemPlan;
 use crate::generation::sequence::EventStep;
@@ -22,6 +22,8 @@ use turn_builder::TurnBuilder;
 pub struct RecordContext {
     /// The ids of each prompt, where the client sent them or the engine's tokenizer returned them.
     pub prompts: Vec<Option<Arc<[u32]>>>,
+    /// The request that the engine continues: it puts the tokens of that request before each prompt.
+    pub session_params: Option<SessionParams>,
     /// The `sampling_params` of each prompt, unchanged.
     pub sampling: Vec<Option<Box<str>>>,
     /// The served model.
@@ -116,6 +118,7 @@ impl RecordContext {
         };
         Self {
             prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
+            session_params: request.session_params.clone(),
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(&upstream.model),
             lora_paths: lora_paths(request, prompts),
@@ -198,7 +201,7 @@ impl Recorder {
         if self.turns.len() <= output.index {
             self.turns.resize_with(output.index + 1, TurnBuilder::default);
         }
-        let epoch = self.context.policy.epoch();
+        let epochs = self.context.policy.sampled_epochs();
         let elapsed = self.elapsed_ms();
         let turn = &mut self.turns[output.index];
         if turn.recorded {
@@ -210,7 +213,7 @@ impl Recorder {
         if output.step.new > 0 && output.chunk.finish.is_none() {
             turn.first_ms.get_or_insert(elapsed);
         }
-        turn.mark_epoch(epoch, output.step.new);
+        turn.mark_epochs(epochs, output.step.new);
         turn.add_extras(&output);
         if turn.rid.is_none() {
             turn.rid = output.chunk.rid.as_deref().map(Into::into);
@@ -249,13 +252,36 @@ impl Recorder {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// The ids of a prompt. Where the engine completed it from its session, they are known only if they have `count` tokens, the
+    /// engine's number: with the tokens of the recorded turn that is continued, or without any.
+    fn resolve_prompt(&self, at: usize, count: Option<u64>) -> Option<Arc<[u32]>> {
+        let prompt = self.context.prompts.get(at).cloned().flatten()?;
+        let Some(params) = &self.context.session_params else { return Some(prompt) };
+        let is_whole = |tokens: &usize| count == Some(*tokens as u64);
+        let continued = params.rid.as_deref().and_then(|rid| {
+            let session = self.call.store().session(self.call.id())?;
+            let turn = session.sampled_by(rid).filter(|turn| turn.about.fault.is_none())?;
+            let tokens = session.tokens(turn.id);
+            // the engine removes the token that begins every text
+            let is_text_start = tokens.first() == prompt.first();
+            let kept = params.kept(tokens, turn.response.len());
+            let added = if is_whole(&(kept.len() + prompt.len())) {
+                &prompt[..]
+            } else {
+                prompt.get(1..).filter(|rest| is_text_start && is_whole(&(kept.len() + rest.len())))?
+            };
+            Some([&kept, added].concat().into())
+        });
+        continued.or_else(|| is_whole(&prompt.len()).then_some(prompt))
+    }
+
     /// Commits the turn of a sequence that has finished.
     fn finish(&mut self, output: CapturedOutput<'_>) {
         let CapturedOutput { bytes, chunk, index, item, n, measured, details, .. } = output;
         let mut turn = std::mem::take(&mut self.turns[index]);
         turn.extras.extend(details.into_iter().map(|(name, value)| (name.into(), value)));
         let at = index / n.max(1);
-        let prompt = self.context.prompts.get(at).cloned().flatten();
+        let prompt = self.resolve_prompt(at, chunk.prompt_tokens);
         let finish = chunk.finish.as_ref().map(|finish| Box::from(&*finish.kind));
         let read = turn.resolve_ids(Some((bytes, chunk)), self.context.ids_are_sampled);
         let fault = match &finish {
@@ -294,9 +320,10 @@ impl Recorder {
                 continue;
             }
             let at = index / n.max(1);
-            let prompt = self.context.prompts.get(at).cloned().flatten();
+            let prompt = self.resolve_prompt(at, None);
             // the first event's label: weights may have changed since
-            let label = turn.label.take().filter(|_| self.context.policy.epoch() == self.context.epoch);
+            let is_same = self.context.policy.sampled_epochs() == (self.context.epoch..=self.context.epoch);
+            let label = turn.label.take().filter(|_| is_same);
             let reported = ReportedVersions { label, spans: Vec::new() };
             self.commit(
                 turn,

@@ -13,6 +13,7 @@ pub enum Fault {
     /// The connection to the engine broke before the end of the reply. A later call may continue the turn.
     Broken,
     /// The token ids of the prompt are unknown. Send `input_ids`, or use an engine that echoes prompt ids.
+    /// With `session_params`, continue a turn of the same session and name its `rid`.
     PromptUnknown,
     /// The number of recorded prompt tokens differs from the engine's count. Report it, with the version of the engine.
     PromptMismatch,

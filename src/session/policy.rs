@@ -6,8 +6,12 @@
 //! Behind a router the labels of several engines alternate while their weights are updated one engine after the other, and the engine of
 //! a reply is unknown. There an epoch begins with each label that was not reported before, and the label alone determines the epoch of
 //! a token: the time of a request does not limit it.
+//!
+//! The calls from `/begin_weight_update` to `/end_weight_update` are one update, and one epoch begins at its end. Tokens that are sampled
+//! in between may belong to the epoch before or after it.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -67,15 +71,39 @@ pub struct ReportedVersions {
     pub spans: Vec<(Box<str>, u32, u32)>,
 }
 
-/// The number of tokens of a running response when an epoch was first and last observed.
+/// The number of tokens of a running response when the epochs of [`Policy::sampled_epochs`] were first and last observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochMark {
-    /// The epoch.
+    /// The first epoch.
     pub epoch: u64,
-    /// Tokens received when the epoch was first observed.
+    /// The last epoch.
+    pub until: u64,
+    /// Tokens received when the epochs were first observed.
     pub first: u32,
-    /// Tokens received when the epoch was last observed.
+    /// Tokens received when the epochs were last observed.
     pub last: u32,
+}
+
+/// A call that changes the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightCall {
+    /// `/begin_weight_update`.
+    Begin,
+    /// Any other call.
+    Change,
+    /// `/end_weight_update`.
+    End,
+}
+
+/// The outcome of a [`WeightCall`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightCallOutcome {
+    /// The engine changed its weights, or began or ended an update.
+    Succeeded,
+    /// The engine refused the call.
+    Refused,
+    /// The reply is missing, or does not tell whether the weights changed.
+    Unknown,
 }
 
 #[derive(Debug, Clone)]
@@ -85,15 +113,34 @@ struct Epoch {
     version: Option<Box<str>>,
     /// It began with a label that an engine reported, not with a call or on request.
     by_label: bool,
+    /// It began at the end of an update during which tokens may have been sampled.
+    is_gradual: bool,
+}
+
+/// An update that has begun and not ended.
+#[derive(Debug)]
+struct OpenUpdate {
+    /// Tokens may have been sampled since it began.
+    is_gradual: bool,
+    /// The trainer's name of the epoch that begins at its end.
+    version: Option<Box<str>>,
+}
+
+#[derive(Debug)]
+struct PolicyState {
+    epochs: VecDeque<Epoch>,
+    update: Option<OpenUpdate>,
+    /// The generation was paused through this tokentap.
+    is_paused: bool,
+    /// The last label of `/model_info`, and the epoch in which it was requested.
+    model_info: Option<(u64, Box<str>)>,
 }
 
 /// The policy epochs of the upstream.
 #[derive(Debug)]
 pub struct Policy {
     // locked for one access, never across an await
-    epochs: Mutex<VecDeque<Epoch>>,
-    /// The last label of `/model_info`; locked for one access as well.
-    model_info_label: Mutex<Option<Box<str>>>,
+    state: Mutex<PolicyState>,
     /// Several engines serve the upstream's requests.
     several_engines: AtomicBool,
     /// Records each new epoch.
@@ -104,13 +151,9 @@ impl Policy {
     /// The policy at epoch 0; later epochs are appended to `log`.
     #[must_use]
     pub fn new(log: SharedLog) -> Self {
-        let first = Epoch { number: 0, label: None, version: None, by_label: false };
-        Self {
-            epochs: Mutex::new(VecDeque::from([first])),
-            model_info_label: Mutex::default(),
-            several_engines: AtomicBool::new(false),
-            log,
-        }
+        let first = Epoch { number: 0, label: None, version: None, by_label: false, is_gradual: false };
+        let state = PolicyState { epochs: VecDeque::from([first]), update: None, is_paused: false, model_info: None };
+        Self { state: Mutex::new(state), several_engines: AtomicBool::new(false), log }
     }
 
     /// Sets whether several engines serve the upstream's requests, and their labels may alternate.
@@ -122,54 +165,121 @@ impl Policy {
         self.several_engines.load(Ordering::Relaxed)
     }
 
-    fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
-        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PolicyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        last(&mut self.epochs()).number
+        self.state().last().number
     }
 
-    /// The label and the trainer's name of the current epoch, if known.
+    /// The possible epochs of tokens that are sampled now: the current one, and the next while weights are updated and the generation is
+    /// not paused.
+    #[must_use]
+    pub fn sampled_epochs(&self) -> RangeInclusive<u64> {
+        let mut state = self.state();
+        let epoch = state.last().number;
+        epoch..=epoch + u64::from(state.is_sampling_in_update())
+    }
+
+    /// Whether an update has begun and not ended.
+    #[must_use]
+    pub fn is_updating(&self) -> bool {
+        self.state().update.is_some()
+    }
+
+    /// The label and the trainer's name of the current epoch, if known. Until a reply has named the label, it is that of `/model_info`.
     #[must_use]
     pub fn names(&self) -> (Option<Box<str>>, Option<Box<str>>) {
-        let mut epochs = self.epochs();
-        let epoch = last(&mut epochs);
-        (epoch.label.clone(), epoch.version.clone())
+        let mut state = self.state();
+        let Epoch { number, label, version, .. } = state.last().clone();
+        let reported =
+            || state.model_info.as_ref().filter(|(epoch, _)| *epoch == number).map(|(_, label)| label.clone());
+        (label.or_else(reported), version)
     }
 
-    /// Begins an epoch: a call has changed the weights, or another engine answers, whose weights may differ.
+    /// Begins an epoch: the weights have changed.
     pub fn begin_epoch(&self) -> (u64, Ack) {
-        let epoch = next(&mut self.epochs(), None, None);
-        (epoch, self.append(epoch, None))
+        let epoch = self.state().next(None, None);
+        self.append(epoch)
     }
 
-    /// Begins an epoch with the trainer's name. If the current epoch has that name, no epoch begins.
+    /// Begins an epoch: another engine answers, whose weights may differ.
+    pub fn observe_new_engine(&self) -> u64 {
+        self.state().is_paused = false;
+        self.begin_epoch().0
+    }
+
+    /// Begins an epoch with the trainer's name. If the current epoch has that name, no epoch begins. During an update, the name is that of
+    /// the epoch that begins at its end.
     pub fn begin_named_epoch(&self, version: &str) -> (u64, Ack) {
         let epoch = {
-            let mut epochs = self.epochs();
-            let epoch = last(&mut epochs);
-            if epoch.version.as_deref() == Some(version) {
-                epoch.number
+            let mut state = self.state();
+            let current = state.last().clone();
+            if let Some(update) = &mut state.update {
+                update.version = Some(version.into());
+                Epoch { number: current.number + 1, version: Some(version.into()), ..current }
+            } else if current.version.as_deref() == Some(version) {
+                current
             } else {
-                next(&mut epochs, None, Some(version.into()))
+                let epoch = state.next(None, Some(version.into()));
+                // a name changes no weights
+                if let Some((requested, _)) = &mut state.model_info {
+                    *requested = epoch.number;
+                }
+                epoch
             }
         };
-        (epoch, self.append(epoch, Some(version.into())))
+        self.append(epoch)
     }
 
-    fn append(&self, epoch: u64, version: Option<Box<str>>) -> Ack {
-        self.log.append(Record::Policy { epoch, version })
+    /// Observes a call that changes weights. Returns the epoch that begins with it: one for each call, but one only for the calls of an
+    /// update. An update also ends with a call that failed or whose outcome is unknown, because its weights may be those of neither side.
+    pub fn observe_weight_call(&self, call: WeightCall, outcome: WeightCallOutcome) -> Option<(u64, Ack)> {
+        use {WeightCall as Call, WeightCallOutcome as Outcome};
+        let is_several = self.has_several_engines();
+        let epoch = {
+            let mut state = self.state();
+            let is_open = state.update.is_some();
+            let begins_epoch = match (call, outcome) {
+                (_, Outcome::Unknown) | (Call::End, Outcome::Succeeded) => true,
+                (Call::Change, Outcome::Succeeded) => !is_open,
+                // an engine that begins an update has lost the earlier one
+                (Call::Begin, Outcome::Succeeded) | (Call::Change | Call::End, Outcome::Refused) => is_open,
+                (Call::Begin, Outcome::Refused) => false,
+            };
+            let epoch = begins_epoch.then(|| state.next(None, None));
+            if (call, outcome) == (Call::Begin, Outcome::Succeeded) {
+                // a pause at a router is not a pause of each engine
+                let is_gradual = is_several || !state.is_paused;
+                state.update = Some(OpenUpdate { is_gradual, version: None });
+            }
+            epoch
+        };
+        epoch.map(|epoch| self.append(epoch))
+    }
+
+    /// Records that the generation was paused, or may have been continued.
+    pub fn set_paused(&self, is_paused: bool) {
+        let mut state = self.state();
+        state.is_paused = is_paused;
+        if let Some(update) = state.update.as_mut().filter(|_| !is_paused) {
+            update.is_gradual = true;
+        }
+    }
+
+    fn append(&self, Epoch { number, version, .. }: Epoch) -> (u64, Ack) {
+        (number, self.log.append(Record::Policy { epoch: number, version }))
     }
 
     /// Raises the epoch to at least the one before a restart.
     pub fn restore(&self, epoch: u64, version: Option<Box<str>>) {
-        let mut epochs = self.epochs();
-        let known = last(&mut epochs);
+        let mut state = self.state();
+        let known = state.last();
         if epoch >= known.number {
-            *known = Epoch { number: epoch, label: None, version, by_label: false };
+            *known = Epoch { number: epoch, label: None, version, by_label: false, is_gradual: false };
         }
     }
 
@@ -191,24 +301,35 @@ impl Policy {
     /// than the weights of the schedulers (SGLang 0.5.23, if the cache could not be flushed). So only a change of it counts.
     /// Returns the new epoch, if one began.
     pub fn observe_model_info(&self, epoch: u64, label: &str) -> Option<u64> {
-        let before = self.model_info_label.lock().unwrap_or_else(PoisonError::into_inner).replace(label.into());
-        (before.as_deref() != Some(label)).then(|| self.observe(epoch, label)).flatten()
+        let before = {
+            let mut state = self.state();
+            let is_outdated = state.model_info.as_ref().is_some_and(|(newest, _)| *newest > epoch);
+            if is_outdated || state.update.is_some() {
+                return None; // the update explains the label, and the first answer after it counts
+            }
+            state.model_info.replace((epoch, label.into()))
+        };
+        let is_new = before.is_none_or(|(_, before)| *before != *label);
+        is_new.then(|| self.observe(epoch, label)).flatten()
     }
 
     /// Observes the engine's label on the reply to a request of `epoch`. If no call explains a change, an epoch begins and is returned.
     pub fn observe(&self, epoch: u64, label: &str) -> Option<u64> {
-        let moved = self.take_label(epoch, label)?;
-        drop(self.append(moved, None));
-        Some(moved)
+        let begun = self.take_label(epoch, label)?;
+        Some(self.append(begun).0)
     }
 
-    fn take_label(&self, epoch: u64, label: &str) -> Option<u64> {
-        let mut epochs = self.epochs();
-        if self.has_several_engines() {
-            return take_label_of_several(&mut epochs, epoch, label);
+    fn take_label(&self, epoch: u64, label: &str) -> Option<Epoch> {
+        let mut state = self.state();
+        if state.update.is_some() {
+            return None;
         }
+        if self.has_several_engines() {
+            return state.take_label_of_several(epoch, label);
+        }
+        let epochs = &state.epochs;
         let before = epochs.len().checked_sub(2).and_then(|at| epochs[at].label.clone());
-        let now = last(&mut epochs);
+        let now = state.last();
         match &now.label {
             // a late reply from before a change must not undo it
             _ if epoch > now.number => {}
@@ -216,7 +337,7 @@ impl Policy {
                 now.label = Some(label.into());
             }
             Some(known) if **known != *label && epoch == now.number => {
-                return Some(next(&mut epochs, Some(label.into()), None));
+                return Some(state.next(Some(label.into()), None));
             }
             _ => {}
         }
@@ -229,38 +350,72 @@ impl Policy {
         if tokens == 0 {
             return Vec::new();
         }
-        let epochs = self.epochs();
+        let state = self.state();
+        let epochs = &state.epochs;
         let several = self.has_several_engines();
-        let from = if several { begun(&epochs, asked) } else { asked };
+        let from = if several { begun(epochs, asked) } else { asked };
         // behind a router, epochs that were observed during the response may be those of other engines
         let seen = if several { &[] } else { seen };
         let whole: [(Option<&str>, u32, u32); 1] = [(reported.label.as_deref(), 0, tokens)];
         let labelled = reported.spans.iter().map(|(label, start, end)| (Some(&**label), *start, (*end).min(tokens)));
         let covers = covers(&reported.spans, tokens);
+        let in_update = state.is_sampling_in_update();
+        // the label changes at one of the calls of an update, and tokens may have been sampled before and after that call
+        let is_gradual = in_update || epochs.iter().any(|epoch| epoch.is_gradual && epoch.number > asked);
         let parts: Vec<_> = if covers { labelled.collect() } else { whole.to_vec() };
         let mut spans = Vec::new();
         for (label, start, end) in parts {
             // without spans the engine's label is that of the last token, and the label of the first token is unknown; behind a router
             // it may have any number, because epochs are numbered in the order in which labels were first reported
-            let (first, until) = possible(&epochs, from, label.filter(|_| covers || !several));
-            let epochs_of_part = (if covers { first } else { from }, until);
-            cut(&epochs, (epochs_of_part, covers), (label, start, end), seen, &mut spans);
+            let (first, until) = possible(epochs, from, label.filter(|_| (covers || !several) && !is_gradual));
+            let epochs_of_part = (if covers { first } else { from }, until + u64::from(in_update));
+            cut(epochs, (epochs_of_part, covers), (label, start, end), seen, &mut spans);
         }
         spans
     }
 }
 
-fn last(epochs: &mut VecDeque<Epoch>) -> &mut Epoch {
-    epochs.back_mut().expect("there is always an epoch")
-}
-
-fn next(epochs: &mut VecDeque<Epoch>, label: Option<Box<str>>, version: Option<Box<str>>) -> u64 {
-    let number = last(epochs).number + 1;
-    epochs.push_back(Epoch { number, by_label: label.is_some(), label, version });
-    if epochs.len() > REMEMBERED {
-        epochs.pop_front();
+impl PolicyState {
+    fn last(&mut self) -> &mut Epoch {
+        self.epochs.back_mut().expect("there is always an epoch")
     }
-    number
+
+    /// Begins an epoch, and ends the update that led to it.
+    fn next(&mut self, label: Option<Box<str>>, version: Option<Box<str>>) -> Epoch {
+        let update = self.update.take();
+        let is_gradual = update.as_ref().is_some_and(|update| update.is_gradual);
+        let version = version.or(update.and_then(|update| update.version));
+        let number = self.last().number + 1;
+        let epoch = Epoch { number, by_label: label.is_some(), label, version, is_gradual };
+        self.epochs.push_back(epoch.clone());
+        if self.epochs.len() > REMEMBERED {
+            self.epochs.pop_front();
+        }
+        epoch
+    }
+
+    /// Whether tokens may be sampled while weights are updated.
+    fn is_sampling_in_update(&self) -> bool {
+        self.update.as_ref().is_some_and(|update| update.is_gradual)
+    }
+
+    /// Observes a label of one of several engines. Returns the epoch that began with it, if it is new since the last call that changed
+    /// weights.
+    fn take_label_of_several(&mut self, asked: u64, label: &str) -> Option<Epoch> {
+        let now = self.last().number;
+        let begun = begun(&self.epochs, now);
+        let known = |epoch: &Epoch| epoch.number >= begun && epoch.label.as_deref() == Some(label);
+        // a late reply from before the call may have the label of either side
+        if asked < begun || self.epochs.iter().any(known) {
+            return None;
+        }
+        let newest = self.last();
+        if newest.label.is_none() {
+            newest.label = Some(label.into());
+            return None;
+        }
+        Some(self.next(Some(label.into()), None))
+    }
 }
 
 /// Whether the engine's spans cover the response without a gap.
@@ -274,23 +429,6 @@ fn begun(epochs: &VecDeque<Epoch>, asked: u64) -> u64 {
     let mut earlier = epochs.iter().rev().filter(|epoch| epoch.number <= asked);
     let found = earlier.find(|epoch| !epoch.by_label).or(epochs.front());
     found.map_or(asked, |epoch| epoch.number)
-}
-
-/// Observes a label of one of several engines. Returns the epoch that began with it, if it is new since the last call that changed weights.
-fn take_label_of_several(epochs: &mut VecDeque<Epoch>, asked: u64, label: &str) -> Option<u64> {
-    let now = last(epochs).number;
-    let begun = begun(epochs, now);
-    let known = |epoch: &Epoch| epoch.number >= begun && epoch.label.as_deref() == Some(label);
-    // a late reply from before the call may have the label of either side
-    if asked < begun || epochs.iter().any(known) {
-        return None;
-    }
-    let newest = last(epochs);
-    if newest.label.is_none() {
-        newest.label = Some(label.into());
-        return None;
-    }
-    Some(next(epochs, Some(label.into()), None))
 }
 
 /// The first and the last epoch since `from` in which tokens with this label may have been sampled.
@@ -322,22 +460,32 @@ fn cut(
             let clear =
                 exact || other.into_iter().all(|known| known.label.is_none() || known.label.as_deref() == label);
             let weight_version = own.filter(|_| !exact).or(label.filter(|_| clear)).map(Into::into);
-            // sharing sets the process
-            spans.push(Span { start, end, epoch, until, weight_version, version, process: None });
+            let is_same = |last: &&mut Span| {
+                (last.end, last.epoch, last.until) == (start, epoch, until)
+                    && (&last.weight_version, &last.version) == (&weight_version, &version)
+            };
+            match spans.last_mut().filter(is_same) {
+                Some(last) => last.end = end,
+                // sharing sets the process
+                None => spans.push(Span { start, end, epoch, until, weight_version, version, process: None }),
+            }
         }
     };
     let (mut at, mut from) = (start, first);
     for pair in seen.windows(2) {
-        let [old, new] = [pair[0], pair[1]];
-        let (before, after) = (old.epoch.clamp(from, until), new.epoch.clamp(from, until));
-        if before == after {
+        let [old, new] = [pair[0], pair[1]].map(|mark| EpochMark {
+            epoch: mark.epoch.clamp(from, until),
+            until: mark.until.clamp(from, until),
+            ..mark
+        });
+        if (old.epoch, old.until) == (new.epoch, new.until) {
             continue;
         }
-        // tokens received before the change belong to the old epoch at the latest, tokens after its first event to the new one
+        // tokens received before the change belong to the old epochs at the latest, tokens after its first event to the new ones
         let (known, reached) = (old.last.clamp(at, end), new.first.clamp(at, end));
-        push(at, known, from, before);
-        push(known, reached, before, after);
-        (at, from) = (reached, after);
+        push(at, known, from, old.until);
+        push(known, reached, old.epoch, new.until);
+        (at, from) = (reached, new.epoch);
     }
     push(at, end, from, until);
 }
@@ -355,6 +503,10 @@ mod tests {
     fn reported(label: &str, spans: &[(&str, u32, u32)]) -> ReportedVersions {
         let spans = spans.iter().map(|(label, start, end)| ((*label).into(), *start, *end)).collect();
         ReportedVersions { label: Some(label.into()), spans }
+    }
+
+    fn mark(epoch: u64, first: u32, last: u32) -> EpochMark {
+        EpochMark { epoch, until: epoch, first, last }
     }
 
     fn short(spans: &[Span]) -> Vec<(u32, u32, u64, u64)> {
@@ -430,7 +582,7 @@ mod tests {
         policy.begin_epoch();
         let whole = policy.spans(1, 10, &reported("default", &[]), &[]);
         assert_eq!(short(&whole), [(0, 10, 1, 2)]);
-        let marks = [EpochMark { epoch: 1, first: 1, last: 4 }, EpochMark { epoch: 2, first: 6, last: 10 }];
+        let marks = [mark(1, 1, 4), mark(2, 6, 10)];
         let watched = policy.spans(1, 10, &reported("default", &[]), &marks);
         assert_eq!(short(&watched), [(0, 4, 1, 1), (4, 6, 1, 2), (6, 10, 2, 2)]);
     }
@@ -444,7 +596,7 @@ mod tests {
         let whole = policy.spans(1, 150, &reported("b", &[]), &[]);
         assert_eq!(short(&whole), [(0, 150, 1, 2)]);
         assert_eq!(whole[0].weight_version, None, "either is possible");
-        let marks = [EpochMark { epoch: 1, first: 1, last: 100 }, EpochMark { epoch: 2, first: 101, last: 150 }];
+        let marks = [mark(1, 1, 100), mark(2, 101, 150)];
         let watched = policy.spans(1, 150, &reported("b", &[]), &marks);
         assert_eq!(short(&watched), [(0, 100, 1, 1), (100, 101, 1, 2), (101, 150, 2, 2)]);
         let labels: Vec<_> = watched.iter().map(|span| span.weight_version.as_deref()).collect();
@@ -525,7 +677,7 @@ mod tests {
         for label in ["a", "b"] {
             assert_eq!((short(&last(label)), &last(label)[0].weight_version), (vec![(0, 9, 0, 1)], &None), "{label}");
         }
-        let marks = [EpochMark { epoch: 0, first: 1, last: 4 }, EpochMark { epoch: 1, first: 6, last: 9 }];
+        let marks = [mark(0, 1, 4), mark(1, 6, 9)];
         let watched = policy.spans(0, 9, &reported("b", &[]), &marks);
         assert_eq!(short(&watched), [(0, 9, 0, 1)], "another engine may have reported b");
         policy.begin_epoch();
@@ -543,6 +695,102 @@ mod tests {
         let text = serde_json::to_string(&shared).unwrap();
         assert!(text.ends_with(r#","process":"00000000000000aa"}"#), "{text}");
         assert_eq!(serde_json::from_str::<Span>(&text).unwrap(), shared);
+    }
+
+    /// Makes calls of an update; returns whether an epoch began with each.
+    fn calls<const N: usize>(policy: &Policy, calls: [(WeightCall, WeightCallOutcome); N]) -> [bool; N] {
+        calls.map(|(call, outcome)| policy.observe_weight_call(call, outcome).is_some())
+    }
+
+    const BEGIN: (WeightCall, WeightCallOutcome) = (WeightCall::Begin, WeightCallOutcome::Succeeded);
+    const CHANGE: (WeightCall, WeightCallOutcome) = (WeightCall::Change, WeightCallOutcome::Succeeded);
+    const END: (WeightCall, WeightCallOutcome) = (WeightCall::End, WeightCallOutcome::Succeeded);
+
+    #[test]
+    fn calls_of_an_update_begin_one_epoch_at_its_end() {
+        use WeightCall::{Begin, Change, End};
+        use WeightCallOutcome::{Refused, Unknown};
+        let policy = at_epoch(0);
+        assert_eq!(calls(&policy, [BEGIN, CHANGE, CHANGE, END]), [false, false, false, true]);
+        assert_eq!(calls(&policy, [CHANGE, END]), [true, true], "without an update each call counts");
+        let refused = [(Begin, Refused), (Change, Refused), (End, Refused)];
+        assert_eq!(calls(&policy, refused), [false; 3], "nothing changed");
+        assert_eq!(calls(&policy, [BEGIN, (Begin, Refused), CHANGE, END]), [false, false, false, true]);
+        assert_eq!(calls(&policy, [BEGIN, BEGIN, END]), [false, true, true], "the engine lost the first update");
+        for failed in [(Change, Refused), (End, Refused), (Begin, Unknown), (Change, Unknown), (End, Unknown)] {
+            assert_eq!(calls(&policy, [BEGIN, failed, CHANGE, END]), [false, true, true, true], "{failed:?}");
+        }
+        calls(&policy, [BEGIN]);
+        let before = policy.epoch();
+        assert_eq!((policy.is_updating(), policy.observe_new_engine()), (true, before + 1));
+        assert_eq!((policy.is_updating(), policy.sampled_epochs()), (false, before + 1..=before + 1));
+    }
+
+    #[test]
+    fn tokens_of_an_update_belong_to_either_epoch() {
+        let policy = at_epoch(1);
+        policy.observe(1, "a");
+        calls(&policy, [BEGIN, CHANGE]);
+        assert_eq!((policy.observe(1, "b"), policy.observe_model_info(1, "b")), (None, None), "the update explains it");
+        assert_eq!(policy.sampled_epochs(), 1..=2);
+        for label in ["a", "b"] {
+            let spans = policy.spans(1, 9, &reported(label, &[(label, 0, 9)]), &[]);
+            assert_eq!((short(&spans), spans[0].weight_version.as_deref()), (vec![(0, 9, 1, 2)], Some(label)));
+        }
+        calls(&policy, [CHANGE, END]);
+        assert_eq!((policy.observe_model_info(2, "b"), policy.names().0.as_deref()), (None, Some("b")));
+        let late = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
+        assert_eq!(short(&late), [(0, 4, 1, 2), (4, 9, 1, 2)]);
+        let marks = [mark(1, 1, 2), EpochMark { until: 2, ..mark(1, 3, 5) }, mark(2, 7, 9)];
+        let watched = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &marks);
+        assert_eq!(short(&watched), [(0, 2, 1, 1), (2, 4, 1, 2), (4, 7, 1, 2), (7, 9, 2, 2)]);
+        assert_eq!(short(&exact(&policy, 2, "b")), [(0, 9, 2, 2)]);
+    }
+
+    #[test]
+    fn update_during_a_pause_leaves_no_token_uncertain() {
+        let policy = at_epoch(1);
+        policy.observe(1, "a");
+        policy.set_paused(true);
+        calls(&policy, [BEGIN, CHANGE, END]);
+        policy.set_paused(false);
+        policy.observe(1, "b");
+        let across = reported("b", &[("a", 0, 4), ("b", 4, 9)]);
+        assert_eq!(short(&policy.spans(1, 9, &across, &[])), [(0, 4, 1, 1), (4, 9, 2, 2)]);
+        policy.set_paused(true);
+        calls(&policy, [BEGIN]);
+        policy.set_paused(false);
+        calls(&policy, [CHANGE, END]);
+        assert_eq!(short(&policy.spans(2, 9, &reported("c", &[("c", 0, 9)]), &[])), [(0, 9, 2, 3)], "continued early");
+    }
+
+    #[test]
+    fn pause_of_a_router_does_not_make_the_tokens_of_an_update_certain() {
+        let policy = several(1);
+        policy.set_paused(true);
+        calls(&policy, [BEGIN, CHANGE]);
+        assert_eq!(policy.sampled_epochs(), 1..=2);
+        assert_eq!(policy.observe(1, "b"), None);
+        calls(&policy, [END]);
+        policy.observe(2, "b");
+        assert_eq!(short(&exact(&policy, 1, "b")), [(0, 9, 1, 2)]);
+        assert_eq!(short(&exact(&policy, 2, "b")), [(0, 9, 2, 2)]);
+    }
+
+    #[test]
+    fn label_is_that_of_the_model_information_until_a_reply_has_one() {
+        let policy = at_epoch(1);
+        let label = || policy.names().0;
+        assert_eq!(label(), None);
+        policy.observe_model_info(1, "a");
+        assert_eq!(policy.begin_named_epoch("step-1").0, 2);
+        assert_eq!(label().as_deref(), Some("a"), "a name changes no weights");
+        policy.begin_epoch();
+        assert_eq!(label(), None, "the label may have changed");
+        assert_eq!((policy.observe_model_info(3, "a"), label().as_deref()), (None, Some("a")));
+        assert_eq!((policy.observe_model_info(2, "b"), label().as_deref()), (None, Some("a")), "an earlier request");
+        policy.observe(3, "b");
+        assert_eq!((policy.epoch(), label().as_deref()), (3, Some("b")), "the model information was outdated");
     }
 
     #[test]

@@ -267,6 +267,12 @@ impl Session {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
     }
 
+    /// The latest turn of the engine's request `rid`.
+    #[must_use]
+    pub fn sampled_by(&self, rid: &str) -> Option<Arc<Turn>> {
+        self.state().forest.turns().iter().rev().find(|turn| turn.about.rid.as_deref() == Some(rid)).map(Arc::clone)
+    }
+
     /// The turn of the stored response with this key, and whether the response was deleted.
     #[must_use]
     pub fn stored(&self, key: TurnKey) -> Option<(Arc<Turn>, bool)> {

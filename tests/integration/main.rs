@@ -24,6 +24,7 @@ mod device;
 mod disk;
 mod draining;
 mod effective;
+mod engine_sessions;
 mod entropy;
 mod exact;
 mod exporting;

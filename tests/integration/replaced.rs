@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::faults::doors::RequestKind;
 use crate::faults::stage::turns;
-use crate::support::client::{Answer, Connection, get};
+use crate::support::client::{Answer, Connection, get, post};
 use crate::support::manual_upstream::{Call, ManualUpstream, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{EngineProfile, Upstream, UpstreamRequest, json_message};
@@ -92,6 +92,9 @@ async fn returning_engine_starts_a_policy_epoch() {
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
     let before = epoch().await;
+    let begin = tokio::spawn(post(proxy.control, "/begin_weight_update", b"{}"));
+    upstream.next().await.ok().await;
+    assert_eq!(begin.await.unwrap().status, 200);
     // from now on the test receives every request, and leaves it unanswered
     upstream.replace(EngineProfile { answers_probe: false, ..other() });
     let gone = async {
@@ -106,6 +109,7 @@ async fn returning_engine_starts_a_policy_epoch() {
     soon("the engine is up again", async { while proxy.metric("tokentap_upstream_up").await != 1.0 {} }).await;
     soon("a new epoch", async { while epoch().await == before {} }).await;
     assert_eq!(epoch().await, before + 1, "the label is the same, but the weights may be the initial ones again");
+    assert_eq!(get(proxy.control, "/v1/policy").await.json()["updating"], false, "the engine has lost the update");
 }
 
 #[tokio::test(flavor = "multi_thread")]

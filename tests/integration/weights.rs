@@ -4,9 +4,9 @@ mod live;
 
 use serde_json::Value;
 
-use crate::support::client::{Answer, get, request};
+use crate::support::client::{Answer, Connection, get, post, request, written};
 use crate::support::fixture::Fixture;
-use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -222,6 +222,47 @@ async fn across_a_pause(stage: &mut Stage, before: u64) {
     assert_eq!(spans, [old, new]);
     // the fake has no tokenizer, so the prompt is unknown
     assert_eq!(row["flags"], serde_json::json!(["crosses_versions", "prompt_unknown"]));
+}
+
+/// A call of a trainer that the engine answers with 200.
+async fn succeed(stage: &mut Stage, path: &'static str) {
+    let client = tokio::spawn(post(stage.proxy.control, path, b"{}"));
+    stage.upstream.next().await.ok().await;
+    assert_eq!(client.await.unwrap().status, 200, "{path}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn update_with_a_lost_call_ends_with_an_epoch() {
+    let mut stage = Stage::start().await;
+    let mut now = stage.epoch().await;
+    let (begin, load, end) = ("/begin_weight_update", "/update_weights_from_tensor", "/end_weight_update");
+    for lost in [begin, load, end] {
+        for by_client in [false, true] {
+            if lost != begin {
+                succeed(&mut stage, begin).await;
+                assert_eq!(stage.epoch().await, now, "an update that has begun");
+            }
+            let mut client = Connection::open(stage.proxy.control).await;
+            client.send(&written(stage.proxy.control, "POST", lost, &[], b"{}")).await;
+            let call = stage.upstream.next().await;
+            // the engine closes the connection, or the trainer gives up
+            if by_client {
+                drop(client);
+                soon("the call is cancelled", async { while stage.epoch().await == now {} }).await;
+            } else {
+                drop(call);
+                assert_eq!(soon("an error", client.answer()).await.status, 502, "{lost}");
+            }
+            now += 1;
+            assert_eq!(stage.epoch().await, now, "{lost}, by_client {by_client}: the update has ended");
+            // calls outside an update count by themselves
+            for path in [load, end] {
+                succeed(&mut stage, path).await;
+                now += 1;
+                assert_eq!(stage.epoch().await, now, "{path} after a lost {lost}");
+            }
+        }
+    }
 }
 
 fn assert_untrained(row: &Value, fault: &str) {

@@ -39,7 +39,7 @@ def test_the_policy_is_named_after_the_engine_loaded_the_weights(scripted: Scrip
         (400, {"success": False, "message": "no weights at '/w'"}, "refused to load.*no weights at '/w'"),
         (200, {"success": False, "message": "no weights at '/w'"}, "refused to load.*no weights at '/w'"),
         (200, {}, "refused to load"),
-        (200, ["?"], "refused to load"),
+        (200, ["?"], "unknown whether"),
         (401, {"error": "Unauthorized"}, "control_token"),
         (403, {"error": "Forbidden"}, "control_token"),
         (500, {"message": "out of memory"}, "refused to load.*out of memory"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from .aiotransport import AsyncConnections
 from .call import Call
 from .errors import TokentapError
 from .generation import Generation
-from .retry import Retry
+from .retry import Retry, of_control
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
@@ -212,6 +213,89 @@ class AsyncClient:
     async def set_policy(self, version: str | int) -> int:
         """See `Client.set_policy`."""
         return await self.send(routes.set_policy(version))
+
+    async def update_weights_from_disk(
+        self, model_path: str | os.PathLike[str], *, weight_version: str | int | None = None, **fields: object
+    ) -> Json:
+        """See `Client.update_weights_from_disk`."""
+        return await self.send(routes.weights_from_disk(model_path, weight_version, fields))
+
+    async def update_weights_from_tensor(
+        self,
+        serialized_named_tensors: Sequence[str],
+        *,
+        weight_version: str | int | None = None,
+        **fields: object,
+    ) -> Json:
+        """See `Client.update_weights_from_tensor`."""
+        return await self.send(routes.weights_from_tensor(serialized_named_tensors, weight_version, fields))
+
+    async def update_weights_from_distributed(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        *,
+        weight_version: str | int | None = None,
+        **fields: object,
+    ) -> Json:
+        """See `Client.update_weights_from_distributed`."""
+        return await self.send(routes.weights_from_distributed(names, dtypes, shapes, weight_version, fields))
+
+    async def init_weights_update_group(
+        self, master_address: str, master_port: int, rank_offset: int, world_size: int, **fields: object
+    ) -> Json:
+        """See `Client.init_weights_update_group`."""
+        return await self.send(
+            routes.engine(
+                "init_weights_update_group",
+                {
+                    "master_address": master_address,
+                    "master_port": master_port,
+                    "rank_offset": rank_offset,
+                    "world_size": world_size,
+                    **fields,
+                },
+            )
+        )
+
+    async def destroy_weights_update_group(self, group_name: str = "weight_update_group") -> Json:
+        """See `Client.destroy_weights_update_group`."""
+        return await self.send(routes.engine("destroy_weights_update_group", {"group_name": group_name}))
+
+    async def begin_weight_update(self, **fields: object) -> Json:
+        """See `Client.begin_weight_update`."""
+        return await self.send(routes.engine("begin_weight_update", fields))
+
+    async def end_weight_update(self) -> Json:
+        """See `Client.end_weight_update`."""
+        return await self.send(routes.engine("end_weight_update", {}))
+
+    async def update_weight_version(self, new_version: str | int, *, abort_all_requests: bool = True) -> Json:
+        """See `Client.update_weight_version`."""
+        return await self.send(
+            routes.engine(
+                "update_weight_version", {"new_version": str(new_version), "abort_all_requests": abort_all_requests}
+            )
+        )
+
+    async def pause_generation(self, mode: str = "abort") -> Json:
+        """See `Client.pause_generation`."""
+        return await self.send(routes.engine("pause_generation", {"mode": mode}, of_control))
+
+    async def continue_generation(self, **fields: object) -> Json:
+        """See `Client.continue_generation`."""
+        return await self.send(routes.engine("continue_generation", fields, of_control))
+
+    async def load_lora_adapter(self, lora_name: str, lora_path: str | os.PathLike[str], **fields: object) -> Json:
+        """See `Client.load_lora_adapter`."""
+        return await self.send(
+            routes.engine("load_lora_adapter", {"lora_name": lora_name, "lora_path": os.fspath(lora_path), **fields})
+        )
+
+    async def unload_lora_adapter(self, lora_name: str) -> Json:
+        """See `Client.unload_lora_adapter`."""
+        return await self.send(routes.engine("unload_lora_adapter", {"lora_name": lora_name}))
 
     async def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
         """See `Client.entropy`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -12,7 +13,7 @@ from .address import Address, check_token
 from .call import Call, Reply
 from .errors import TokentapError
 from .generation import Generation
-from .retry import Retry
+from .retry import Retry, of_control
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
@@ -228,12 +229,110 @@ class Client:
         return self.send(routes.advantages(groups, estimator, options))
 
     def policy(self) -> Json:
-        """The `epoch`, the engine's `weight_version` and the `version` that the trainer named."""
+        """The `epoch`, the engine's `weight_version`, the trainer's `version`, and whether weights are `updating`."""
         return self.send(routes.policy())
 
     def set_policy(self, version: str | int) -> int:
         """Names the policy from now on; returns the new epoch."""
         return self.send(routes.set_policy(version))
+
+    def update_weights_from_disk(
+        self, model_path: str | os.PathLike[str], *, weight_version: str | int | None = None, **fields: object
+    ) -> Json:
+        """Loads the checkpoint in a directory that the engine can read.
+
+        `fields` are other members of SGLang's request, such as `flush_cache` and `abort_all_requests`. As every call
+        that changes weights, it returns the engine's reply, begins a policy epoch unless an update has begun, and is
+        not retried if the engine may have got it.
+        """
+        return self.send(routes.weights_from_disk(model_path, weight_version, fields))
+
+    def update_weights_from_tensor(
+        self,
+        serialized_named_tensors: Sequence[str],
+        *,
+        weight_version: str | int | None = None,
+        **fields: object,
+    ) -> Json:
+        """Loads tensors: for each rank the text of SGLang's `MultiprocessingSerializer.serialize`.
+
+        SGLang 0.5.23 accepts it only between `begin_weight_update` and `end_weight_update`.
+        """
+        return self.send(routes.weights_from_tensor(serialized_named_tensors, weight_version, fields))
+
+    def update_weights_from_distributed(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        *,
+        weight_version: str | int | None = None,
+        **fields: object,
+    ) -> Json:
+        """Receives tensors from the group of `init_weights_update_group`; the trainer broadcasts them during the call.
+
+        SGLang 0.5.23 accepts it only between `begin_weight_update` and `end_weight_update`.
+        """
+        return self.send(routes.weights_from_distributed(names, dtypes, shapes, weight_version, fields))
+
+    def init_weights_update_group(
+        self, master_address: str, master_port: int, rank_offset: int, world_size: int, **fields: object
+    ) -> Json:
+        """Joins the process group of the trainer; `fields` are `group_name` and `backend`."""
+        return self.send(
+            routes.engine(
+                "init_weights_update_group",
+                {
+                    "master_address": master_address,
+                    "master_port": master_port,
+                    "rank_offset": rank_offset,
+                    "world_size": world_size,
+                    **fields,
+                },
+            )
+        )
+
+    def destroy_weights_update_group(self, group_name: str = "weight_update_group") -> Json:
+        """Leaves the process group."""
+        return self.send(routes.engine("destroy_weights_update_group", {"group_name": group_name}))
+
+    def begin_weight_update(self, **fields: object) -> Json:
+        """Begins an update of several calls, which is one policy epoch.
+
+        Tokens that are sampled before `end_weight_update` may belong to either epoch; `pause_generation` first leaves
+        none.
+        """
+        return self.send(routes.engine("begin_weight_update", fields))
+
+    def end_weight_update(self) -> Json:
+        """Ends the update and begins its policy epoch."""
+        return self.send(routes.engine("end_weight_update", {}))
+
+    def update_weight_version(self, new_version: str | int, *, abort_all_requests: bool = True) -> Json:
+        """Changes the engine's name of its weights; aborts all requests first unless that is turned off."""
+        return self.send(
+            routes.engine(
+                "update_weight_version", {"new_version": str(new_version), "abort_all_requests": abort_all_requests}
+            )
+        )
+
+    def pause_generation(self, mode: str = "abort") -> Json:
+        """Pauses the engine; `abort` ends running requests, `retract` queues them again, `in_place` holds them."""
+        return self.send(routes.engine("pause_generation", {"mode": mode}, of_control))
+
+    def continue_generation(self, **fields: object) -> Json:
+        """Continues after a pause."""
+        return self.send(routes.engine("continue_generation", fields, of_control))
+
+    def load_lora_adapter(self, lora_name: str, lora_path: str | os.PathLike[str], **fields: object) -> Json:
+        """Loads an adapter; requests name it in `lora_path`."""
+        return self.send(
+            routes.engine("load_lora_adapter", {"lora_name": lora_name, "lora_path": os.fspath(lora_path), **fields})
+        )
+
+    def unload_lora_adapter(self, lora_name: str) -> Json:
+        """Unloads an adapter."""
+        return self.send(routes.engine("unload_lora_adapter", {"lora_name": lora_name}))
 
     def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
         """The entropies in nats of a request from token `since` on, while it runs and for 300 s after its end."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 from .call import Call, Reply, encoded, target
+from .errors import of_status
 from .generation import Generation
-from .retry import of_change, of_generation
+from .retry import Rule, of_change, of_generation
 from .samples import Samples
 
 Json = dict[str, Any]
 Texts = str | Sequence[str]
 Ids = Sequence[int] | Sequence[Sequence[int]]
+Fields = Mapping[str, object]
 
 SESSION = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
@@ -177,6 +180,49 @@ def set_policy(version: str | int) -> Call[int]:
     """`POST /v1/policy`; returns the epoch."""
     body = encoded({"version": version})
     return Call("POST", target("v1", "policy"), lambda reply: int(reply.json()["epoch"]), body)
+
+
+def weights_from_disk(model_path: str | os.PathLike[str], version: str | int | None, fields: Fields) -> Call[Json]:
+    """`POST /update_weights_from_disk`."""
+    return _weights("update_weights_from_disk", version, {"model_path": os.fspath(model_path), **fields})
+
+
+def weights_from_tensor(tensors: Sequence[str], version: str | int | None, fields: Fields) -> Call[Json]:
+    """`POST /update_weights_from_tensor`."""
+    if isinstance(tensors, str):
+        raise ValueError("a list with the serialized tensors of each rank, not one string")
+    return _weights("update_weights_from_tensor", version, {"serialized_named_tensors": list(tensors), **fields})
+
+
+def weights_from_distributed(
+    names: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[Sequence[int]],
+    version: str | int | None,
+    fields: Fields,
+) -> Call[Json]:
+    """`POST /update_weights_from_distributed`."""
+    body = {"names": list(names), "dtypes": list(dtypes), "shapes": [list(shape) for shape in shapes], **fields}
+    return _weights("update_weights_from_distributed", version, body)
+
+
+def _weights(route: str, version: str | int | None, fields: Fields) -> Call[Json]:
+    return engine(route, {**fields, "weight_version": None if version is None else str(version)})
+
+
+def engine(route: str, fields: Fields, again: Rule = of_change) -> Call[Json]:
+    """`POST` of one of SGLang's control routes; returns the engine's reply."""
+    return Call("POST", target(route), read_outcome, encoded(fields), again=again)
+
+
+def read_outcome(reply: Reply) -> Json:
+    """The engine's reply to a control call; raises HttpError if it reports a failure, also with a status of 200."""
+    outcome = reply.json()
+    if not isinstance(outcome, dict):
+        raise ValueError("not an object")
+    if outcome.get("success") is False:
+        raise of_status(reply.status, reply.body.decode("utf-8", "replace"))
+    return outcome
 
 
 def entropy(rid: str, since: int, index: int) -> Call[Json]:

@@ -1,6 +1,7 @@
 //! The turn of a sequence that has not finished.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
@@ -75,11 +76,12 @@ impl TurnBuilder {
         self.marks.last().map_or(0, |mark| mark.last)
     }
 
-    pub(super) fn mark_epoch(&mut self, epoch: u64, new: usize) {
+    pub(super) fn mark_epochs(&mut self, epochs: RangeInclusive<u64>, new: usize) {
+        let (epoch, until) = epochs.into_inner();
         let tokens = self.tokens().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
         match self.marks.last_mut() {
-            Some(mark) if mark.epoch == epoch => mark.last = tokens,
-            _ => self.marks.push(EpochMark { epoch, first: tokens, last: tokens }),
+            Some(mark) if (mark.epoch, mark.until) == (epoch, until) => mark.last = tokens,
+            _ => self.marks.push(EpochMark { epoch, until, first: tokens, last: tokens }),
         }
     }
 

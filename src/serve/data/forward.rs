@@ -44,7 +44,8 @@ pub(crate) async fn forward(
         let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
         return Ok(abort_relay::send_to_engines(state, &head.headers, &body).await);
     }
-    let update = route.changes_policy().then(|| policy::WeightUpdate::new(state));
+    let update = policy::WeightUpdate::of(state, route);
+    policy::observe_request(state, route);
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, state.config.limits.client_body_timeout);
@@ -62,9 +63,9 @@ pub(crate) async fn forward(
     if let Some(uncaptured) = uncaptured {
         uncaptured.answered(reply.status());
     }
+    policy::observe_status(state, route, reply.status());
     if let Some(update) = update {
-        update.answered(reply.status());
-        return policy::observe(state, reply).await;
+        return update.observe(reply).await;
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);

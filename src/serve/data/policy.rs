@@ -1,4 +1,6 @@
-//! Observes calls that change the weights, and advances the policy epoch.
+//! Observes calls that change the weights or pause the generation, and advances the policy epoch.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -6,80 +8,119 @@ use http::{Response, StatusCode};
 use crate::engine::client::Reply;
 use crate::engine::forwarded::ForwardedBody;
 use crate::engine::headers;
+use crate::engine::probe::Survey;
+use crate::engine::routes::Route;
 use crate::engine::upstream::failed;
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::serve::body::Body;
 use crate::serve::proxy_state::ProxyState;
+use crate::session::{WeightCall, WeightCallOutcome};
 
 /// The maximum bytes of a reply that is read. Replies of these routes are one line of JSON.
 const LARGEST: u64 = 64 << 10;
+
+/// The timeout of the request for the label of new weights. Without an answer the next probe finds it.
+const LABEL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Records that the generation may continue, before the call is sent.
+pub(crate) fn observe_request(state: &ProxyState, route: Route) {
+    if route.endpoint == "/continue_generation" {
+        state.generator.policy.set_paused(false);
+    }
+}
+
+/// Records that the generation is paused, after the engine replied.
+pub(crate) fn observe_status(state: &ProxyState, route: Route, status: StatusCode) {
+    if route.endpoint == "/pause_generation" && status.is_success() {
+        state.generator.policy.set_paused(true);
+    }
+}
 
 /// A call that changes weights. Without a reply, or with a server error, it is unknown whether the weights changed. The epoch then
 /// advances, because tokens of two policies must not have the same epoch.
 #[derive(Debug)]
 pub(crate) struct WeightUpdate<'a> {
     state: &'a ProxyState,
-    answered: bool,
+    call: WeightCall,
+    observed: bool,
 }
 
 impl<'a> WeightUpdate<'a> {
-    /// Creates one before its request is sent.
+    /// Creates one before its request is sent; `None` for a route that leaves the policy as it is.
     #[must_use]
-    pub(crate) fn new(state: &'a ProxyState) -> Self {
-        Self { state, answered: false }
+    pub(crate) fn of(state: &'a ProxyState, route: Route) -> Option<Self> {
+        let call = match route.endpoint {
+            "/begin_weight_update" => WeightCall::Begin,
+            "/end_weight_update" => WeightCall::End,
+            _ if route.changes_policy() => WeightCall::Change,
+            _ => return None,
+        };
+        Some(Self { state, call, observed: false })
     }
 
-    /// Records the status of the reply.
-    pub(crate) fn answered(mut self, status: StatusCode) {
-        self.answered = !status.is_server_error();
+    /// Observes the reply. A 400 whose message is that the weights changed but the cache could not be flushed, which SGLang 0.5.23 replies
+    /// while requests are paused, is a success.
+    ///
+    /// # Errors
+    /// When the reply is cut off.
+    pub(crate) async fn observe(mut self, reply: Reply) -> Result<Response<Body>, Error> {
+        let state = self.state;
+        let (mut head, body) = reply.into_parts();
+        let (outcome, body) = match head.status {
+            StatusCode::BAD_REQUEST => {
+                match collect(body, &head.headers, LARGEST, state.budget.reply())
+                    .await
+                    .map_err(|failure| failed(&state.metrics, failure))?
+                {
+                    BufferedReply::Passing { head, rest, .. } => (
+                        WeightCallOutcome::Refused,
+                        Body::forwarded(ForwardedBody::unlimited(&state.metrics, head, rest)),
+                    ),
+                    BufferedReply::All(bytes) if weights_changed(&bytes) => {
+                        (WeightCallOutcome::Succeeded, Body::full(bytes))
+                    }
+                    BufferedReply::All(bytes) => (WeightCallOutcome::Refused, Body::full(bytes)),
+                }
+            }
+            status => {
+                let outcome = match status {
+                    _ if status.is_success() => WeightCallOutcome::Succeeded,
+                    _ if status.is_server_error() => WeightCallOutcome::Unknown,
+                    _ => WeightCallOutcome::Refused,
+                };
+                (outcome, Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)))
+            }
+        };
+        self.finish(outcome).await;
+        headers::end_hop(&mut head.headers);
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// Advances the epoch and waits until it is on disk, so that it is not used again after a crash, and until the label of the new
+    /// weights is known. Then the trainer gets its reply.
+    async fn finish(&mut self, outcome: WeightCallOutcome) {
+        let ProxyState { generator, engines, .. } = self.state;
+        self.observed = true;
+        let Some((epoch, ack)) = generator.policy.observe_weight_call(self.call, outcome) else { return };
+        generator.context.log_wait.wait(vec![ack]).await;
+        // behind a router the labels may differ, and only the watching probe may read the list of engines
+        if outcome == WeightCallOutcome::Succeeded && engines.single().is_some() {
+            let survey = Survey::new(engines.clone(), None, 0);
+            let report = tokio::time::timeout(LABEL_TIMEOUT, survey.check_liveness()).await;
+            if let Some(label) = report.ok().and_then(Result::ok).and_then(|report| report.weight_version) {
+                generator.policy.observe_model_info(epoch, &label);
+            }
+        }
     }
 }
 
 impl Drop for WeightUpdate<'_> {
     fn drop(&mut self) {
-        if !self.answered {
-            drop(self.state.generator.policy.begin_epoch());
+        if !self.observed {
+            drop(self.state.generator.policy.observe_weight_call(self.call, WeightCallOutcome::Unknown));
         }
     }
-}
-
-/// Observes a reply. The epoch advances with every success. It also advances with a 400 whose message is that the weights changed but the cache
-/// could not be flushed, which SGLang 0.5.23 replies while requests are paused.
-///
-/// # Errors
-/// When the reply is cut off.
-pub(crate) async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>, Error> {
-    let (mut head, body) = reply.into_parts();
-    if head.status.is_success() {
-        advance_epoch(state).await;
-    }
-    let body = match head.status {
-        StatusCode::BAD_REQUEST => {
-            match collect(body, &head.headers, LARGEST, state.budget.reply())
-                .await
-                .map_err(|failure| failed(&state.metrics, failure))?
-            {
-                BufferedReply::Passing { head, rest, .. } => {
-                    Body::forwarded(ForwardedBody::unlimited(&state.metrics, head, rest))
-                }
-                BufferedReply::All(bytes) => {
-                    if weights_changed(&bytes) {
-                        advance_epoch(state).await;
-                    }
-                    Body::full(bytes)
-                }
-            }
-        }
-        _ => Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)),
-    };
-    headers::end_hop(&mut head.headers);
-    Ok(Response::from_parts(head, body))
-}
-
-/// Advances the epoch and waits until it is on disk, so that it is not used again after a crash. Then the trainer gets its reply.
-async fn advance_epoch(state: &ProxyState) {
-    state.generator.context.log_wait.wait(vec![state.generator.policy.begin_epoch().1]).await;
 }
 
 /// Whether an error reply means that the weights changed nevertheless.

@@ -112,15 +112,21 @@ async fn unnamed_weight_updates_start_epochs() {
     assert_eq!(last, json!([start + 3, start + 1, start + 2]));
 }
 
-/// A stream that is paused while weights change and then continues; returns the answer to the change.
-async fn across(proxy: &Proxy, session: &str, update: &Value) -> Answer {
-    let (data, control) = (proxy.data, proxy.control);
+/// A stream of 300 tokens, of which the client has received some.
+async fn streaming(proxy: &Proxy, session: &str) -> Connection {
     let sampling = json!({"max_new_tokens": 300, "temperature": 1.0, "ignore_eos": true});
     let body = json!({"input_ids": [1, 2, 3], "stream": true, "sampling_params": sampling}).to_string();
-    let mut client = Connection::open(data).await;
-    client.send(&written(data, "POST", "/generate", &[("x-session-id", session)], body.as_bytes())).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", &[("x-session-id", session)], body.as_bytes())).await;
     let events = |read: &[u8]| memchr::memmem::find_iter(read, b"data: ").count();
     assert!(client.read_until(|read| events(read) > 4).await, "the stream runs");
+    client
+}
+
+/// A stream that is paused while weights change and then continues; returns the answer to the change.
+async fn across(proxy: &Proxy, session: &str, update: &Value) -> Answer {
+    let control = proxy.control;
+    let mut client = streaming(proxy, session).await;
     post_control(control, "/pause_generation", &json!({"mode": "in_place"})).await;
     let answer = post(control, "/update_weights_from_disk", update.to_string().as_bytes()).await;
     post_control(control, "/continue_generation", &json!({})).await;
@@ -216,4 +222,160 @@ async fn weight_update_at_the_engine_is_detected_without_a_generation() {
     soon("two more requests", looks.wait_for(|looks| *looks > seen + 1)).await.unwrap();
     assert_eq!(get(proxy.control, "/v1/policy").await.json()["weight_version"], "v1");
     assert_eq!(sampled(&proxy, "s").await, (before + 1, "v1".into(), Value::Null));
+}
+
+async fn begin(proxy: &Proxy) {
+    post_control(proxy.control, "/begin_weight_update", &json!({})).await;
+}
+
+async fn load(proxy: &Proxy, version: &str) {
+    let body = json!({"serialized_named_tensors": ["t"], "weight_version": version, "flush_cache": false});
+    post_control(proxy.control, "/update_weights_from_tensor", &body).await;
+}
+
+async fn end(proxy: &Proxy) {
+    post_control(proxy.control, "/end_weight_update", &json!({})).await;
+}
+
+async fn policy(proxy: &Proxy) -> Value {
+    get(proxy.control, "/v1/policy").await.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn update_with_begin_and_end_is_one_epoch() {
+    let demo = demo(EngineOptions::default()).await;
+    let start = epoch(&demo.proxy).await;
+    for (at, version) in ["v1", "v2"].into_iter().enumerate() {
+        begin(&demo.proxy).await;
+        load(&demo.proxy, version).await;
+        load(&demo.proxy, version).await;
+        assert_eq!(
+            (epoch(&demo.proxy).await, &policy(&demo.proxy).await["updating"]),
+            (start + at as u64, &json!(true))
+        );
+        end(&demo.proxy).await;
+        let now = start + 1 + at as u64;
+        let known = json!({"epoch": now, "weight_version": version, "version": null, "updating": false});
+        assert_eq!(policy(&demo.proxy).await, known, "the label is known before a reply names it");
+        assert_eq!(sampled(&demo.proxy, version).await, (now, version.into(), Value::Null));
+    }
+}
+
+/// The epochs of a session's only row, `until` included, and whether it is flagged.
+async fn ranges(proxy: &Proxy, session: &str) -> (Vec<[u64; 2]>, bool) {
+    let row = rows(proxy, session).await.remove(0);
+    let range = |span: &Value| {
+        let epoch = span["epoch"].as_u64().unwrap();
+        [epoch, span["until"].as_u64().unwrap_or(epoch)]
+    };
+    let ranges = row["policy"].as_array().unwrap().iter().map(range).collect();
+    (ranges, row["flags"].as_array().unwrap().contains(&json!("policy_uncertain")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_sampled_within_an_update_are_uncertain() {
+    let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--tokenizer", crate::chat::TOKENIZER]).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    let chat = async |session: &str| {
+        let body =
+            json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "stream": true});
+        let path = format!("/sessions/{session}/v1/chat/completions");
+        assert_eq!(post(proxy.data, &path, body.to_string().as_bytes()).await.status, 200);
+    };
+    sampled(proxy, "before").await;
+    begin(proxy).await;
+    generate_turn(proxy.data, "begun", &[1, 2, 3], "").await;
+    load(proxy, "v1").await;
+    generate_turn(proxy.data, "loaded", &[1, 2, 3], "").await;
+    chat("chat").await;
+    load(proxy, "v1").await;
+    end(proxy).await;
+    assert_eq!(sampled(proxy, "after").await, (start + 1, "v1".into(), Value::Null));
+    for session in ["begun", "loaded", "chat"] {
+        assert_eq!(ranges(proxy, session).await, (vec![[start, start + 1]], true), "{session}");
+    }
+    for (session, epoch) in [("before", start), ("after", start + 1)] {
+        assert_eq!(ranges(proxy, session).await, (vec![[epoch; 2]], false), "{session}");
+    }
+    let (first, last) = steps(&demo, &["begun"]).await;
+    assert_eq!((first, last), (json!([start]), json!([start + 1])), "an export has both epochs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_is_paused_for_an_update_has_two_certain_policies() {
+    let delay = Some(Duration::from_millis(2));
+    let demo = demo(EngineOptions { token_delay: delay, ..EngineOptions::default() }).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    // the second generation continues before the end of its update
+    for (session, resumed_early) in [("paused", false), ("resumed", true)] {
+        let mut client = streaming(proxy, session).await;
+        post_control(proxy.control, "/pause_generation", &json!({"mode": "in_place"})).await;
+        begin(proxy).await;
+        load(proxy, session).await;
+        if resumed_early {
+            post_control(proxy.control, "/continue_generation", &json!({})).await;
+            assert!(client.answer().await.complete, "the stream is complete");
+            end(proxy).await;
+        } else {
+            end(proxy).await;
+            post_control(proxy.control, "/continue_generation", &json!({})).await;
+            assert!(client.answer().await.complete, "the stream is complete");
+        }
+    }
+    assert_eq!(ranges(proxy, "paused").await, (vec![[start; 2], [start + 1; 2]], false));
+    let (resumed, flagged) = ranges(proxy, "resumed").await;
+    assert!(flagged && resumed.contains(&[start + 1, start + 2]), "{resumed:?}");
+    assert!(resumed.iter().all(|[first, until]| *first == start + 1 && *until <= start + 2), "{resumed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_call_ends_an_update_with_an_epoch() {
+    let demo = demo(EngineOptions::default()).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    let refused = async |path: &str| {
+        let answer = post(proxy.control, path, b"{}").await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+    };
+    refused("/end_weight_update").await;
+    refused("/update_weights_from_tensor").await;
+    assert_eq!(epoch(proxy).await, start, "nothing changed");
+    begin(proxy).await;
+    refused("/begin_weight_update").await;
+    assert_eq!(policy(proxy).await["updating"], true, "it is the same update");
+    refused("/update_weights_from_tensor").await;
+    assert_eq!((epoch(proxy).await, &policy(proxy).await["updating"]), (start + 1, &json!(false)));
+    // each further call counts by itself
+    load(proxy, "v1").await;
+    end(proxy).await;
+    assert_eq!(epoch(proxy).await, start + 3);
+    begin(proxy).await;
+    post_control(demo.direct, "/end_weight_update", &json!({})).await;
+    refused("/end_weight_update").await;
+    assert_eq!(epoch(proxy).await, start + 4, "the engine lost the update");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn name_given_within_an_update_is_that_of_its_epoch() {
+    let demo = demo(EngineOptions::default()).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    begin(proxy).await;
+    let reply = post_control(proxy.control, "/v1/policy", &json!({"version": 7})).await;
+    assert_eq!((reply, epoch(proxy).await), (json!({"epoch": start + 1, "version": "7"}), start));
+    end(proxy).await;
+    assert_eq!(sampled(proxy, "a").await, (start + 1, "default".into(), "7".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policy_has_the_label_of_the_engine_at_once() {
+    let demo = demo(EngineOptions::default()).await;
+    let label = async || policy(&demo.proxy).await["weight_version"].clone();
+    assert_eq!(label().await, "default");
+    post_control(demo.proxy.control, "/v1/policy", &json!({"version": "a"})).await;
+    assert_eq!(label().await, "default", "a name changes no weights");
+    post_control(demo.proxy.control, "/update_weights_from_disk", &json!({"model_path": "m"})).await;
+    assert_eq!(label().await, "default", "an update without a label");
+    let update = json!({"model_path": "m", "weight_version": "v1"});
+    post_control(demo.proxy.control, "/update_weights_from_disk", &update).await;
+    assert_eq!(label().await, "v1");
 }

@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..call import Call, Reply, encoded
 from ..client import Client
 from ..errors import ConnectionFailed, HttpError, TokentapError
-from ..retry import of_change
 
 # Writes tunix's parameters, with their version, as a checkpoint that the engine can load; returns the directory as the
 # engine sees it.
@@ -40,14 +38,11 @@ def publish(client: Client, path: str | os.PathLike[str], version: int) -> int:
     After a failure it may be called again with the same version.
     """
     about = f"weights of version {version} at {os.fspath(path)!r}"
-    body = encoded({"model_path": os.fspath(path), "weight_version": str(version)})
-    call: Call[Any] = Call("POST", "/update_weights_from_disk", Reply.json, body, again=of_change)
     try:
-        answer = client.send(call)
+        answer = client.update_weights_from_disk(path, weight_version=version)
     except TokentapError as error:
         raise WeightsNotUpdated(f"{about}: {known(error)}: {error}") from error
-    # SGLang reports the result in the body too
-    if not isinstance(answer, dict) or answer.get("success") is not True:
+    if answer.get("success") is not True:
         raise WeightsNotUpdated(f"{about}: the engine refused to load them: {answer}")
     try:
         # the engine's weight_version is only a label; this marks the number as the trainer's version

@@ -18,7 +18,9 @@ pub(super) struct PolicyRequest {
 pub(super) fn show(state: &TrainerState) -> Response<Body> {
     let policy = &state.policy;
     let (label, version) = policy.names();
-    ok(&json!({"epoch": policy.epoch(), "weight_version": label, "version": version}))
+    ok(&json!({
+        "epoch": policy.epoch(), "weight_version": label, "version": version, "updating": policy.is_updating(),
+    }))
 }
 
 pub(super) async fn name(state: &TrainerState, request: PolicyRequest) -> Result<Response<Body>, Problem> {

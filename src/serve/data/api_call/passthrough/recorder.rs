@@ -36,6 +36,7 @@ impl PassthroughRecorder {
         let policy = Arc::clone(&state.generator.policy);
         let context = RecordContext {
             prompts: Vec::new(),
+            session_params: None,
             sampling: vec![Some(request.sampling.clone())],
             engine: state.engines.single(),
             model: Arc::clone(&upstream.model),
