@@ -68,8 +68,8 @@ MUTATIONS = (
     ("an unknown vocabulary that is known", "top_k.cu", "} else if (!row.vocab) {", "} else if (false) {"),
     ("a lower bound past its turn", "top_k.cu", "if (remainder > ONE_BY_E) {", "if (false) {"),
     ("an upper bound past its peak", "top_k.cu", "double mass = tail.n * ONE_BY_E;", "double mass = tail.n;"),
-    ("a wrong series", "top_k.cu", "1.0 / 8 - y", "1.0 / 9 - y"),
-    ("a power law cut short", "top_k.cu", "step < 60", "step < 1"),
+    ("a wrong series", "top_k.cu", "return 1.0 + x * (t", "return 0.5 + x * (t"),
+    ("a log-normal tail cut short", "top_k.cu", "step < 60", "step < 1"),
     ("a near-certain tail rounded", "top_k.cu", "-expm1(held(first)) - z * p_first", "1.0 - (1.0 + z) * p_first"),
     ("the second value of a row without ties", "top_k.cu", "if (l > a.second) a.second = l;", ""),
 )
