@@ -28,8 +28,9 @@ MUTATIONS = (
         "if (thread < head + rest && thread != head - 1) {",
     ),
     ("a head that is not aligned", "entropy.cu", "if (head > count) head = count;", "head = 0;"),
-    ("a load too many", "entropy.cu", "if (i + j * threads < loads) v[j]", "if (i + j * threads <= loads) v[j]"),
-    ("a load too few", "entropy.cu", "if (i + j * threads < loads) v[j]", "if (i + j * threads + 1 < loads) v[j]"),
+    ("a load too many", "entropy.cu", "if (i + j * threads < loads) {", "if (i + j * threads <= loads) {"),
+    ("a load too few", "entropy.cu", "if (i + j * threads < loads) {", "if (i + j * threads + 1 < loads) {"),
+    ("a last load that is not added", "entropy.cu", "live = j + 1;", "live = j;"),
     ("no floor", "entropy.cu", "float d = max_or_nan((x - part.top) * c, FLOOR);", "float d = (x - part.top) * c;"),
     (
         "a residue at the maximum",
