@@ -75,7 +75,7 @@ impl Status {
 }
 
 /// The reward as one number: the value itself, or the `reward` or `score` of an object.
-pub(super) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
+pub(crate) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
     let value = value?;
     let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
     number.filter(|number| number.is_finite())

@@ -131,7 +131,7 @@ fn response_has_the_documented_members() {
         "incomplete": false, "entropy_estimator": null, "advantages": [0.0, 0.0]
     });
     let expected = json!({
-        "estimator": "grpo", "lambda": 0.4, "alpha": 2.0, "normalize_std": true,
+        "estimator": "grpo", "lambda": 0.4, "alpha": 2.0, "entropy_over": "thinking", "normalize_std": true,
         "groups": [{ "id": "g", "mean": 0.0, "std": 1.0, "samples": [sample] }]
     });
     assert_eq!(found, expected);

@@ -149,7 +149,8 @@ async fn other_replies_are_described() {
         (
             "/v1/advantages",
             json!({"groups": [{"id": 7, "samples": [{"session": "s", "reward": 1}]}], "estimator": "egpo",
-            "think_start": 5, "think_end": 6, "high_entropy_threshold": 0.5, "lambda": 0.2, "alpha": 1, "normalize_std": false}),
+            "think_start": 5, "think_end": 6, "high_entropy_threshold": 0.5, "lambda": 0.2, "alpha": 1, "normalize_std": false,
+            "entropy_over": "response"}),
         ),
         ("/v1/policy", json!({"version": 7})),
     ] {
@@ -212,6 +213,7 @@ async fn errors_are_described() {
             400,
             "invalid_reward",
         ),
+        ("POST", "/v1/advantages", groups(json!([{"id": 1, "samples": [{"session": "s"}]}])), 400, "missing_reward"),
         (
             "POST",
             "/v1/advantages",

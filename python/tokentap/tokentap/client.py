@@ -223,8 +223,9 @@ class Client:
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
-        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"}]}`; `options` are `lambda_`,
-        `alpha`, `normalize_std`, `think_start`, `think_end`, `version` and `high_entropy_threshold`."""
+        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the stored
+        rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
+        `think_start`, `think_end`, `version`, `classes` and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
 
     def policy(self) -> Json:

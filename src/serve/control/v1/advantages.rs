@@ -22,14 +22,14 @@ struct SessionPaths {
 /// The names of the sessions of a request.
 pub(super) fn sessions(state: &TrainerState, body: &Bytes) -> Result<BTreeSet<String>, Problem> {
     let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
-    Ok(request.groups.into_iter().flat_map(|group| group.samples).map(|sample| sample.session).collect())
+    Ok(request.options.groups.into_iter().flat_map(|group| group.samples).map(|sample| sample.session).collect())
 }
 
 pub(super) fn compute(state: &TrainerState, body: &Bytes) -> Result<Response<Body>, Problem> {
     let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
     let classes = classes(&request.classes)?;
     let mut sessions: HashMap<String, SessionPaths> = HashMap::new();
-    for sample in request.groups.iter().flat_map(|group| &group.samples) {
+    for sample in request.options.groups.iter().flat_map(|group| &group.samples) {
         if !sessions.contains_key(&sample.session) {
             sessions.insert(sample.session.clone(), paths(state, &sample.session, request.version, classes)?);
         }

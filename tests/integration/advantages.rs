@@ -1,0 +1,96 @@
+//! Advantages of recorded paths: `POST /v1/advantages`, and exports that carry them.
+
+use serde_json::{Value, json};
+use tokentap::demo::EngineOptions;
+
+use crate::support::client::{Answer, post};
+use crate::support::demo::{Demo, all_numbers};
+
+/// A demo without a tokenizer, so that no think tokens are known.
+async fn demo() -> Demo {
+    Demo::start(EngineOptions::default(), &["--chat", "passthrough"]).await
+}
+
+/// Samples `tokens` tokens in a session; returns the reply.
+async fn sample(demo: &Demo, session: &str, seed: u32, tokens: usize) -> Value {
+    let sampling = json!({"max_new_tokens": tokens, "ignore_eos": true, "temperature": 1.2, "sampling_seed": seed});
+    let body = json!({"input_ids": [299, 467], "sampling_params": sampling});
+    let answer = demo.post(&format!("/sessions/{session}/generate"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+async fn control(demo: &Demo, path: &str, body: &Value) -> Answer {
+    post(demo.proxy.control, path, body.to_string().as_bytes()).await
+}
+
+async fn reward(demo: &Demo, session: &str, reward: Value) {
+    let answer = control(demo, &format!("/v1/sessions/{session}/reward"), &json!({"reward": reward})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn advantages(demo: &Demo, body: &Value) -> Value {
+    let answer = control(demo, "/v1/advantages", body).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+    answer.json()
+}
+
+fn error(answer: &Answer) -> (u16, String, String) {
+    let error = &answer.json()["error"];
+    let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
+    (answer.status, text("code"), text("message"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_rewards_are_used_where_the_request_has_none() {
+    let demo = demo().await;
+    for (seed, session) in ["a", "b", "c"].into_iter().enumerate() {
+        sample(&demo, session, u32::try_from(seed).unwrap(), 4).await;
+    }
+    reward(&demo, "a", json!(1)).await;
+    reward(&demo, "b", json!({"score": 0.25, "note": "x"})).await;
+    let group = |samples: Value| json!({"groups": [{"id": 1, "samples": samples}]});
+    let stored = group(json!([{"session": "a"}, {"session": "b", "reward": null}, {"session": "c", "reward": 0}]));
+    let given = json!([{"session": "a", "reward": 1}, {"session": "b", "reward": 0.25}, {"session": "c", "reward": 0}]);
+    let found = advantages(&demo, &stored).await;
+    assert_eq!(found, advantages(&demo, &group(given)).await);
+    assert_eq!(found["groups"][0]["samples"][1]["reward"], 0.25);
+
+    let missing = control(&demo, "/v1/advantages", &group(json!([{"session": "a"}, {"session": "c"}]))).await;
+    let (status, code, message) = error(&missing);
+    assert_eq!((status, &*code), (400, "missing_reward"), "{message}");
+    assert!(message.starts_with("groups[0].samples[1].reward: ") && message.contains("session \"c\""), "{message}");
+    reward(&demo, "c", json!({"style": "terse"})).await;
+    let (status, code, message) = error(&control(&demo, "/v1/advantages", &group(json!([{"session": "c"}]))).await);
+    assert_eq!((status, &*code), (400, "invalid_reward"), "{message}");
+    assert!(message.contains("`reward` or `score`"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn egpo_takes_the_entropy_of_the_whole_response_on_request() {
+    let demo = demo().await;
+    let mut means = Vec::new();
+    for (seed, session) in ["a", "b"].into_iter().enumerate() {
+        let reply = sample(&demo, session, u32::try_from(seed).unwrap(), 6).await;
+        let nats = all_numbers(&reply["meta_info"]["output_token_entropy"]);
+        means.push(nats.iter().sum::<f64>() / nats.len() as f64);
+    }
+    let request = |over: Value| {
+        let samples = json!([{"session": "a", "reward": 1}, {"session": "b", "reward": 0}]);
+        json!({"groups": [{"id": "g", "samples": samples}], "estimator": "egpo", "entropy_over": over})
+    };
+    let found = advantages(&demo, &request(json!("response"))).await;
+    assert_eq!(found["entropy_over"], "response");
+    for (sample, mean) in found["groups"][0]["samples"].as_array().unwrap().iter().zip(&means) {
+        let number = |name: &str| sample[name].as_f64().unwrap();
+        assert!((number("H") - mean).abs() < 1e-6, "{} for {mean}", sample["H"]);
+        assert_eq!((&sample["incomplete"], &sample["think"]["present"]), (&json!(false), &json!(false)));
+        let grpo = number("grpo_advantage");
+        let shaped = grpo + 0.4 * mean.min(grpo.abs() / 2.0);
+        assert!((number("advantage") - shaped).abs() < 1e-6, "{} for {shaped}", sample["advantage"]);
+    }
+    // the mask is never chosen silently
+    let (status, code, message) = error(&control(&demo, "/v1/advantages", &request(json!("thinking"))).await);
+    assert_eq!((status, &*code), (400, "invalid_parameter"), "{message}");
+    assert!(message.contains("\"entropy_over\": \"response\""), "{message}");
+}
