@@ -41,6 +41,9 @@ pub struct ExportArgs {
     /// Classes of turns to train: main, subagent, compaction, auxiliary, unlabelled, all; without it main, subagent and unlabelled
     #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
     pub classes: Vec<String>,
+    /// Also train turns that were cut off, if a trained turn resumes them without a token in between
+    #[arg(long, env = "TOKENTAP_TRAIN_RESUMED", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub train_resumed: bool,
     /// Token id that pads tensors
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,

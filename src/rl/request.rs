@@ -17,6 +17,8 @@ pub struct Request {
     pub version: Option<u32>,
     /// The classes of turns that are trained, as in `POST /v1/samples`.
     pub classes: Vec<String>,
+    /// Whether turns that were cut off and resumed are trained, as in `POST /v1/samples`.
+    pub train_resumed: bool,
     /// The threshold of a token with high entropy, in nats.
     pub high_entropy_threshold: f64,
 }
@@ -41,6 +43,8 @@ struct RequestMembers {
     version: Option<u32>,
     #[serde(default)]
     classes: Vec<String>,
+    #[serde(default)]
+    train_resumed: bool,
     #[serde(default = "high_entropy")]
     high_entropy_threshold: f64,
 }
@@ -71,6 +75,7 @@ impl From<RequestMembers> for Request {
             },
             version: members.version,
             classes: members.classes,
+            train_resumed: members.train_resumed,
             high_entropy_threshold: members.high_entropy_threshold,
         }
     }

@@ -24,7 +24,7 @@ pub struct Path {
 pub struct Step {
     /// The turn.
     pub turn: Arc<Turn>,
-    /// Whether its sampled tokens have loss mask 1 in this row: the turn is trainable, and no earlier row of the export holds it.
+    /// Whether its sampled tokens have loss mask 1 in this row: the export trains the turn, and no earlier row of the export holds it.
     pub trained: bool,
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::lineage::upwards;
-use super::{Classes, Path, Segment, Snapshot, Step, Turn};
+use super::{Path, Segment, Snapshot, Step, Turn};
 
 /// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
 pub struct Row {
     snapshot: Arc<Snapshot>,
     leaf: u32,
-    /// Turns from this number on are trained, if they are trainable and of the classes of the snapshot.
+    /// Turns from this number on are trained, if the snapshot trains them.
     trained_from: u32,
 }
 
@@ -57,15 +57,15 @@ impl Row {
         self.snapshot.turns()
     }
 
-    /// The classes of turns that are trained.
+    /// Whether a row of the export trains a turn of its session.
     #[must_use]
-    pub fn classes(&self) -> Classes {
-        self.snapshot.classes()
+    pub(crate) fn export_trains(&self, turn: &Turn) -> bool {
+        self.snapshot.trains(turn.id)
     }
 
     /// Whether a turn of the path is trained.
     fn trains(&self, turn: &Turn) -> bool {
-        turn.id >= self.trained_from && self.classes().trains(turn)
+        turn.id >= self.trained_from && self.export_trains(turn)
     }
 
     /// Whether both rows share their turns.

@@ -219,13 +219,13 @@ class Client:
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies`, `text` and `classes`."""
+        `max_response_length`, `include_branches`, `entropies`, `text`, `classes` and `train_resumed`."""
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
         """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the stored
         rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
-        `think_start`, `think_end`, `version`, `classes` and `high_entropy_threshold`."""
+        `think_start`, `think_end`, `version`, `classes`, `train_resumed` and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
 
     def policy(self) -> Json:

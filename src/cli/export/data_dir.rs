@@ -12,12 +12,13 @@ use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
 use crate::session::ledger::Record;
 use crate::session::ledger::log;
-use crate::session::{Classes, Session, Store};
+use crate::session::{Classes, Session, Store, TurnSelection};
 
 /// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
     let classes =
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
+    let selection = TurnSelection { classes, resumed: args.train_resumed };
     let store = Store::new(UNLIMITED);
     let mut names = SessionNames::default();
     let failed = |error| format!("--data-dir: {error}");
@@ -43,8 +44,9 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         ..Batch::default()
     };
     for session in &sessions {
-        let snapshot =
-            session.snapshot_of(args.version, classes).map_err(|error| format!("session {:?}: {error}", session.id))?;
+        let snapshot = session
+            .snapshot_of(args.version, selection)
+            .map_err(|error| format!("session {:?}: {error}", session.id))?;
         let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);

@@ -115,6 +115,9 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Val
     if !args.classes.is_empty() {
         body["classes"] = json!(args.classes);
     }
+    if args.train_resumed {
+        body["train_resumed"] = true.into();
+    }
     body
 }
 

@@ -104,6 +104,7 @@ impl Trajectories for TrajectoriesService {
             entropies: message.entropies,
             text: message.text,
             classes: message.classes,
+            train_resumed: message.train_resumed,
         };
         let state = Arc::clone(&self.0);
         self.refresh(&request.sessions).await?;
@@ -128,12 +129,12 @@ impl Trajectories for TrajectoriesService {
     type SamplesStream = ReplyStream<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
-        let pb::SamplesRequest { sessions, version, no_branches, classes } = request.into_inner();
+        let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed } = request.into_inner();
         let state = Arc::clone(&self.0);
         self.refresh(&sessions).await?;
         let settled = offload_export(move || {
-            let classes = v1::samples::classes(&classes)?;
-            let batch = v1::samples::batch(&state, &sessions, version, !no_branches, classes)?;
+            let selection = v1::samples::selection(&classes, train_resumed)?;
+            let batch = v1::samples::batch(&state, &sessions, version, !no_branches, selection)?;
             Ok(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await.map_err(|problem: Problem| status::problem(&problem))?;

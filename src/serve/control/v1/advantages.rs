@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::samples::classes;
+use super::samples::selection;
 use super::{Problem, session, session_problem};
 use crate::rl::{self, Request, RequestError};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::reply::json_reply;
-use crate::session::{Classes, Row};
+use crate::session::{Row, TurnSelection};
 
 /// The paths that an export of this session alone has, and the leaf of the default path.
 struct SessionPaths {
@@ -27,11 +27,11 @@ pub(super) fn sessions(state: &TrainerState, body: &Bytes) -> Result<BTreeSet<St
 
 pub(super) fn compute(state: &TrainerState, body: &Bytes) -> Result<Response<Body>, Problem> {
     let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
-    let classes = classes(&request.classes)?;
+    let selection = selection(&request.classes, request.train_resumed)?;
     let mut sessions: HashMap<String, SessionPaths> = HashMap::new();
     for sample in request.options.groups.iter().flat_map(|group| &group.samples) {
         if !sessions.contains_key(&sample.session) {
-            sessions.insert(sample.session.clone(), paths(state, &sample.session, request.version, classes)?);
+            sessions.insert(sample.session.clone(), paths(state, &sample.session, request.version, selection)?);
         }
     }
     // each path is used once, because in an export a token is trained in one row only
@@ -47,8 +47,13 @@ pub(super) fn compute(state: &TrainerState, body: &Bytes) -> Result<Response<Bod
     Ok(json_reply(StatusCode::OK, serde_json::to_vec(&answer).map_err(internal)?))
 }
 
-fn paths(state: &TrainerState, id: &str, version: Option<u32>, classes: Classes) -> Result<SessionPaths, Problem> {
-    let snapshot = session(state, id)?.snapshot_of(version, classes).map_err(|error| session_problem(id, error))?;
+fn paths(
+    state: &TrainerState,
+    id: &str,
+    version: Option<u32>,
+    selection: TurnSelection,
+) -> Result<SessionPaths, Problem> {
+    let snapshot = session(state, id)?.snapshot_of(version, selection).map_err(|error| session_problem(id, error))?;
     let longest = snapshot.rows(false).0.first().map(Row::leaf);
     let rows = snapshot.rows(true).0.into_iter().map(|row| (row.leaf(), row)).collect();
     Ok(SessionPaths { rows, longest })
