@@ -37,6 +37,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (retokenised, "context_retokenised"),
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
+        (path.repeats_sample, "repeats_sample"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()

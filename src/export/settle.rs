@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::validate::verdicts;
-use super::{ExcludedLeaf, Needs, RowCounts};
+use super::{ExcludedLeaf, Needs, RowCounts, repeated_rows};
 use crate::session::{Path, Row, Turn};
 
 /// The rows to export.
@@ -33,6 +33,8 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
         (kept, dropped) = keep(&rows, needs);
     }
     refused.append(&mut dropped);
+    let repeated = repeated_rows(&kept);
+    kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
     let tally = RowCounts::of(kept.len(), &refused);
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }

@@ -10,7 +10,7 @@ use super::{
     AdvantageEstimator, AdvantageOptions, EntropyScope, GroupId, GroupRequest, GroupStats, Request, RequestError,
     ThinkStats,
 };
-use crate::export::reward_number;
+use crate::export::{repeated_paths, reward_number};
 use crate::session::Path;
 
 /// The advantages, and the parameters that they were computed with.
@@ -66,6 +66,8 @@ pub struct SampleResponse {
     pub incomplete: bool,
     /// The name of the estimator of the entropies; `mixed` if it differs between turns, `None` if it is unknown.
     pub entropy_estimator: Option<Cow<'static, str>>,
+    /// An earlier sample of the group has the same first prompt and the same tokens.
+    pub repeats_sample: bool,
     /// One number for each token of the path, prompts included: the advantage if the loss mask is 1, else 0.
     pub advantages: Vec<f64>,
 }
@@ -95,7 +97,12 @@ pub fn advantages(
         }
         let rewards: Vec<f64> = found.iter().map(|(reward, _)| *reward).collect();
         let stats = GroupStats::of(&rewards);
-        let samples = found.iter().map(|(reward, path)| request.sample(*reward, stats, path)).collect();
+        let repeated = repeated_paths(found.iter().map(|(_, path)| path));
+        let sample = |((reward, path), repeats_sample): (&(f64, Path), bool)| SampleResponse {
+            repeats_sample,
+            ..request.sample(*reward, stats, path)
+        };
+        let samples = found.iter().zip(repeated).map(sample).collect();
         groups.push(GroupResponse { id: id.clone(), mean: stats.mean, std: stats.std, samples });
     }
     let AdvantageOptions { estimator, lambda, alpha, entropy_over, normalize_std, .. } = request.options;
@@ -143,6 +150,7 @@ impl Request {
             think,
             incomplete: entropy.incomplete,
             entropy_estimator: entropy_estimator(path),
+            repeats_sample: path.repeats_sample,
             advantages: broadcast(path, advantage),
         }
     }

@@ -17,6 +17,8 @@ pub struct Path {
     pub reward: Option<Arc<serde_json::Value>>,
     /// A generation of this session was not recorded.
     pub incomplete: bool,
+    /// An earlier row of the export has the same first prompt and the same tokens.
+    pub repeats_sample: bool,
 }
 
 /// One turn of a path.

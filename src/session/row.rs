@@ -14,6 +14,8 @@ pub struct Row {
     leaf: u32,
     /// Turns from this number on are trained, if the snapshot trains them.
     trained_from: u32,
+    /// An earlier row of the export has the same first prompt and the same tokens.
+    repeats_sample: bool,
 }
 
 /// A leaf that is not exported, and the reason.
@@ -30,13 +32,18 @@ pub struct ExcludedLeaf {
 impl Row {
     /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
     pub(super) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
-        Self { snapshot, leaf, trained_from }
+        Self { snapshot, leaf, trained_from, repeats_sample: false }
     }
 
     /// The same path, trained from another turn on.
     #[must_use]
     pub(crate) fn trained_from(&self, turn: u32) -> Self {
         Self { trained_from: turn, ..self.clone() }
+    }
+
+    /// Sets whether an earlier row of the export has the same first prompt and the same tokens.
+    pub(crate) fn set_repeats_sample(&mut self, repeats: bool) {
+        self.repeats_sample = repeats;
     }
 
     /// The session.
@@ -141,6 +148,7 @@ impl Row {
             steps,
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
+            repeats_sample: self.repeats_sample,
         }
     }
 }

@@ -243,7 +243,8 @@ impl Snapshot {
 impl Snapshot {
     /// A snapshot of these turns.
     pub(super) fn of(turns: &[Arc<Turn>]) -> Arc<Self> {
-        let path = Path { session: "s".into(), version: 1, steps: Vec::new(), reward: None, incomplete: false };
+        let (session, steps) = ("s".into(), Vec::new());
+        let path = Path { session, version: 1, steps, reward: None, incomplete: false, repeats_sample: false };
         Self::of_path(&path, turns.to_vec(), HashMap::new())
     }
 

@@ -13,7 +13,7 @@ async fn demo() -> Demo {
 
 /// Samples `tokens` tokens in a session; returns the reply.
 async fn sample(demo: &Demo, session: &str, seed: u32, tokens: usize) -> Value {
-    let sampling = json!({"max_new_tokens": tokens, "ignore_eos": true, "temperature": 1.2, "sampling_seed": seed});
+    let sampling = json!({"max_new_tokens": tokens, "ignore_eos": true, "temperature": 5, "sampling_seed": seed});
     let body = json!({"input_ids": [299, 467], "sampling_params": sampling});
     let answer = demo.post(&format!("/sessions/{session}/generate"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -64,6 +64,41 @@ async fn stored_rewards_are_used_where_the_request_has_none() {
     let (status, code, message) = error(&control(&demo, "/v1/advantages", &group(json!([{"session": "c"}]))).await);
     assert_eq!((status, &*code), (400, "invalid_reward"), "{message}");
     assert!(message.contains("`reward` or `score`"), "{message}");
+}
+
+/// The samples `a` and `c` have one seed, as on two ranks of SGLang's `--dp`; `d` has it for another prompt.
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_samples_of_a_prompt_are_flagged() {
+    let demo = demo().await;
+    for (session, seed) in [("a", 7), ("b", 8), ("c", 7)] {
+        sample(&demo, session, seed, 8).await;
+    }
+    // as in one session
+    for seed in [8, 9] {
+        sample(&demo, "d", seed, 8).await;
+    }
+    let sessions = ["a", "b", "c", "d"];
+    let flagged = |flags: &Value| flags.as_array().unwrap().contains(&json!("repeats_sample"));
+    let expected = [false, false, true, true, false];
+    let samples = |format: &str| json!({"sessions": sessions, "format": format});
+    let slime = control(&demo, "/v1/samples", &samples("slime")).await.json();
+    let of_slime = slime["samples"].as_array().unwrap().iter().map(|sample| flagged(&sample["metadata"]["flags"]));
+    assert_eq!(of_slime.collect::<Vec<bool>>(), expected, "{slime}");
+    let lines = control(&demo, "/v1/samples", &samples("jsonl")).await.text();
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert_eq!(lines.map(|line| flagged(&line["flags"])).collect::<Vec<bool>>(), expected);
+    let leaves = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("d", 1)];
+    let group = leaves.map(|(session, leaf)| json!({"session": session, "leaf": leaf, "reward": leaf}));
+    let found = advantages(&demo, &json!({"groups": [{"id": 1, "samples": group}]})).await;
+    let of_group =
+        found["groups"][0]["samples"].as_array().unwrap().iter().map(|sample| sample["repeats_sample"] == true);
+    assert_eq!(of_group.collect::<Vec<bool>>(), expected);
+    sample(&demo, "d", 9, 8).await;
+    let paths = crate::support::client::get(demo.proxy.control, "/v1/sessions/d/trajectories").await.json();
+    let of_session = paths["trajectories"].as_array().unwrap().iter().map(|path| flagged(&path["flags"]));
+    assert_eq!(of_session.collect::<Vec<bool>>(), [false, false, true], "a session alone");
+    let path = crate::support::client::get(demo.proxy.control, "/v1/sessions/d/paths/2").await.json();
+    assert!(flagged(&path["flags"]), "{path}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
