@@ -40,7 +40,7 @@ mod versions;
 pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_keys};
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use facts::flags;
-pub(crate) use facts::reward as reward_number;
+pub(crate) use facts::{groups, reward as reward_number};
 pub use format::Format;
 pub(crate) use repeats::{repeated_paths, repeated_rows};
 pub use row_count::RowCounts;

@@ -9,6 +9,8 @@ mod mean_entropy;
 mod options;
 mod request;
 mod response;
+mod row_index;
+mod rows;
 mod think;
 mod thinking_columns;
 
@@ -16,6 +18,8 @@ pub use advantage::{GroupStats, Shaping};
 pub use options::{AdvantageEstimator, AdvantageOptions, EntropyScope};
 pub use request::{GroupId, GroupRequest, Request, RequestError, SampleRequest};
 pub use response::{AdvantageResponse, GroupResponse, SampleResponse, advantages};
+pub use row_index::RowIndex;
+pub use rows::add_advantages;
 pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens};
 pub use thinking_columns::thinking;
 

@@ -55,6 +55,7 @@ fn path(number: u64) -> Path {
         steps,
         reward: None,
         incomplete: false,
+        advantage: None,
         repeats_sample: false,
     }
 }

@@ -113,7 +113,7 @@ pub(super) fn json_len(value: &Value) -> u64 {
 }
 
 /// The group number of each row. Rows with the same first prompt are samples of one prompt, also in different sessions.
-pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
+pub(crate) fn groups(rows: &[Row]) -> Vec<usize> {
     let mut numbers: HashMap<&[u32], usize> = HashMap::new();
     let number = |row| {
         let next = numbers.len();

@@ -99,6 +99,14 @@ impl AdvantageOptions {
         Shaping { lambda: self.lambda, alpha: self.alpha }
     }
 
+    /// The advantage of the estimator, from that of GRPO and EGPO's `H`.
+    pub(super) fn advantage(&self, grpo: f64, entropy: Option<f64>) -> f64 {
+        match self.estimator {
+            AdvantageEstimator::Grpo => grpo,
+            AdvantageEstimator::Egpo => self.shaping().apply(grpo, entropy),
+        }
+    }
+
     /// The think tokens; `None` if they are unknown.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {

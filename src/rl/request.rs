@@ -1,11 +1,14 @@
 //! The request body of `POST /v1/advantages`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::options::{self, AdvantageEstimator, AdvantageOptions, EntropyScope};
 use super::{HIGH_ENTROPY, ThinkTokens};
+use crate::export::reward_number;
 
 /// Rewards of groups of trajectories.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -203,8 +206,28 @@ impl GroupRequest {
     }
 }
 
+/// The stored reward of a path, as a number.
+///
+/// # Errors
+/// `missing_reward` or `invalid_reward`.
+pub(super) fn stored_reward(session: &str, leaf: u32, stored: Option<&Arc<Value>>) -> Result<f64, RequestError> {
+    if stored.is_none() {
+        let message = format!(
+            "none is given, and none is stored for turn {leaf} of session {session:?}: see POST /v1/sessions/{{id}}/reward"
+        );
+        return Err(RequestError::new("missing_reward", "reward", message));
+    }
+    let reward = reward_number(stored).ok_or_else(|| {
+        let message = format!(
+            "the stored reward of turn {leaf} of session {session:?} is neither a number nor an object with a number `reward` or `score`"
+        );
+        RequestError::new("invalid_reward", "reward", message)
+    })?;
+    check_reward(reward).map(|()| reward)
+}
+
 /// Checks the number of a reward.
-pub(super) fn check_reward(reward: f64) -> Result<(), RequestError> {
+fn check_reward(reward: f64) -> Result<(), RequestError> {
     let invalid = || RequestError::new("invalid_reward", "reward", format!("{reward} is not a finite float32"));
     if is_float32(reward) { Ok(()) } else { Err(invalid()) }
 }

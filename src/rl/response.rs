@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::mean_entropy::MeanEntropy;
-use super::request::check_reward;
+use super::request::stored_reward;
 use super::{
     AdvantageEstimator, AdvantageOptions, EntropyScope, GroupId, GroupRequest, GroupStats, Request, RequestError,
     ThinkStats,
 };
-use crate::export::{repeated_paths, reward_number};
+use crate::export::repeated_paths;
 use crate::session::Path;
 
 /// The advantages, and the parameters that they were computed with.
@@ -91,7 +91,8 @@ pub fn advantages(
             let at = format!("groups[{at}].samples[{place}]");
             let path = lookup(&sample.session, sample.leaf)
                 .map_err(|message| RequestError::new("not_found", at.clone(), message))?;
-            let stored = || stored_reward(&path).map_err(|error| error.below(&at));
+            let stored =
+                || stored_reward(&path.session, path.leaf().id, path.reward.as_ref()).map_err(|error| error.below(&at));
             let reward = sample.reward.map_or_else(stored, Ok)?;
             found.push((reward, path));
         }
@@ -109,37 +110,13 @@ pub fn advantages(
     Ok(AdvantageResponse { estimator, lambda, alpha, entropy_over, normalize_std, groups })
 }
 
-/// The stored reward of a path.
-///
-/// # Errors
-/// `missing_reward` or `invalid_reward`.
-fn stored_reward(path: &Path) -> Result<f64, RequestError> {
-    let (session, leaf) = (&path.session, path.leaf().id);
-    let Some(stored) = &path.reward else {
-        let message = format!(
-            "none is given, and none is stored for turn {leaf} of session {session:?}: see POST /v1/sessions/{{id}}/reward"
-        );
-        return Err(RequestError::new("missing_reward", "reward", message));
-    };
-    let reward = reward_number(Some(stored)).ok_or_else(|| {
-        let message = format!(
-            "the stored reward of turn {leaf} of session {session:?} is neither a number nor an object with a number `reward` or `score`"
-        );
-        RequestError::new("invalid_reward", "reward", message)
-    })?;
-    check_reward(reward).map(|()| reward)
-}
-
 impl Request {
     fn sample(&self, reward: f64, stats: GroupStats, path: &Path) -> SampleResponse {
         let options = &self.options;
         let think = ThinkStats::of(path, options.think_tokens(), self.high_entropy_threshold);
         let entropy = MeanEntropy::of(path, &think, options);
         let grpo_advantage = stats.advantage(reward, options.normalize_std);
-        let advantage = match options.estimator {
-            AdvantageEstimator::Grpo => grpo_advantage,
-            AdvantageEstimator::Egpo => options.shaping().apply(grpo_advantage, entropy.nats),
-        };
+        let advantage = options.advantage(grpo_advantage, entropy.nats);
         SampleResponse {
             session: path.session.to_string(),
             leaf: path.leaf().id,

@@ -17,6 +17,8 @@ pub struct Path {
     pub reward: Option<Arc<serde_json::Value>>,
     /// A generation of this session was not recorded.
     pub incomplete: bool,
+    /// The advantage of the trained tokens, if the export has advantages.
+    pub advantage: Option<f32>,
     /// An earlier row of the export has the same first prompt and the same tokens.
     pub repeats_sample: bool,
 }

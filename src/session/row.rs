@@ -14,6 +14,8 @@ pub struct Row {
     leaf: u32,
     /// Turns from this number on are trained, if the snapshot trains them.
     trained_from: u32,
+    /// The advantage of the trained tokens, if the export has advantages.
+    advantage: Option<f32>,
     /// An earlier row of the export has the same first prompt and the same tokens.
     repeats_sample: bool,
 }
@@ -32,13 +34,32 @@ pub struct ExcludedLeaf {
 impl Row {
     /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
     pub(super) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
-        Self { snapshot, leaf, trained_from, repeats_sample: false }
+        Self { snapshot, leaf, trained_from, advantage: None, repeats_sample: false }
     }
 
     /// The same path, trained from another turn on.
     #[must_use]
     pub(crate) fn trained_from(&self, turn: u32) -> Self {
         Self { trained_from: turn, ..self.clone() }
+    }
+
+    /// Sets the advantage of the trained tokens.
+    pub(crate) fn set_advantage(&mut self, advantage: f64) {
+        #[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
+        let single = advantage as f32;
+        self.advantage = Some(single);
+    }
+
+    /// The advantage of the trained tokens, if the export has advantages.
+    #[must_use]
+    pub fn advantage(&self) -> Option<f32> {
+        self.advantage
+    }
+
+    /// Sampled tokens of the path that the export trains in any row.
+    #[must_use]
+    pub fn trained_path_tokens(&self) -> u64 {
+        self.snapshot.lineage(self.leaf).trained
     }
 
     /// Sets whether an earlier row of the export has the same first prompt and the same tokens.
@@ -148,6 +169,7 @@ impl Row {
             steps,
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
+            advantage: self.advantage,
             repeats_sample: self.repeats_sample,
         }
     }

@@ -244,7 +244,15 @@ impl Snapshot {
     /// A snapshot of these turns.
     pub(super) fn of(turns: &[Arc<Turn>]) -> Arc<Self> {
         let (session, steps) = ("s".into(), Vec::new());
-        let path = Path { session, version: 1, steps, reward: None, incomplete: false, repeats_sample: false };
+        let path = Path {
+            session,
+            version: 1,
+            steps,
+            reward: None,
+            incomplete: false,
+            advantage: None,
+            repeats_sample: false,
+        };
         Self::of_path(&path, turns.to_vec(), HashMap::new())
     }
 

@@ -129,3 +129,136 @@ async fn egpo_takes_the_entropy_of_the_whole_response_on_request() {
     assert_eq!((status, &*code), (400, "invalid_parameter"), "{message}");
     assert!(message.contains("\"entropy_over\": \"response\""), "{message}");
 }
+
+/// The rows of an export as JSON: the samples of `slime`, `tunix` and `strands`, or the lines of `jsonl`.
+async fn rows(demo: &Demo, body: &Value) -> Vec<Value> {
+    let answer = control(demo, "/v1/samples", body).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+    if body["format"] == "jsonl" {
+        return answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    }
+    answer.json()["samples"].as_array().unwrap().clone()
+}
+
+/// The float32 numbers of a tensor, and its shape.
+async fn tensor(demo: &Demo, body: &Value, name: &str) -> (Vec<usize>, Vec<f32>) {
+    let answer = control(demo, "/v1/samples", body).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+    let file = safetensors::SafeTensors::deserialize(&answer.body).unwrap();
+    let tensor = file.tensor(name).unwrap();
+    assert_eq!(tensor.dtype(), safetensors::Dtype::F32);
+    let numbers = tensor.data().chunks_exact(4).map(|cell| f32::from_le_bytes(cell.try_into().unwrap()));
+    (tensor.shape().to_vec(), numbers.collect())
+}
+
+fn singles(list: &Value) -> Vec<f32> {
+    all_numbers(list).into_iter().map(|number| number as f32).collect()
+}
+
+/// Two samples of one prompt, the second one continued by a second turn and with a branch, and a sample of another prompt.
+async fn rollouts(demo: &Demo) {
+    let call = async |session: &str, ids: Vec<u32>, tokens: usize| {
+        let sampling = json!({"max_new_tokens": tokens, "ignore_eos": true, "temperature": 1.2});
+        let body = json!({"input_ids": ids, "sampling_params": sampling, "return_logprob": true});
+        let answer = demo.post(&format!("/sessions/{session}/generate"), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        crate::support::demo::ids(&answer.json())
+    };
+    call("a", vec![299, 467], 4).await;
+    let output = call("b", vec![299, 467], 5).await;
+    for next in [11, 12] {
+        call("b", [&[299, 467][..], &output, &[next]].concat(), 3).await;
+    }
+    call("c", vec![300, 11, 12], 4).await;
+    for (session, number) in [("a", 1.0), ("b", 0.25), ("c", 2.0)] {
+        reward(demo, session, json!(number)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exports_carry_the_advantages_of_their_rows() {
+    let demo = demo().await;
+    rollouts(&demo).await;
+    let egpo = json!({"estimator": "egpo", "entropy_over": "response", "lambda": 0.3});
+    // rows with the same first prompt are a group
+    let mut request = egpo.clone();
+    request["groups"] = json!([
+        {"id": 0, "samples": [{"session": "a", "leaf": 0}, {"session": "b", "leaf": 1}, {"session": "b", "leaf": 2}]},
+        {"id": 1, "samples": [{"session": "c"}]},
+    ]);
+    let computed = advantages(&demo, &request).await;
+    let expected: Vec<Vec<f32>> = computed["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|group| group["samples"].as_array().unwrap())
+        .map(|sample| singles(&sample["advantages"]))
+        .collect();
+    assert!(expected.iter().all(|row| row.iter().any(|advantage| *advantage != 0.0)), "{expected:?}");
+    let prompts = [2, 2, 2, 3];
+    let body = |format: &str| json!({"sessions": ["a", "b", "c"], "format": format, "advantages": egpo});
+    for (format, from_response) in [("jsonl", false), ("strands", false), ("tunix", true), ("slime", true)] {
+        let rows = rows(&demo, &body(format)).await;
+        assert_eq!(rows.len(), 4, "{format}");
+        for ((row, expected), prompt) in rows.iter().zip(&expected).zip(prompts) {
+            let row = if format == "slime" { &row["train_metadata"] } else { row };
+            let expected = if from_response { &expected[prompt..] } else { &expected[..] };
+            assert_eq!(singles(&row["advantages"]), expected, "{format}");
+        }
+    }
+    // padded on the right; verl has the response side only
+    let padded = |from: &[usize], width: usize| -> Vec<f32> {
+        let row = |(row, from): (&Vec<f32>, &usize)| {
+            let mut row: Vec<f32> = row[*from..].iter().copied().take(width).collect();
+            row.resize(width, 0.0);
+            row
+        };
+        expected.iter().zip(from).flat_map(row).collect()
+    };
+    let (shape, found) = tensor(&demo, &body("verl"), "advantages").await;
+    assert_eq!((shape, found), (vec![4, 9], padded(&prompts, 9)));
+    let (shape, found) = tensor(&demo, &body("areal"), "advantages").await;
+    assert_eq!((shape, found), (vec![4, 11], padded(&[0; 4], 11)));
+    let mut cut = body("verl");
+    cut["max_response_length"] = json!(7);
+    assert_eq!(tensor(&demo, &cut, "advantages").await, (vec![4, 7], padded(&prompts, 7)), "cut as the row is");
+    // a named group wins over the prompt, and its rewards over the stored ones
+    let mut named = body("jsonl");
+    let samples = json!([{"session": "a", "reward": 4}, {"session": "b"}, {"session": "c", "reward": null}]);
+    named["advantages"] = json!({"groups": [{"id": "all", "samples": samples}], "normalize_std": false});
+    let (status, code, message) = error(&control(&demo, "/v1/samples", &named).await);
+    assert_eq!((status, &*code), (400, "invalid_parameter"), "{message}");
+    assert!(message.starts_with("advantages.groups: ") && message.contains("session \"b\""), "{message}");
+    named["include_branches"] = json!(false);
+    let found = rows(&demo, &named).await;
+    let first = |row: &Value| singles(&row["advantages"]).into_iter().find(|advantage| *advantage != 0.0).unwrap();
+    // the mean of 4, 0.25 and 2
+    let centred: Vec<f32> = found.iter().map(first).collect();
+    assert!(centred.iter().zip([1.9167, -1.8333, -0.0833]).all(|(a, b)| (a - b).abs() < 1e-3), "{centred:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn advantages_of_an_export_are_refused_where_they_cannot_be_right() {
+    let demo = demo().await;
+    rollouts(&demo).await;
+    sample(&demo, "unrewarded", 1, 4).await;
+    for (session, format, options, code, part) in [
+        ("a", "miles", json!({}), "invalid_parameter", "advantages: miles has no advantages; verl, areal, "),
+        ("a", "rllm", json!({}), "invalid_parameter", "advantages: rllm has no advantages"),
+        ("a", "verl", json!({"estimator": "egpo"}), "invalid_parameter", "advantages.think_start: "),
+        ("a", "verl", json!({"version": 1}), "bad_request", "unknown field `version`"),
+        ("unrewarded", "jsonl", json!({}), "missing_reward", "advantages.reward: "),
+        ("a", "jsonl", json!({"groups": [{"id": 1, "samples": []}]}), "empty_group", "advantages.groups[0].samples: "),
+    ] {
+        let body = json!({"sessions": [session], "format": format, "advantages": options});
+        let (status, found, message) = error(&control(&demo, "/v1/samples", &body).await);
+        assert_eq!((status, &*found), (400, code), "{body}: {message}");
+        assert!(message.contains(part), "{message}");
+    }
+    let unknown = json!({"groups": [{"id": 1, "samples": [{"session": "z", "reward": 1}]}]});
+    let body = json!({"sessions": ["a"], "format": "jsonl", "advantages": unknown});
+    let (status, code, message) = error(&control(&demo, "/v1/samples", &body).await);
+    assert_eq!((status, &*code), (404, "not_found"), "{message}");
+    let plain = rows(&demo, &json!({"sessions": ["a"], "format": "jsonl"})).await;
+    assert_eq!(plain[0]["advantages"], json!(null));
+}

@@ -9,7 +9,7 @@ use crate::cli::local_log::{self, UNLIMITED};
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
-use crate::rl::{self, ThinkTokens};
+use crate::rl::{self, AdvantageOptions, ThinkTokens};
 use crate::session::ledger::Record;
 use crate::session::ledger::log;
 use crate::session::{Classes, Session, Store, TurnSelection};
@@ -50,6 +50,14 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);
+    }
+    if let Some(options) = &args.advantages {
+        let added = serde_json::from_str::<AdvantageOptions>(options).map_err(|error| error.to_string());
+        let added = added.and_then(|mut options| {
+            options.set_default_think_tokens(tokens);
+            rl::add_advantages(&mut batch, format, &options).map_err(|error| error.to_string())
+        });
+        added.map_err(|error| format!("--advantages: {error}"))?;
     }
     let export = format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let summary = ExportSummary::of(sessions.len(), &export.tally);

@@ -93,6 +93,8 @@ impl Trajectories for TrajectoriesService {
 
     async fn export(&self, request: Request<pb::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
         let message = request.into_inner();
+        let advantages = message.advantages.as_deref().map(serde_json::from_str).transpose();
+        let advantages = advantages.map_err(|error| status::problem(&Problem::bad(format!("advantages: {error}"))))?;
         let request = v1::samples::SamplesRequest {
             sessions: message.sessions,
             format: message.format,
@@ -105,6 +107,7 @@ impl Trajectories for TrajectoriesService {
             text: message.text,
             classes: message.classes,
             train_resumed: message.train_resumed,
+            advantages,
         };
         let state = Arc::clone(&self.0);
         self.refresh(&request.sessions).await?;

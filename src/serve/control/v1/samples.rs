@@ -6,10 +6,12 @@ use std::sync::Arc;
 use http::{HeaderName, Response, StatusCode};
 use serde::Deserialize;
 
+use super::advantages::problem as advantages_problem;
 use super::sessions::annotate;
 use super::{Problem, session, session_problem, stream_reply};
 use crate::chat::model::Chats;
 use crate::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
+use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::session::{Classes, TurnSelection};
@@ -58,6 +60,8 @@ pub(crate) struct SamplesRequest {
     /// Whether turns that were cut off are trained, if a trained turn resumes them.
     #[serde(default)]
     pub train_resumed: bool,
+    /// How the advantages of the rows are computed; without it the rows have none.
+    pub advantages: Option<AdvantageOptions>,
 }
 
 fn yes() -> bool {
@@ -137,6 +141,11 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
         entropies: request.entropies,
     };
     batch.decoder = decoder;
+    if let Some(mut options) = request.advantages.clone() {
+        options.set_default_think_tokens(state.think_tokens());
+        let added = rl::add_advantages(&mut batch, format, &options);
+        added.map_err(|error| advantages_problem(&error.below("advantages")))?;
+    }
     format.export(batch).within(state.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
 }
 

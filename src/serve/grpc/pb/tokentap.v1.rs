@@ -432,6 +432,9 @@ pub struct ExportRequest {
     /// Also trains turns that were cut off (`aborted`, `disconnected`, `broken`), if a trained turn resumes them without a token in between.
     #[prost(bool, tag = "11")]
     pub train_resumed: bool,
+    /// Adds advantages to the rows: the text of the JSON object `advantages` of POST /v1/samples.
+    #[prost(string, optional, tag = "12")]
+    pub advantages: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
