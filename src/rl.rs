@@ -5,6 +5,7 @@
 //! is float64.
 
 mod advantage;
+mod group_request;
 mod mean_entropy;
 mod options;
 mod request;
@@ -15,8 +16,9 @@ mod think;
 mod thinking_columns;
 
 pub use advantage::{GroupStats, Shaping};
+pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest};
 pub use options::{AdvantageEstimator, AdvantageOptions, EntropyScope};
-pub use request::{GroupId, GroupRequest, Request, RequestError, SampleRequest};
+pub use request::Request;
 pub use response::{AdvantageResponse, GroupResponse, SampleResponse, advantages};
 pub use row_index::RowIndex;
 pub use rows::add_advantages;

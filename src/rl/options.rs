@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::request::{check_groups, is_float32};
-use super::{GroupRequest, RequestError, Shaping, ThinkTokens};
+use super::group_request::{GroupRequest, RequestError, check_groups, is_float32};
+use super::{Shaping, ThinkTokens};
 
 /// The groups, the estimator and its parameters.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
+use super::group_request::stored_reward;
 use super::mean_entropy::MeanEntropy;
-use super::request::stored_reward;
 use super::{
     AdvantageEstimator, AdvantageOptions, EntropyScope, GroupId, GroupRequest, GroupStats, Request, RequestError,
     ThinkStats,

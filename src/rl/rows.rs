@@ -1,8 +1,8 @@
 //! The advantages of the rows of an export.
 
+use super::group_request::stored_reward;
 use super::mean_entropy::MeanEntropy;
 use super::options::AdvantageEstimator;
-use super::request::stored_reward;
 use super::row_index::RowIndex;
 use super::{AdvantageOptions, GroupRequest, GroupStats, HIGH_ENTROPY, RequestError, ThinkStats};
 use crate::export::{Batch, Format};
