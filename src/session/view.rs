@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::classes::exclusion;
 use super::lineage::upwards;
+use super::trained_turns::TrainedTurns;
 use super::{Classes, Turn};
 
 /// The turns of one version of a session.
@@ -29,31 +30,19 @@ impl<'a> View<'a> {
         Self { turns }
     }
 
-    /// The leaves of an export of `classes`. Every trainable turn of these classes is on the path of an exported leaf, unless another turn
-    /// replaces it.
-    #[must_use]
-    pub fn leaves(&self, classes: Classes) -> Leaves {
+    /// The leaves of an export that trains these turns. Each of them is on the path of an exported leaf, unless another turn replaces it.
+    pub(super) fn leaves(&self, trained: &TrainedTurns) -> Leaves {
         let count = self.turns.len();
-        let (mut continued, mut trained_after) = (vec![false; count], vec![false; count]);
+        let continued = continued(self.turns);
+        let superseded = superseded(self.turns, &continued);
+        let mut trained_after = vec![false; count];
         // also by turns of other classes
         let mut trainable_after = vec![false; count];
-        for turn in self.turns {
-            if let Some(parent) = turn.parent {
-                continued[parent as usize] = true;
-            }
-        }
-        // a reply that was continued must have reached its client
-        let superseded: HashSet<u32> = self
-            .turns
-            .iter()
-            .flat_map(|turn| turn.about.supersedes.iter().copied())
-            .filter(|id| continued.get(*id as usize) == Some(&false))
-            .collect();
         for turn in self.turns.iter().rev() {
             let at = turn.id as usize;
             let Some(parent) = turn.parent.map(|parent| parent as usize) else { continue };
             let counts = !superseded.contains(&turn.id);
-            trained_after[parent] |= trained_after[at] || (counts && classes.trains(turn));
+            trained_after[parent] |= trained_after[at] || (counts && trained.contains(turn.id));
             trainable_after[parent] |= trainable_after[at] || (counts && turn.is_trainable());
         }
         let mut leaves = Leaves::default();
@@ -61,7 +50,7 @@ impl<'a> View<'a> {
             let at = turn.id as usize;
             if superseded.contains(&turn.id) {
                 leaves.refused.push((turn.id, "superseded"));
-            } else if classes.trains(turn) {
+            } else if trained.contains(turn.id) {
                 if !trained_after[at] {
                     leaves.exported.push(turn.id);
                 }
@@ -82,12 +71,13 @@ impl<'a> View<'a> {
     pub(super) fn published_leaves(&self) -> Vec<u32> {
         let classes = Classes::default();
         let is_other = |turn: &Turn| turn.is_trainable() && !classes.trains(turn);
-        let mut leaves = self.leaves(classes).exported;
+        let leaves = |classes: Classes| self.leaves(&TrainedTurns::new(self.turns, classes.into())).exported;
+        let mut published = leaves(classes);
         if self.turns.iter().any(|turn| is_other(turn)) {
-            let all = self.leaves(Classes::ALL).exported;
-            leaves.extend(all.into_iter().filter(|leaf| is_other(&self.turns[*leaf as usize])));
+            let all = leaves(Classes::ALL);
+            published.extend(all.into_iter().filter(|leaf| is_other(&self.turns[*leaf as usize])));
         }
-        leaves
+        published
     }
 
     /// The turns from the root to `leaf`.
@@ -99,6 +89,21 @@ impl<'a> View<'a> {
     }
 }
 
+/// Whether a later turn continues each turn, by its number.
+pub(super) fn continued(turns: &[Arc<Turn>]) -> Vec<bool> {
+    let mut continued = vec![false; turns.len()];
+    for parent in turns.iter().filter_map(|turn| turn.parent) {
+        continued[parent as usize] = true;
+    }
+    continued
+}
+
+/// The turns that another turn replaces. A reply that was continued must have reached its client.
+pub(super) fn superseded(turns: &[Arc<Turn>], continued: &[bool]) -> HashSet<u32> {
+    let replaced = turns.iter().flat_map(|turn| turn.about.supersedes.iter().copied());
+    replaced.filter(|id| continued.get(*id as usize) == Some(&false)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::forest::{Forest, tests::add};
@@ -108,6 +113,10 @@ mod tests {
     fn trained(forest: &Forest) -> Vec<(u32, Vec<bool>)> {
         let rows = Snapshot::of(forest.turns()).rows(true).0;
         rows.iter().map(|row| (row.leaf(), row.path().steps.iter().map(|step| step.trained).collect())).collect()
+    }
+
+    fn leaves(turns: &[Arc<Turn>]) -> Leaves {
+        View::new(turns).leaves(&TrainedTurns::new(turns, Classes::default().into()))
     }
 
     #[test]
@@ -127,10 +136,10 @@ mod tests {
         add(&mut forest, &[1], &[2], "stop");
         add(&mut forest, &[1, 2, 3], &[4], "abort");
         assert_eq!(trained(&forest), [(0, vec![true])]);
-        assert_eq!(View::new(forest.turns()).leaves(Classes::default()).refused, [(1, "aborted")]);
+        assert_eq!(leaves(forest.turns()).refused, [(1, "aborted")]);
         add(&mut forest, &[1, 2, 3, 4], &[5], "stop");
         assert_eq!(trained(&forest), [(2, vec![true, false, true])]);
-        assert_eq!(View::new(forest.turns()).leaves(Classes::default()).refused, []);
+        assert_eq!(leaves(forest.turns()).refused, []);
     }
 
     #[test]
@@ -141,13 +150,10 @@ mod tests {
         let mut last = (*forest.turns()[1]).clone();
         last.about.supersedes = vec![0];
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last.clone())];
-        assert_eq!(
-            View::new(&turns).leaves(Classes::default()),
-            Leaves { exported: vec![1], refused: vec![(0, "superseded")] }
-        );
+        assert_eq!(leaves(&turns), Leaves { exported: vec![1], refused: vec![(0, "superseded")] });
         let mut child = last.clone();
         (child.id, child.parent, child.about.supersedes) = (2, Some(0), Vec::new());
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last), Arc::new(child)];
-        assert_eq!(View::new(&turns).leaves(Classes::default()), Leaves { exported: vec![1, 2], refused: vec![] });
+        assert_eq!(leaves(&turns), Leaves { exported: vec![1, 2], refused: vec![] });
     }
 }
