@@ -1,8 +1,8 @@
 //! The turns of a version whose sampled tokens an export trains.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::view::{continued, superseded};
 use super::{Classes, Fault, Turn};
 
 /// What an export trains.
@@ -59,6 +59,21 @@ fn train_resumed(turns: &[Arc<Turn>], classes: Classes, trained: &mut [bool]) {
             is_resumed[parent as usize] = true;
         }
     }
+}
+
+/// Whether a later turn continues each turn, by its number.
+pub(super) fn continued(turns: &[Arc<Turn>]) -> Vec<bool> {
+    let mut continued = vec![false; turns.len()];
+    for parent in turns.iter().filter_map(|turn| turn.parent) {
+        continued[parent as usize] = true;
+    }
+    continued
+}
+
+/// The turns that another turn replaces. A reply that was continued must have reached its client.
+pub(super) fn superseded(turns: &[Arc<Turn>], continued: &[bool]) -> HashSet<u32> {
+    let replaced = turns.iter().flat_map(|turn| turn.about.supersedes.iter().copied());
+    replaced.filter(|id| continued.get(*id as usize) == Some(&false)).collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! The exported paths of a session.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::classes::exclusion;
 use super::lineage::upwards;
-use super::trained_turns::TrainedTurns;
+use super::trained_turns::{TrainedTurns, continued, superseded};
 use super::{Classes, Turn};
 
 /// The turns of one version of a session.
@@ -87,21 +86,6 @@ impl<'a> View<'a> {
         path.reverse();
         path
     }
-}
-
-/// Whether a later turn continues each turn, by its number.
-pub(super) fn continued(turns: &[Arc<Turn>]) -> Vec<bool> {
-    let mut continued = vec![false; turns.len()];
-    for parent in turns.iter().filter_map(|turn| turn.parent) {
-        continued[parent as usize] = true;
-    }
-    continued
-}
-
-/// The turns that another turn replaces. A reply that was continued must have reached its client.
-pub(super) fn superseded(turns: &[Arc<Turn>], continued: &[bool]) -> HashSet<u32> {
-    let replaced = turns.iter().flat_map(|turn| turn.about.supersedes.iter().copied());
-    replaced.filter(|id| continued.get(*id as usize) == Some(&false)).collect()
 }
 
 #[cfg(test)]
