@@ -80,7 +80,7 @@ impl Kernels {
         let count = u32::try_from(group.count).expect("a lane has fewer rows");
         let (ins, outs) = (buffers.ins.device(group.first), buffers.outs.device(group.first));
         if group.count < self.most_split() {
-            // Four blocks run on a multiprocessor at a time. A block more than that would wait until another ends.
+            // A multiprocessor of sm_80 or sm_90 runs four blocks at a time. A block more than that would wait until another ends.
             let splits = (4 * self.processors / count).min(MOST_SPLITS);
             let (parts, tickets) = (buffers.parts.device(0), buffers.tickets.device(0));
             let mut launch = stream.launch_builder(&self.splits[kernel]);
