@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::ProcessId;
 use super::ledger::{Ack, Record, SharedLog};
@@ -133,8 +134,8 @@ struct OpenUpdate {
 struct PolicyState {
     epochs: VecDeque<Epoch>,
     update: Option<OpenUpdate>,
-    /// The generation was paused through this tokentap.
-    is_paused: bool,
+    /// When the generation was paused through this tokentap.
+    paused_at: Option<Instant>,
     /// The last label of `/model_info`, and the epoch in which it was requested.
     model_info: Option<(u64, Box<str>)>,
 }
@@ -155,7 +156,7 @@ impl Policy {
     #[must_use]
     pub fn new(log: SharedLog) -> Self {
         let first = Epoch { number: 0, label: None, version: None, by_label: false, is_gradual: false };
-        let state = PolicyState { epochs: VecDeque::from([first]), update: None, is_paused: false, model_info: None };
+        let state = PolicyState { epochs: VecDeque::from([first]), update: None, paused_at: None, model_info: None };
         Self { state: Mutex::new(state), several_engines: AtomicBool::new(false), log }
     }
 
@@ -182,9 +183,18 @@ impl Policy {
     /// not paused.
     #[must_use]
     pub fn sampled_epochs(&self) -> RangeInclusive<u64> {
+        self.state().sampled_epochs()
+    }
+
+    /// The possible epochs of tokens that have just arrived, of a request that was received at `requested`. A paused engine samples
+    /// nothing for new requests, so such tokens show that it has continued.
+    #[must_use]
+    pub fn observe_tokens(&self, requested: Instant) -> RangeInclusive<u64> {
         let mut state = self.state();
-        let epoch = state.last().number;
-        epoch..=epoch + u64::from(state.is_sampling_in_update())
+        if state.paused_at.is_some_and(|paused| requested > paused) {
+            state.end_pause();
+        }
+        state.sampled_epochs()
     }
 
     /// Whether an update has begun and not ended.
@@ -213,7 +223,7 @@ impl Policy {
     pub fn observe_new_engine(&self) -> u64 {
         let epoch = {
             let mut state = self.state();
-            state.is_paused = false;
+            state.paused_at = None;
             state.next(None, None)
         };
         self.append(epoch).0
@@ -267,7 +277,7 @@ impl Policy {
             let epoch = begins_epoch.then(|| state.next(None, version));
             if (call, outcome) == (Call::Begin, Outcome::Succeeded) {
                 // a pause at a router is not a pause of each engine
-                let is_gradual = is_several || !state.is_paused;
+                let is_gradual = is_several || state.paused_at.is_none();
                 state.update = Some(OpenUpdate { is_gradual, version: None });
             }
             epoch
@@ -278,9 +288,9 @@ impl Policy {
     /// Records that the generation was paused, or may have been continued.
     pub fn set_paused(&self, is_paused: bool) {
         let mut state = self.state();
-        state.is_paused = is_paused;
-        if let Some(update) = state.update.as_mut().filter(|_| !is_paused) {
-            update.is_gradual = true;
+        match is_paused {
+            true => state.paused_at = Some(Instant::now()),
+            false => state.end_pause(),
         }
     }
 
@@ -404,6 +414,19 @@ impl PolicyState {
             self.epochs.pop_front();
         }
         epoch
+    }
+
+    /// The generation may continue.
+    fn end_pause(&mut self) {
+        self.paused_at = None;
+        if let Some(update) = &mut self.update {
+            update.is_gradual = true;
+        }
+    }
+
+    fn sampled_epochs(&mut self) -> RangeInclusive<u64> {
+        let epoch = self.last().number;
+        epoch..=epoch + u64::from(self.is_sampling_in_update())
     }
 
     /// Whether tokens may be sampled while weights are updated.

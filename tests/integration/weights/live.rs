@@ -410,6 +410,30 @@ async fn update_without_an_end_does_not_hide_later_policies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pause_that_the_engine_ended_does_not_make_the_tokens_of_an_update_certain() {
+    let demo = demo(EngineOptions::default()).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    let within = async |session: &str| {
+        generate_turn(proxy.data, session, &[1, 2, 3], "").await;
+        post_control(proxy.control, "/end_weight_update", &json!({})).await;
+        ranges(proxy, session).await
+    };
+    for (at, begins_first) in [false, true].into_iter().enumerate() {
+        post_control(proxy.control, "/pause_generation", &json!({"mode": "retract"})).await;
+        if begins_first {
+            begin(proxy).await;
+        }
+        post_control(demo.direct, "/continue_generation", &json!({})).await;
+        if !begins_first {
+            sampled(proxy, "between").await;
+            begin(proxy).await;
+        }
+        let now = start + at as u64;
+        assert_eq!(within(&format!("within-{at}")).await, (vec![[now, now + 1]], true), "{begins_first}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn policy_has_the_label_of_the_engine_at_once() {
     let demo = demo(EngineOptions::default()).await;
     let label = async || policy(&demo.proxy).await["weight_version"].clone();
