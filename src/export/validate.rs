@@ -15,8 +15,8 @@ pub struct Needs {
     pub int32_ids: bool,
 }
 
-/// For each turn of the session of `row` whether the path that ends in it can be exported, or the name of the problem. A problem of a turn is a problem of every
-/// path that holds it: the row that would train it is refused, and no other row trains it.
+/// For each turn of the session of `row` whether the path that ends in it can be exported, or the name of the problem. A problem of a turn
+/// is a problem of every path that holds it: the row that would train it is refused, and no other row trains it.
 pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>> {
     let turns = row.turns();
     let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());

@@ -201,7 +201,11 @@ impl Recorder {
         if self.turns.len() <= output.index {
             self.turns.resize_with(output.index + 1, TurnBuilder::default);
         }
-        let epochs = self.context.policy.sampled_epochs();
+        let policy = &self.context.policy;
+        let epochs = match output.step.new {
+            0 => policy.sampled_epochs(),
+            _ => policy.observe_tokens(self.started),
+        };
         let elapsed = self.elapsed_ms();
         let turn = &mut self.turns[output.index];
         if turn.recorded {
