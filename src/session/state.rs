@@ -17,7 +17,7 @@ use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, Tu
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
 
-/// The latest turns that are searched for one that a retry replaces.
+/// The latest turns that are searched for one that a retry replaces, or that `session_params` names.
 const SEARCHED: usize = 4096;
 
 /// A session. Turns are only ever added, so a version is a number of turns.
@@ -267,10 +267,12 @@ impl Session {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
     }
 
-    /// The latest turn of the engine's request `rid`.
+    /// The latest turn of the engine's request `rid`, if it is one of the latest turns of the session.
     #[must_use]
     pub fn sampled_by(&self, rid: &str) -> Option<Arc<Turn>> {
-        self.state().forest.turns().iter().rev().find(|turn| turn.about.rid.as_deref() == Some(rid)).map(Arc::clone)
+        let state = self.state();
+        let latest = state.forest.turns().iter().rev().take(SEARCHED);
+        latest.into_iter().find(|turn| turn.about.rid.as_deref() == Some(rid)).map(Arc::clone)
     }
 
     /// The turn of the stored response with this key, and whether the response was deleted.
