@@ -385,7 +385,24 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use super::SEARCHED;
     use crate::session::tests::{BOUNDLESS, store, turn};
+    use crate::session::{Call, Draft, TurnMetadata};
+
+    #[tokio::test]
+    async fn request_is_found_among_the_latest_turns_only() {
+        let store = store(BOUNDLESS);
+        let mut call = Call::new(std::sync::Arc::clone(&store), "s".into());
+        let about = TurnMetadata { rid: Some("r".into()), ..TurnMetadata::default() };
+        call.commit(Draft { prompt: Some([1].into()), response: vec![2], about, ..Draft::default() });
+        let session = store.session("s").expect("it has a turn");
+        for id in 1..SEARCHED {
+            turn(&store, "s", &[u32::try_from(id).unwrap() + 9], &[2]);
+        }
+        assert_eq!(session.sampled_by("r").map(|turn| turn.id), Some(0));
+        turn(&store, "s", &[3], &[2]);
+        assert_eq!(session.sampled_by("r"), None, "a session may have any number of turns");
+    }
 
     #[tokio::test]
     async fn replies_are_unread_before_and_during_sampled() {
