@@ -268,7 +268,8 @@ async fn row_whose_advantage_lacks_entropies_is_flagged() {
     let demo = demo().await;
     rollouts(&demo).await;
     let sampling = json!({"max_new_tokens": 4, "ignore_eos": true});
-    let body = json!({"input_ids": [299, 467], "sampling_params": sampling, "return_logprob": true, "return_entropy": false});
+    let body =
+        json!({"input_ids": [299, 467], "sampling_params": sampling, "return_logprob": true, "return_entropy": false});
     assert_eq!(demo.post("/sessions/d/generate", &body).await.status, 200);
     reward(&demo, "d", json!(5)).await;
     for (estimator, flagged) in [("egpo", true), ("grpo", false)] {

@@ -41,7 +41,8 @@ async fn resumed(
     let proxy = Proxy::probed(upstream.addr, &["--entropy", "off"]).await;
     let prompt = [1, 2, 3];
     let first = json!({"input_ids": prompt, "return_logprob": !jax, "stream": streamed});
-    let second = json!({"input_ids": [&prompt[..], &CUT].concat(), "return_logprob": true});
+    let whole = [&prompt[..], &CUT].concat();
+    let second = json!({"input_ids": whole, "return_logprob": true});
     for body in [first, second] {
         post(proxy.data, "/sessions/s/generate", body.to_string().as_bytes()).await;
     }
