@@ -48,9 +48,11 @@ fn whole(turn: &Turn, needs: Needs, is_trained: bool) -> Result<(), &'static str
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
-    if !is_trained {
-        return Ok(());
-    }
+    if is_trained { numbers(turn, needs) } else { Ok(()) }
+}
+
+/// Whether a turn has the values that its trained tokens need, or the name of the problem.
+pub(super) fn numbers(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
     if needs.logprobs && !is_full(&turn.logprobs, turn) {
         return Err("missing_logprobs");
     }
