@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
+import math
 import os
 import sys
 import time
@@ -170,17 +171,19 @@ def main() -> bool:
     prompts = [tokenizer.encode(chat, add_special_tokens=False) for chat in chats]
     begun = time.monotonic()
     sequences: list[Sequence] = []
+    jobs = [(prompt, temperature) for prompt in prompts for temperature in TEMPERATURES]
     # replies end early, so prompts are repeated until there are enough tokens
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         while (missing := arguments.tokens - sum(len(sequence.output) for sequence in sequences)) > 0:
-            length = min(96, max(8, missing // (len(prompts) * len(TEMPERATURES))))
-            jobs = [(prompt, temperature, length) for prompt in prompts for temperature in TEMPERATURES]
-            sequences += [sequence for sequence in pool.map(lambda job: sampler.sample(*job), jobs) if sequence.output]
+            length = min(96, max(16, math.ceil(missing / len(jobs))))
+            count = math.ceil(missing / length / len(TEMPERATURES)) * len(TEMPERATURES)  # as many of each temperature
+            found = pool.map(lambda job: sampler.sample(*job, length), jobs[:count])
+            sequences += [sequence for sequence in found if sequence.output]
     sampled = time.monotonic()
     for sequence in sequences:
         sequence.truth = true_entropies(model, sequence)
-    print(f"      {K} of {model.config.vocab_size} logprobs; sampled in {sampled - begun:.0f} s, compared in {time.monotonic() - sampled:.0f} s\n"
-          f"      {'':46}     error     bias sequences Spearman Jaccard20")
+    print(f"      {K} of {model.config.vocab_size} logprobs; sampled in {sampled - begun:.0f} s, compared in {time.monotonic() - sampled:.0f} s")
+    print(f"{'':57}{'error':>8} {'bias':>8} {'sequences':>9} {'Spearman':>9} {'Jaccard':>8}")
     return all([report(sequences, temperature) for temperature in TEMPERATURES]) and passed
 
 
