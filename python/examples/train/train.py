@@ -20,7 +20,7 @@ from uuid import uuid4
 import torch
 from sums import Sum, sums, verify
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from tokentap import Client
 
@@ -37,7 +37,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--entropy-over", choices=("response", "thinking"), default="response", help="for EGPO's H")
     parser.add_argument("--prompts", type=int, default=4, help="groups in a step")
     parser.add_argument("--samples", type=int, default=8, help="samples in a group")
-    parser.add_argument("--tokens", type=int, default=12, help="the most tokens of a sample")
+    parser.add_argument("--tokens", type=int, default=8, help="the most tokens of a sample")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--learning-rate", type=float, default=2e-5)
     parser.add_argument("--clip", type=float, default=0.2, help="the ratio stays within 1 - CLIP and 1 + CLIP")
@@ -184,7 +184,7 @@ class Run:
 def main() -> None:
     """Trains until the step that was asked for."""
     made = options()
-    torch.manual_seed(0)
+    logging.disable_progress_bar()
     run = Run(made)
     while run.step < made.steps:
         run.one_step()
