@@ -124,9 +124,10 @@ template <class Element> DEVICE void add_word(Sums& part, unsigned w, float c) {
   if (Element::PAIRS) add_below(part, Element::high(w), c);
 }
 
-// Adds four loads. One comparison with their greatest value is enough for all: it rarely rises. They are summed
-// separately from the row, because many small terms would be rounded against a large total.
-template <class Element> DEVICE void add_group(Sums& a, const uint4 (&v)[4], float c) {
+// Adds the first `live` of four loads; the others are masked words. One comparison with their greatest value is enough
+// for all: it rarely rises. They are summed separately from the row, because many small terms would be rounded against a
+// large total.
+template <class Element> DEVICE void add_group(Sums& a, const uint4 (&v)[4], int live, float c) {
   unsigned words = Element::MASKED_WORD;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
@@ -139,6 +140,7 @@ template <class Element> DEVICE void add_group(Sums& a, const uint4 (&v)[4], flo
   Sums part = {a.top, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
+    if (i >= live) break;
     add_word<Element>(part, v[i].x, c);
     add_word<Element>(part, v[i].y, c);
     add_word<Element>(part, v[i].z, c);
@@ -168,16 +170,20 @@ template <class Element> DEVICE Sums scan(const typename Element::Value* values,
   for (; i + 3 * threads < loads; i += 4 * threads) {
     uint4 v[4] = {load_16(at + i), load_16(at + i + threads), load_16(at + i + 2 * threads),
                   load_16(at + i + 3 * threads)};
-    add_group<Element>(a, v, c);
+    add_group<Element>(a, v, 4, c);
   }
   if (i < loads) {
     uint4 v[4];
+    int live = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       v[j].x = v[j].y = v[j].z = v[j].w = Element::MASKED_WORD;
-      if (i + j * threads < loads) v[j] = load_16(at + i + j * threads);
+      if (i + j * threads < loads) {
+        v[j] = load_16(at + i + j * threads);
+        live = j + 1;
+      }
     }
-    add_group<Element>(a, v, c);
+    add_group<Element>(a, v, live, c);
   }
   return a;
 }

@@ -1,10 +1,12 @@
 // Reads memory as the kernels of entropy.cu do and computes almost nothing: the reference for their speed.
 DEVICE unsigned words(uint4 v) { return v.x + v.y + v.z + v.w; }
 
+constexpr int READ_THREADS = 512;
+
 // out[block], one per block of the grid: the sum modulo 2^32 of the 32-bit words of data[0..count] that the block read.
 // A sum of integers is exact in any order, and the compiler cannot remove a load.
-KERNEL __launch_bounds__(512) read_sum(const uint4* data, unsigned long long count, unsigned* out) {
-  __shared__ unsigned warps[16];
+KERNEL __launch_bounds__(READ_THREADS) read_sum(const uint4* data, unsigned long long count, unsigned* out) {
+  __shared__ unsigned warps[READ_THREADS / 32];
   const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
   unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
   unsigned sum = 0;

@@ -32,8 +32,6 @@ constexpr double LARGEST_VOCAB = 4294967296.0;
 // The error of the tail mass of float32 logprobs, and what bfloat16 adds for each nat of the head's entropy.
 constexpr double TAIL_ERROR = 1e-6, BF16_ERROR = 1.1 / 256.0;
 constexpr double LEAST = 1e-300, ONE_BY_E = 0.36787944117144233;
-// Fewer values are not enough to fit the power law.
-constexpr unsigned LEAST_VALUES = 5;
 constexpr int TOP_K_THREADS = 128;
 
 // A summary of the values of a row. The first three members ignore masked values.
@@ -115,36 +113,24 @@ DEVICE double held(double x) {
 }
 DEVICE double between(double x, double low, double high) { return !(x > low) ? low : x < high ? x : high; }
 
-// The mean surprisal, beyond -l_k, of a tail q(j) = p_k (j/k')^-(1 + y/span), j in k'..V + 1/2, where x = r / (p_k k'
-// span) gives its mass r:  w(y) = (1 - e^-y) / y = x,  h(y) = (1 - e^-y (1 + y)) / y^2,  and the excess is (span + y) h
-// / w.
-DEVICE double excess(double x, double span) {
-  // Steeper than y = 22 the tail ends long before the vocabulary: w = 1/y and h = 1/y^2.
-  if (!(x * 22.0 > 1.0)) return 1.0 + x * span;
-  const double ln_x = log(x);
-  double low = -22.0, high = 23.0;
-  double y = x < 1.0 ? 1.0 / x - x : -log1p(2.0 * x * ln_x);
-  double h = 0.5, w = 1.0;
-  // Newton in ln w, whose slope is -h/w; a step that leaves the interval halves it.
+// M(z) = Phi(z) / phi(z) of the standard normal.
+DEVICE double mills(double z) { return 1.2533141373155003 * erfcx(z * -0.70710678118654752); }
+
+// The mean surprisal, beyond -l_k, of a tail whose logits are a normal cut at the quantile t: with z below t such that
+// M(z) = x = r M(t) / (n p_k), it is (t - z) (z + 1 / x). src/entropy/tail.rs has the derivation.
+DEVICE double excess(double x, double t) {
+  // The series for a wide spread, off by less than t x^3.
+  if (!(x * 512.0 > 1.0)) return 1.0 + x * (t - 2.0 * x);
+  const double ln_x = log(x), inverse = 1.0 / x;
+  double z = x < 1.2533141373155003 ? x - inverse : sqrt(2.0 * (ln_x - 0.22579135264472744));
+  // Newton in ln M, which is convex with the slope z + 1/M.
 #pragma unroll 1
   for (int step = 0; step < 60; step++) {
-    double e = exp(-y);
-    // Near zero the closed form cancels.
-    h = fabs(y) < 0.1
-            ? 1.0 / 2 -
-                  y * (1.0 / 3 - y * (1.0 / 8 - y * (1.0 / 30 - y * (1.0 / 144 - y * (1.0 / 840 - y * (1.0 / 5760))))))
-            : (1.0 - e * (1.0 + y)) / (y * y);
-    w = y * h + e;
-    if (w > x)
-      low = y;
-    else
-      high = y;
-    double next = y + (log(w) - ln_x) * w / h;
-    if (!(next > low && next < high)) next = 0.5 * (low + high);
-    if (fabs(next - y) <= 1e-9) break;
-    y = next;
+    const double ratio = mills(z), far = (ln_x - log(ratio)) / (z + 1.0 / ratio);
+    z += far;
+    if (fabs(far) <= 1e-10) break;
   }
-  return (span + y) * h / w;
+  return (t - z) * (z + inverse);
 }
 
 DEVICE TopKOut unmeasured(unsigned flags) {
@@ -180,11 +166,10 @@ DEVICE double greatest_entropy(const Tail& tail) {
   return tail.truncated - mass * log(each > LEAST ? each : LEAST);
 }
 
-// A power-law tail of the given mass.
+// A log-normal tail of the given mass.
 DEVICE double likely_entropy(const Tail& tail, double mass, double k, double vocab) {
-  const double reach = k + 0.5, span = log((vocab + 0.5) / reach);
-  const double x = mass / (tail.p_last * (span > 0.0 ? reach * span : 1.0));
-  return tail.truncated + mass * (excess(x, span) - tail.last);
+  const double t = k < 0.5 * vocab ? -normcdfinv(k / vocab) : normcdfinv((vocab - k) / vocab);
+  return tail.truncated + mass * (excess(mass * mills(t) / (tail.p_last * (vocab - k)), t) - tail.last);
 }
 
 // The statistics of a row from its sums, in the same steps as src/entropy/bounds.rs and src/entropy/report.rs.
@@ -214,10 +199,8 @@ DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
                      truncated};
   double upper = greatest_entropy(tail), lower = least_entropy(tail);
   if (!(lower < upper)) lower = upper;
-  double estimate = 0.5 * (lower + upper);
-  if (seen.k >= LEAST_VALUES) {
-    estimate = fmin(fmax(likely_entropy(tail, between(residual, 0.0, cap), k, vocab), lower), upper);
-  }
+  double estimate = lower;
+  if (!whole) estimate = fmin(fmax(likely_entropy(tail, between(residual, 0.0, cap), k, vocab), lower), upper);
   if (whole) {
     lower = estimate = upper = renormalized;
   } else if (!row.vocab) {

@@ -5,7 +5,7 @@
 //!
 //! * *renormalized*: the entropy of the slice scaled to sum to one; never above the true value;
 //! * *lower* and *upper*: the tightest interval that the slice and the vocabulary size allow;
-//! * *estimate*: a point inside that interval, from a power-law tail.
+//! * *estimate*: a point inside that interval, from a log-normal tail.
 //!
 //! Notation in this module: `p_1 >= .. >= p_k` the reported probabilities, `l_i = ln p_i`,
 //! `phi(x) = -x ln x`, `r = 1 - sum p_i` the tail mass, `V` the vocabulary, `n = V - k` the number
@@ -61,8 +61,8 @@ pub struct TokenStats {
     /// The greatest entropy that fits the row: a uniform tail, `sum phi(p_i) + r ln(n/r)`.
     /// NaN when the vocabulary is unknown.
     pub upper: f32,
-    /// A power-law tail through `p_k` with mass `r`, clamped to the interval; the interval's
-    /// middle when fewer than five values are reported. NaN when the vocabulary is unknown.
+    /// A log-normal tail below `p_k` with mass `r`, clamped to the interval. NaN when the vocabulary
+    /// is unknown.
     pub estimate: f32,
     /// `r`, the probability of all tokens the row does not report (a sampled one included).
     pub tail_mass: f32,

@@ -1,18 +1,27 @@
-//! Computes advantages of groups of trajectories (GRPO), optionally shaped by the entropy of the thinking (EGPO), and statistics of the
+//! Computes advantages of groups of trajectories (GRPO), optionally shaped by the entropy of the sampled tokens (EGPO), and statistics of the
 //! thinking.
 //!
 //! All functions are pure functions of [`Path`](crate::session::Path)s: they do not wait, keep no state and do not use HTTP. All arithmetic
 //! is float64.
 
 mod advantage;
+mod group_request;
+mod mean_entropy;
+mod options;
 mod request;
 mod response;
+mod row_index;
+mod rows;
 mod think;
 mod thinking_columns;
 
 pub use advantage::{GroupStats, Shaping};
-pub use request::{AdvantageEstimator, GroupId, GroupRequest, Request, RequestError, SampleRequest};
+pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest};
+pub use options::{AdvantageEstimator, AdvantageOptions, EntropyScope};
+pub use request::Request;
 pub use response::{AdvantageResponse, GroupResponse, SampleResponse, advantages};
+pub use row_index::RowIndex;
+pub use rows::add_advantages;
 pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens};
 pub use thinking_columns::thinking;
 

@@ -49,7 +49,15 @@ fn path(number: u64) -> Path {
         about,
     };
     let steps = vec![Step { turn: Arc::new(turn), trained: true }];
-    Path { session: format!("s{number}").into(), version: 1, steps, reward: None, incomplete: false }
+    Path {
+        session: format!("s{number}").into(),
+        version: 1,
+        steps,
+        reward: None,
+        incomplete: false,
+        advantage: None,
+        repeats_sample: false,
+    }
 }
 
 /// Entries in one or more partitions, which tests add.

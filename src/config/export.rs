@@ -41,6 +41,12 @@ pub struct ExportArgs {
     /// Classes of turns to train: main, subagent, compaction, auxiliary, unlabelled, all; without it main, subagent and unlabelled
     #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
     pub classes: Vec<String>,
+    /// Also train turns that were cut off, if a trained turn resumes them without a token in between
+    #[arg(long, env = "TOKENTAP_TRAIN_RESUMED", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub train_resumed: bool,
+    /// Adds advantages to the rows: the options as a JSON object, such as {} or {"estimator": "egpo", "entropy_over": "response"}
+    #[arg(long, env = "TOKENTAP_ADVANTAGES", value_name = "JSON")]
+    pub advantages: Option<String>,
     /// Token id that pads tensors
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,
@@ -53,7 +59,7 @@ pub struct ExportArgs {
     /// Bytes of the largest file that is made from a log; a running tokentap has its own limit.
     #[arg(skip = MAX_EXPORT_BYTES)]
     pub max_export_bytes: u64,
-    /// Ids of the tokens that open and close thinking, as OPEN,CLOSE, for jsonl from a log, which has no tokenizer
+    /// Ids of the tokens that open and close thinking, as OPEN,CLOSE, for jsonl and advantages from a log, which has no tokenizer
     #[arg(long, env = "TOKENTAP_THINK_TOKENS", value_name = "IDS")]
     pub think_tokens: Option<ThinkIds>,
     /// What is logged.

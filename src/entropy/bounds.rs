@@ -32,8 +32,8 @@ pub(super) struct RowSums {
     pub(super) relative_error: Column,
     /// `n`, tail tokens (the sampled one not counted, once it is known).
     pub(super) tail: Column,
-    /// `k' L` of the power-law tail.
-    pub(super) ladder: Column,
+    /// `n / M(t)` of the log-normal tail.
+    pub(super) length: Column,
 }
 
 /// The results for each row, in nats or as probabilities.
@@ -53,7 +53,7 @@ pub(super) struct RowBounds {
     pub(super) cap: Column,
     /// The entropy of all known tokens, `sum phi(p_i)`.
     pub(super) truncated: Column,
-    /// The tail mass the estimate uses, and `x`, `ln x` of the power-law tail.
+    /// The tail mass the estimate uses, and `x`, `ln x` of the log-normal tail.
     pub(super) estimate_mass: Column,
     pub(super) x: Column,
     pub(super) ln_x: Column,
@@ -77,7 +77,7 @@ impl RowSums {
         outside: [0.0; ROWS],
         relative_error: [0.0; ROWS],
         tail: [0.0; ROWS],
-        ladder: [1.0; ROWS],
+        length: [1.0; ROWS],
     };
 }
 
@@ -163,7 +163,7 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowS
 
         let mass = if residual > 0.0 { residual } else { 0.0 };
         let mass = if mass < cap { mass } else { cap };
-        let x = mass / (p_last * known.ladder[i]);
+        let x = mass / (p_last * known.length[i]);
         let ln_x = ln_64::<FMA>(if x > LEAST { x } else { LEAST });
 
         if STATS {

@@ -5,7 +5,7 @@ use crate::entropy::TokenStats;
 /// The reported number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimator {
-    /// The power-law estimate inside the certified interval.
+    /// The log-normal estimate inside the certified interval.
     Estimate,
     /// The entropy of the renormalised top-k, which most scripts compute; never above the true entropy.
     Renormalized,

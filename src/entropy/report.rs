@@ -1,7 +1,7 @@
 //! Computes the statistics of one row from the columns of its group.
 
 use super::scratch::Scratch;
-use super::tail::{LEAST_VALUES, Table};
+use super::tail::Table;
 use super::{Flags, MASKED, TokenStats};
 
 impl Scratch {
@@ -25,13 +25,9 @@ impl Scratch {
         let renormalized = found.renormalized[slot];
         let (mut lower, mut upper) = (found.lower[slot], found.upper[slot]);
         let mass = found.estimate_mass[slot];
-        let mut estimate = if note.k < LEAST_VALUES {
-            0.5 * (lower + upper)
-        } else {
-            let excess = table.excess(found.x[slot], found.ln_x[slot], note.span);
-            let estimate = found.truncated[slot] + mass * (excess - self.known.last[slot]);
-            estimate.max(lower).min(upper)
-        };
+        let excess = table.excess(found.x[slot], found.ln_x[slot], note.quantile);
+        let estimate = found.truncated[slot] + mass * (excess - self.known.last[slot]);
+        let mut estimate = estimate.max(lower).min(upper);
         let mut tail_mass = outside_row.max(0.0);
         if note.whole {
             (lower, estimate, upper) = (renormalized, renormalized, renormalized);

@@ -2,7 +2,7 @@
 
 use super::bounds::{ROWS, RowBounds, RowSums};
 use super::head::{self, HeadSums, Terms, VALUES};
-use super::tail::Ladder;
+use super::tail::Cut;
 use super::{Flags, MASKED};
 
 /// Rounding to bfloat16 changes `l` by up to `2^-8 |l|`, so the mass by that share of the head's
@@ -16,7 +16,7 @@ pub(super) struct Scratch {
     pub(super) known: RowSums,
     pub(super) found: RowBounds,
     pub(super) notes: [RowNote; ROWS],
-    ladder: Ladder,
+    cut: Cut,
     tidied: Vec<f32>,
 }
 
@@ -40,8 +40,8 @@ pub(super) struct RowNote {
     pub(super) chosen: f32,
     pub(super) rank: u32,
     pub(super) confidence: f32,
-    /// `L` of the power-law tail.
-    pub(super) span: f64,
+    /// `t` of the log-normal tail.
+    pub(super) quantile: f64,
 }
 
 impl Scratch {
@@ -51,7 +51,7 @@ impl Scratch {
             known: RowSums::EMPTY,
             found: RowBounds::EMPTY,
             notes: [RowNote::EMPTY; ROWS],
-            ladder: Ladder::EMPTY,
+            cut: Cut::EMPTY,
             tidied: Vec::new(),
         }
     }
@@ -150,8 +150,9 @@ impl Scratch {
         flags |= Flags::BF16.when(bf16)
             | Flags::CHOSEN_OUTSIDE.when(outside)
             | Flags::INCONSISTENT.when((k as u64) > vocab || (outside && whole) || lacks_first(chosen, first));
-        if self.ladder.k != k || self.ladder.vocab != vocab {
-            self.ladder = Ladder::new(k, vocab);
+        // A row without a tail does not use it, and must not replace that of the rows between such rows.
+        if !whole && (self.cut.k != k || self.cut.vocab != vocab) {
+            self.cut = Cut::new(k, vocab);
         }
 
         let known = &mut self.known;
@@ -164,11 +165,11 @@ impl Scratch {
         known.outside[slot] = if moved { 1.0 } else { 0.0 };
         known.relative_error[slot] = if bf16 { BF16_ERROR } else { 0.0 };
         known.tail[slot] = tail as f64;
-        known.ladder[slot] = self.ladder.length;
+        known.length[slot] = self.cut.length;
 
         let note = &mut self.notes[slot];
         (note.flags, note.whole, note.k) = (flags, whole, k);
-        (note.chosen, note.span) = (chosen, self.ladder.span);
+        (note.chosen, note.quantile) = (chosen, self.cut.quantile);
         if STATS {
             known.square[slot] = sums.square;
             known.second[slot] = row[usize::from(k > 1)].into();
@@ -188,7 +189,7 @@ impl RowNote {
         chosen: f32::NAN,
         rank: 0,
         confidence: f32::NAN,
-        span: 0.0,
+        quantile: 0.0,
     };
 }
 

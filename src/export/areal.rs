@@ -55,6 +55,11 @@ pub(crate) fn export(batch: Batch) -> Export {
             Column::Entropy.fill(row.segments(), width, sink);
         }));
     }
+    if rows.iter().any(|row| row.advantage().is_some()) {
+        tensors.push(tensor("advantages", Dtype::F32, |row, width, sink| {
+            Column::Advantage(row.advantage().unwrap_or(0.0)).fill(row.segments(), width, sink);
+        }));
+    }
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
         tensors.push(of_rewards(rewards.into()));
     }

@@ -1,4 +1,4 @@
-//! The columns of a row with one value per token: id, mask, logprob, entropy.
+//! The columns of a row with one value per token: id, mask, logprob, entropy, advantage.
 
 use super::safetensors::{Run, Sink};
 use super::text::Text;
@@ -18,6 +18,8 @@ pub(super) enum Column {
     Logprobs,
     /// 0.0 where the mask is 0.
     Entropy,
+    /// This number at trained tokens, otherwise 0.0.
+    Advantage(f32),
 }
 
 impl Column {
@@ -36,8 +38,9 @@ impl Column {
         match (self, numbers(self, segment)) {
             (Self::Ids { .. }, _) => Run::Ids(&segment.ids[..count]),
             (Self::Mask, _) => Run::Integer(segment.trained.into(), count),
+            (Self::Advantage(advantage), _) if segment.trained => Run::Float(advantage, count),
             (_, Some(numbers)) if segment.trained => Run::Floats(&numbers[..count]),
-            (Self::Logprobs | Self::Entropy, _) => Run::Float(0.0, count),
+            (Self::Logprobs | Self::Entropy | Self::Advantage(_), _) => Run::Float(0.0, count),
         }
     }
 
@@ -45,7 +48,7 @@ impl Column {
         match self {
             Self::Ids { pad } => Run::Integer(pad.into(), count),
             Self::Mask => Run::Integer(0, count),
-            Self::Logprobs | Self::Entropy => Run::Float(0.0, count),
+            Self::Logprobs | Self::Entropy | Self::Advantage(_) => Run::Float(0.0, count),
         }
     }
 
@@ -57,7 +60,10 @@ impl Column {
                 match (self, numbers(self, &segment)) {
                     (Self::Ids { .. }, _) => list.ids(segment.ids),
                     (Self::Mask, _) => list.repeat(if segment.trained { "1" } else { "0" }, count),
-                    (Self::Logprobs | Self::Entropy, _) if !segment.trained => list.repeat(blank, count),
+                    (Self::Logprobs | Self::Entropy | Self::Advantage(_), _) if !segment.trained => {
+                        list.repeat(blank, count)
+                    }
+                    (Self::Advantage(advantage), _) => list.floats(&vec![advantage; count]),
                     (_, Some(numbers)) => list.floats(numbers),
                     (_, None) => list.repeat("null", count),
                 }
@@ -71,7 +77,7 @@ pub(super) fn numbers<'a>(column: Column, segment: &Segment<'a>) -> Option<&'a [
     let numbers = match column {
         Column::Logprobs => segment.logprobs,
         Column::Entropy => segment.entropy,
-        Column::Ids { .. } | Column::Mask => return None,
+        Column::Ids { .. } | Column::Mask | Column::Advantage(_) => return None,
     };
     (numbers.len() == segment.ids.len()).then_some(numbers)
 }
@@ -82,6 +88,13 @@ pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
         Column::Entropy.list(response(path), "0.0", text.key(name));
     } else {
         text.key(name).literal("null");
+    }
+}
+
+/// Writes the member `advantages` with one value for each token of these segments, if the row has an advantage.
+pub(super) fn advantages<'a>(path: &'a Path, segments: impl Iterator<Item = Segment<'a>>, text: &mut Text) {
+    if let Some(advantage) = path.advantage {
+        Column::Advantage(advantage).list(segments, "0.0", text.key("advantages"));
     }
 }
 

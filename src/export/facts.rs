@@ -37,6 +37,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (retokenised, "context_retokenised"),
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
+        (path.repeats_sample, "repeats_sample"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
@@ -75,7 +76,7 @@ impl Status {
 }
 
 /// The reward as one number: the value itself, or the `reward` or `score` of an object.
-pub(super) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
+pub(crate) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
     let value = value?;
     let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
     number.filter(|number| number.is_finite())
@@ -112,7 +113,7 @@ pub(super) fn json_len(value: &Value) -> u64 {
 }
 
 /// The group number of each row. Rows with the same first prompt are samples of one prompt, also in different sessions.
-pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
+pub(crate) fn groups(rows: &[Row]) -> Vec<usize> {
     let mut numbers: HashMap<&[u32], usize> = HashMap::new();
     let number = |row| {
         let next = numbers.len();

@@ -65,6 +65,12 @@ impl Format {
         matches!(self, Self::Jsonl | Self::Arrow | Self::Parquet)
     }
 
+    /// Whether the rows can hold advantages. miles' reader refuses tensors that it does not expect, and the records of rLLM are calls.
+    #[must_use]
+    pub fn has_advantages(self) -> bool {
+        !matches!(self, Self::Miles | Self::Rllm)
+    }
+
     /// The format with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::validate::verdicts;
-use super::{ExcludedLeaf, Needs, RowCounts};
-use crate::session::{Classes, Path, Row, Turn};
+use super::{ExcludedLeaf, Needs, RowCounts, repeated_rows};
+use crate::session::{Path, Row, Turn};
 
 /// The rows to export.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
         (kept, dropped) = keep(&rows, needs);
     }
     refused.append(&mut dropped);
+    let repeated = repeated_rows(&kept);
+    kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
     let tally = RowCounts::of(kept.len(), &refused);
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }
@@ -66,19 +68,19 @@ enum Claim {
 }
 
 /// The turns of a session while its rows are selected, in order.
-struct TurnClaims {
+struct TurnClaims<'a> {
+    /// A row of the session.
+    session: &'a Row,
     verdicts: Vec<Result<(), &'static str>>,
     claims: Vec<Claim>,
-    classes: Classes,
     kept: Option<usize>,
 }
 
-impl TurnClaims {
+impl<'a> TurnClaims<'a> {
     /// The turns of the session of `row`.
-    fn new(row: &Row, needs: Needs) -> Self {
-        let (turns, classes) = (row.turns(), row.classes());
-        let claims = vec![Claim::Free; turns.len()];
-        Self { verdicts: verdicts(turns, needs, classes), claims, classes, kept: needs.kept }
+    fn new(row: &'a Row, needs: Needs) -> Self {
+        let claims = vec![Claim::Free; row.turns().len()];
+        Self { session: row, verdicts: verdicts(row, needs), claims, kept: needs.kept }
     }
 
     /// Claims the turns of a row that no earlier row holds, and returns the first one that the row trains. A row that holds a turn also
@@ -98,7 +100,7 @@ impl TurnClaims {
                     break;
                 }
             }
-            if self.classes.trains(turn) {
+            if self.session.export_trains(turn) {
                 first = Some((turn.id, end - turn.response.len()));
             }
             end -= turn.prompt.len() + turn.response.len();

@@ -39,7 +39,10 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("session_id").string(&path.session);
     text.key("remove_sample").literal("false");
     text.key("prefix_cache_info").object(|text| miles::prefix_cache(path, text));
-    text.key("train_metadata").object(|text| column::entropies(path, "rollout_entropys", text));
+    text.key("train_metadata").object(|text| {
+        column::entropies(path, "rollout_entropys", text);
+        column::advantages(path, column::response(path), text);
+    });
     text.key("metadata").object(|text| {
         text.key("session").string(&path.session);
         text.key("version").integer(path.version);

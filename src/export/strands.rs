@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::column::Column;
+use super::column::{self, Column};
 use super::text::{self, Text};
 use super::{Batch, Export, Needs, facts, settle};
 use crate::session::{Path, Turn};
@@ -27,6 +27,7 @@ fn sample(path: &Path, text: &mut Text) {
     Column::Logprobs.list(path.segments(), "null", text.key("logprobs"));
     prompt_logprobs(path, text);
     Column::Entropy.list(path.segments(), "null", text.key("entropy"));
+    column::advantages(path, path.segments(), text);
     text.key("segment_info").array(|list| {
         for segment in path.segments() {
             list.array(|pair| {

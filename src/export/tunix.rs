@@ -58,6 +58,7 @@ fn trajectory(path: &Path, text: &mut Text) {
     Column::Mask.list(column::response(path), "0", text.key("conversation_masks"));
     Column::Logprobs.list(column::response(path), "0.0", text.key("old_logprobs"));
     column::entropies(path, "entropies", text);
+    column::advantages(path, column::response(path), text);
     // tunix has one version per trajectory: the policy at its start
     text.key("policy_version").maybe(versions::range(path).map(|range| range.0));
     text.key("status").string(match Status::of(path) {

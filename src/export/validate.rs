@@ -1,8 +1,6 @@
 //! Validates turns before they are exported.
 
-use std::sync::Arc;
-
-use crate::session::{Classes, Path, Turn};
+use crate::session::{Path, Row, Turn};
 
 /// The values that a format needs for each trained token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,9 +15,10 @@ pub struct Needs {
     pub int32_ids: bool,
 }
 
-/// For each turn whether the path that ends in it can be exported, or the name of the problem. A problem of a turn is a problem of every
+/// For each turn of the session of `row` whether the path that ends in it can be exported, or the name of the problem. A problem of a turn is a problem of every
 /// path that holds it: the row that would train it is refused, and no other row trains it.
-pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs, classes: Classes) -> Vec<Result<(), &'static str>> {
+pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>> {
+    let turns = row.turns();
     let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());
     for turn in turns {
         let before = match turn.parent {
@@ -27,7 +26,7 @@ pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs, classes: Classes) -> V
             None if turn.prompt.is_empty() => Err("no_prompt"),
             None => Ok(()),
         };
-        known.push(before.and_then(|()| whole(turn, needs, classes)));
+        known.push(before.and_then(|()| whole(turn, needs, row.export_trains(turn))));
     }
     known
 }
@@ -41,15 +40,15 @@ pub(crate) fn verdict(path: &Path) -> Result<(), &'static str> {
     if path.prompt_len() == 0 {
         return Err("no_prompt");
     }
-    path.steps.iter().try_for_each(|step| whole(&step.turn, needs, Classes::ALL))
+    path.steps.iter().try_for_each(|step| whole(&step.turn, needs, step.trained))
 }
 
-fn whole(turn: &Turn, needs: Needs, classes: Classes) -> Result<(), &'static str> {
+fn whole(turn: &Turn, needs: Needs, is_trained: bool) -> Result<(), &'static str> {
     lengths(turn)?;
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
-    if !classes.trains(turn) {
+    if !is_trained {
         return Ok(());
     }
     if needs.logprobs && !is_full(&turn.logprobs, turn) {
@@ -84,9 +83,12 @@ fn is_full(values: &[f32], turn: &Turn) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
     use super::*;
-    use crate::export::fixture::turns;
-    use crate::session::Fault;
+    use crate::export::fixture::{path, turns};
+    use crate::session::{Fault, Snapshot};
 
     const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
 
@@ -94,7 +96,9 @@ mod tests {
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
         let mut turns = turns();
         change(&mut turns[at]);
-        verdicts(&turns.map(Arc::new), needs, Classes::default())[1]
+        let turns = turns.map(Arc::new).to_vec();
+        let snapshot = Snapshot::of_path(&path(&[&turns[0]]), turns, HashMap::new());
+        verdicts(&snapshot.context(1), needs)[1]
     }
 
     #[test]

@@ -53,6 +53,11 @@ pub(crate) fn export(batch: Batch) -> Export {
         tensors.push(frame.column("rollout_entropys", Dtype::F32, Column::Entropy));
         tensors.push(frame.column("rollout_entropy", Dtype::F32, Column::Entropy));
     }
+    if frame.rows.iter().any(|row| row.advantage().is_some()) {
+        tensors.push(frame.tensor("advantages", Dtype::F32, frame.responses, |frame, row, sink| {
+            Column::Advantage(row.advantage().unwrap_or(0.0)).fill(row.response(), frame.responses, sink);
+        }));
+    }
     if let Some(rewards) = rewards {
         tensors.push(frame.rewards(rewards));
     }

@@ -48,7 +48,7 @@ pub struct Shaping {
 }
 
 impl Shaping {
-    /// Returns the shaped advantage. `entropy` is the mean entropy of the thinking tokens in nats. Without it the advantage is unchanged.
+    /// Returns the shaped advantage. `entropy` is the mean entropy `H` in nats. Without it the advantage is unchanged.
     #[must_use]
     pub fn apply(&self, advantage: f64, entropy: Option<f64>) -> f64 {
         let Some(entropy) = entropy else { return advantage };

@@ -1,104 +1,82 @@
 //! The request body of `POST /v1/advantages`.
 
-use std::collections::HashSet;
+use serde::Deserialize;
 
-use serde::{Deserialize, Serialize};
-
-use super::{HIGH_ENTROPY, Shaping, ThinkTokens};
+use super::group_request::{GroupRequest, RequestError, is_float32};
+use super::options::{self, AdvantageEstimator, AdvantageOptions, EntropyScope};
+use super::{HIGH_ENTROPY, ThinkTokens};
 
 /// Rewards of groups of trajectories.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "RequestMembers")]
 pub struct Request {
-    /// The groups, each the samples of one prompt.
-    pub groups: Vec<GroupRequest>,
-    /// The estimator.
-    #[serde(default)]
-    pub estimator: AdvantageEstimator,
-    /// EGPO's weight of the entropy, per nat.
-    #[serde(default = "lambda")]
-    pub lambda: f64,
-    /// EGPO's bound: the clipped entropy is at most `|A| / alpha`.
-    #[serde(default = "alpha")]
-    pub alpha: f64,
-    /// Divide advantages by the standard deviation of the group; verl's `norm_adv_by_std_in_grpo`.
-    #[serde(default = "normalize_std")]
-    pub normalize_std: bool,
-    /// The id of `<think>`.
-    pub think_start: Option<u32>,
-    /// The id of `</think>`.
-    pub think_end: Option<u32>,
+    /// The groups, and how their advantages are computed.
+    pub options: AdvantageOptions,
     /// The version of the sessions, as in `POST /v1/samples`.
     pub version: Option<u32>,
     /// The classes of turns that are trained, as in `POST /v1/samples`.
-    #[serde(default)]
     pub classes: Vec<String>,
+    /// Whether turns that were cut off and resumed are trained, as in `POST /v1/samples`.
+    pub train_resumed: bool,
     /// The threshold of a token with high entropy, in nats.
-    #[serde(default = "high_entropy")]
     pub high_entropy_threshold: f64,
 }
 
-/// The samples of one prompt.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GroupRequest {
-    /// The id of the group, which the response repeats; verl's `uid`.
-    pub id: GroupId,
-    /// The samples; at least one.
-    pub samples: Vec<SampleRequest>,
-}
-
-/// One trajectory and its reward.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SampleRequest {
-    /// The session.
-    pub session: String,
-    /// The last turn of the path; without it, the path with the most sampled tokens is used.
+/// The members of the body. `serde(flatten)` would keep the values of unknown members in memory, at many times their size.
+#[derive(Deserialize)]
+#[serde(rename = "Request", deny_unknown_fields)]
+struct RequestMembers {
+    groups: Vec<GroupRequest>,
     #[serde(default)]
-    pub leaf: Option<u32>,
-    /// The reward of the whole trajectory.
-    pub reward: f64,
+    estimator: AdvantageEstimator,
+    #[serde(default = "options::lambda")]
+    lambda: f64,
+    #[serde(default = "options::alpha")]
+    alpha: f64,
+    #[serde(default)]
+    entropy_over: EntropyScope,
+    #[serde(default = "options::normalize_std")]
+    normalize_std: bool,
+    think_start: Option<u32>,
+    think_end: Option<u32>,
+    version: Option<u32>,
+    #[serde(default)]
+    classes: Vec<String>,
+    #[serde(default)]
+    train_resumed: bool,
+    #[serde(default = "high_entropy")]
+    high_entropy_threshold: f64,
 }
 
-/// The id of a group. Some trainers use numbers, others UUIDs.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(untagged, expecting = "the id of a group is a string or an integer")]
-pub enum GroupId {
-    /// A number, such as `7`.
-    Number(i64),
-    /// A string, such as `"7f0c"`. `"7"` and `7` are different groups.
-    Text(String),
-}
-
-/// How advantages are computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AdvantageEstimator {
-    /// From the rewards of the group only.
-    #[default]
-    Grpo,
-    /// The advantages of GRPO, shaped by the entropy of the thinking.
-    Egpo,
-}
-
-/// The error of a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{at}{}{message}", if at.is_empty() { "" } else { ": " })]
-pub struct RequestError {
-    /// The error code: `invalid_json`, `invalid_parameter`, `invalid_reward`, `empty_group`, `duplicate_group` or `not_found`.
-    pub code: &'static str,
-    /// The path of the invalid member, such as `groups[1].samples[0].reward`; empty for the whole body.
-    pub at: String,
-    /// The error message.
-    pub message: String,
-}
-
-impl RequestError {
-    /// An error of the member with the path `at`.
-    #[must_use]
-    pub fn new(code: &'static str, at: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code, at: at.into(), message: message.into() }
+impl From<RequestMembers> for Request {
+    fn from(members: RequestMembers) -> Self {
+        let RequestMembers {
+            groups,
+            estimator,
+            lambda,
+            alpha,
+            entropy_over,
+            normalize_std,
+            think_start,
+            think_end,
+            ..
+        } = members;
+        Self {
+            options: AdvantageOptions {
+                groups,
+                estimator,
+                lambda,
+                alpha,
+                entropy_over,
+                normalize_std,
+                think_start,
+                think_end,
+            },
+            version: members.version,
+            classes: members.classes,
+            train_resumed: members.train_resumed,
+            high_entropy_threshold: members.high_entropy_threshold,
+        }
     }
 }
 
@@ -111,10 +89,7 @@ impl Request {
     pub fn parse(body: &[u8], think: Option<ThinkTokens>) -> Result<Self, RequestError> {
         let mut request: Self =
             serde_json::from_slice(body).map_err(|error| RequestError::new("invalid_json", "", error.to_string()))?;
-        if let Some(think) = think {
-            request.think_start.get_or_insert(think.start);
-            request.think_end.get_or_insert(think.end);
-        }
+        request.options.set_default_think_tokens(think);
         request.check()?;
         Ok(request)
     }
@@ -123,81 +98,14 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] for an invalid number, missing or equal think tokens, a group without samples, or two groups with the same id.
+    /// [`RequestError`] for invalid options, groups or numbers.
     pub fn check(&self) -> Result<(), RequestError> {
-        let invalid = |at: &str, message: &str| Err(RequestError::new("invalid_parameter", at, message));
-        if !is_float32(self.lambda) {
-            return invalid("lambda", "not a finite float32");
-        }
-        if !is_float32(self.alpha) || self.alpha <= 0.0 {
-            return invalid("alpha", "not a positive, finite float32");
-        }
+        self.options.check()?;
         if !is_float32(self.high_entropy_threshold) {
-            return invalid("high_entropy_threshold", "not a finite float32");
-        }
-        let known = self.think_start.is_some() && self.think_end.is_some();
-        if !known && (self.think_start.is_some() || self.think_end.is_some()) {
-            return invalid("think_start", "only one of think_start and think_end is known; send both");
-        }
-        if !known && self.estimator == AdvantageEstimator::Egpo {
-            let message = "egpo needs the tokens around the thinking, and no tokenizer names them: send think_start and think_end";
-            return invalid("think_start", message);
-        }
-        if known && self.think_start == self.think_end {
-            return invalid("think_end", "the same token as think_start, so no span could be closed");
-        }
-        let mut seen = HashSet::new();
-        for (at, group) in self.groups.iter().enumerate() {
-            group.check(at)?;
-            if !seen.insert(&group.id) {
-                let message = "an earlier group has this id; samples of one group belong together";
-                return Err(RequestError::new("duplicate_group", format!("groups[{at}].id"), message));
-            }
+            return Err(RequestError::invalid("high_entropy_threshold", "not a finite float32"));
         }
         Ok(())
     }
-
-    /// The parameters of EGPO.
-    #[must_use]
-    pub fn shaping(&self) -> Shaping {
-        Shaping { lambda: self.lambda, alpha: self.alpha }
-    }
-
-    /// The think tokens; `None` if they are unknown.
-    #[must_use]
-    pub fn think_tokens(&self) -> Option<ThinkTokens> {
-        Some(ThinkTokens { start: self.think_start?, end: self.think_end? })
-    }
-}
-
-impl GroupRequest {
-    fn check(&self, at: usize) -> Result<(), RequestError> {
-        if self.samples.is_empty() {
-            return Err(RequestError::new("empty_group", format!("groups[{at}].samples"), "a group has no samples"));
-        }
-        let wrong = self.samples.iter().enumerate().find(|(_, sample)| !is_float32(sample.reward));
-        wrong.map_or(Ok(()), |(sample, SampleRequest { reward, .. })| {
-            let at = format!("groups[{at}].samples[{sample}].reward");
-            Err(RequestError::new("invalid_reward", at, format!("{reward} is not a finite float32")))
-        })
-    }
-}
-
-/// Whether a number is finite as a float32. In the trainers' float32 a greater number is infinite. The limit also keeps squares finite.
-fn is_float32(number: f64) -> bool {
-    number.abs() <= f64::from(f32::MAX)
-}
-
-fn lambda() -> f64 {
-    0.4
-}
-
-fn alpha() -> f64 {
-    2.0
-}
-
-fn normalize_std() -> bool {
-    true
 }
 
 fn high_entropy() -> f64 {
@@ -206,6 +114,8 @@ fn high_entropy() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::GroupId;
+    use super::super::Shaping;
     use super::super::tests::THINK;
     use super::*;
 
@@ -216,15 +126,23 @@ mod tests {
 
     #[test]
     fn missing_members_have_the_default_values() {
-        let body = br#"{"groups":[{"id":"a","samples":[{"session":"s","reward":1}]},{"id":7,"samples":[{"session":"t","leaf":3,"reward":-0.5}]}]}"#;
+        let body = br#"{"groups":[{"id":"a","samples":[{"session":"s","reward":1}]},{"id":7,"samples":[{"session":"t","leaf":3}]}]}"#;
         let request = Request::parse(body, Some(THINK)).unwrap();
-        assert_eq!(request.estimator, AdvantageEstimator::Grpo);
-        assert_eq!(request.shaping(), Shaping { lambda: 0.4, alpha: 2.0 });
-        assert_eq!(request.think_tokens(), Some(THINK));
-        assert!(request.normalize_std);
+        let options = &request.options;
+        assert_eq!((options.estimator, options.entropy_over), (AdvantageEstimator::Grpo, EntropyScope::Thinking));
+        assert_eq!(options.shaping(), Shaping { lambda: 0.4, alpha: 2.0 });
+        assert_eq!(options.think_tokens(), Some(THINK));
+        assert!(options.normalize_std);
         assert_eq!(request.high_entropy_threshold, 0.672);
-        assert_eq!(request.groups[0].samples[0].leaf, None);
-        assert_eq!((&request.groups[1].id, request.groups[1].samples[0].leaf), (&GroupId::Number(7), Some(3)));
+        assert_eq!(
+            (request.options.groups[0].samples[0].leaf, request.options.groups[0].samples[0].reward),
+            (None, Some(1.0))
+        );
+        assert_eq!(request.options.groups[1].samples[0].reward, None);
+        assert_eq!(
+            (&request.options.groups[1].id, request.options.groups[1].samples[0].leaf),
+            (&GroupId::Number(7), Some(3))
+        );
     }
 
     #[test]
@@ -249,14 +167,17 @@ mod tests {
         assert!(refused(r#"{"groups":[],"lamda":1}"#).contains("unknown field `lamda`"));
         assert!(refused(r#"{"groups":[{"id":1.5,"samples":[]}]}"#).contains("a string or an integer"));
         assert!(refused(r#"{"groups":[],"estimator":"ppo"}"#).contains("ppo"));
+        assert!(refused(r#"{"groups":[],"entropy_over":"all"}"#).contains("`thinking` or `response`"));
         assert!(refused("{").starts_with("invalid_json EOF"));
     }
 
     #[test]
     fn egpo_without_think_tokens_is_refused() {
-        let parsed = |body: &str| Request::parse(body.as_bytes(), None).map(|request| request.think_tokens());
+        let parsed = |body: &str| Request::parse(body.as_bytes(), None).map(|request| request.options.think_tokens());
         let error = parsed(r#"{"groups":[],"estimator":"egpo"}"#).unwrap_err();
         assert_eq!((error.code, &*error.at), ("invalid_parameter", "think_start"));
+        assert!(error.message.contains("entropy_over"), "{error}");
+        assert_eq!(parsed(r#"{"groups":[],"estimator":"egpo","entropy_over":"response"}"#).unwrap(), None);
         assert_eq!(parsed(r#"{"groups":[],"estimator":"grpo"}"#).unwrap(), None);
         let given = parsed(r#"{"groups":[],"estimator":"egpo","think_start":5,"think_end":6}"#).unwrap();
         assert_eq!(given, Some(ThinkTokens { start: 5, end: 6 }));
@@ -269,7 +190,7 @@ mod tests {
             let mut request =
                 Request::parse(br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#, Some(THINK))
                     .unwrap();
-            request.groups[0].samples[0].reward = reward;
+            request.options.groups[0].samples[0].reward = Some(reward);
             let error = request.check().unwrap_err();
             assert_eq!((error.code, &*error.at), ("invalid_reward", "groups[0].samples[0].reward"));
         }

@@ -4,7 +4,13 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{AdvantageEstimator, GroupId, GroupRequest, GroupStats, Request, RequestError, SampleRequest, ThinkStats};
+use super::group_request::stored_reward;
+use super::mean_entropy::MeanEntropy;
+use super::{
+    AdvantageEstimator, AdvantageOptions, EntropyScope, GroupId, GroupRequest, GroupStats, Request, RequestError,
+    ThinkStats,
+};
+use crate::export::repeated_paths;
 use crate::session::Path;
 
 /// The advantages, and the parameters that they were computed with.
@@ -16,6 +22,8 @@ pub struct AdvantageResponse {
     pub lambda: f64,
     /// EGPO's bound of the entropy: at most `|A| / alpha`; `grpo` does not use it.
     pub alpha: f64,
+    /// The tokens whose mean entropy is `H`.
+    pub entropy_over: EntropyScope,
     /// Whether the advantages were divided by the standard deviation of their group.
     pub normalize_std: bool,
     /// The groups, in the order of the request.
@@ -42,22 +50,24 @@ pub struct SampleResponse {
     pub session: String,
     /// The last turn of the sample's path.
     pub leaf: u32,
-    /// The reward, from the request.
+    /// The reward: that of the request, else the stored one.
     pub reward: f64,
     /// The estimator's advantage.
     pub advantage: f64,
     /// The advantage of GRPO, which is not shaped by entropy. It equals `advantage` if the estimator is `grpo`.
     pub grpo_advantage: f64,
-    /// EGPO's `H`: the mean entropy of the thinking in nats; `None` if no token of the thinking has a known entropy. It is also set for
-    /// `grpo`.
+    /// EGPO's `H`: the mean entropy in nats of the tokens that `entropy_over` names; `None` if none of them has a known entropy. It is also
+    /// set for `grpo`.
     #[serde(rename = "H")]
     pub entropy: Option<f64>,
     /// Statistics of the thinking.
     pub think: ThinkStats,
-    /// `H` lacks the unknown entropy of a token; the same flag as in `think`.
+    /// `H` lacks the unknown entropy of a token.
     pub incomplete: bool,
     /// The name of the estimator of the entropies; `mixed` if it differs between turns, `None` if it is unknown.
     pub entropy_estimator: Option<Cow<'static, str>>,
+    /// An earlier sample of the group has the same first prompt and the same tokens.
+    pub repeats_sample: bool,
     /// One number for each token of the path, prompts included: the advantage if the loss mask is 1, else 0.
     pub advantages: Vec<f64>,
 }
@@ -67,46 +77,57 @@ pub struct SampleResponse {
 ///
 /// # Errors
 ///
-/// The errors of [`Request::check`], and `not_found` with the message of `lookup`.
+/// The errors of [`Request::check`], `not_found` with the message of `lookup`, and `missing_reward` or `invalid_reward` if neither the
+/// request nor the path has a valid reward.
 pub fn advantages(
     request: &Request,
     mut lookup: impl FnMut(&str, Option<u32>) -> Result<Path, String>,
 ) -> Result<AdvantageResponse, RequestError> {
     request.check()?;
-    let mut groups = Vec::with_capacity(request.groups.len());
-    for (at, GroupRequest { id, samples }) in request.groups.iter().enumerate() {
-        let rewards: Vec<f64> = samples.iter().map(|sample| sample.reward).collect();
-        let stats = GroupStats::of(&rewards);
-        let mut answers = Vec::with_capacity(samples.len());
+    let mut groups = Vec::with_capacity(request.options.groups.len());
+    for (at, GroupRequest { id, samples }) in request.options.groups.iter().enumerate() {
+        let mut found = Vec::with_capacity(samples.len());
         for (place, sample) in samples.iter().enumerate() {
+            let at = format!("groups[{at}].samples[{place}]");
             let path = lookup(&sample.session, sample.leaf)
-                .map_err(|message| RequestError::new("not_found", format!("groups[{at}].samples[{place}]"), message))?;
-            answers.push(request.sample(sample, stats, &path));
+                .map_err(|message| RequestError::new("not_found", at.clone(), message))?;
+            let stored =
+                || stored_reward(&path.session, path.leaf().id, path.reward.as_ref()).map_err(|error| error.below(&at));
+            let reward = sample.reward.map_or_else(stored, Ok)?;
+            found.push((reward, path));
         }
-        groups.push(GroupResponse { id: id.clone(), mean: stats.mean, std: stats.std, samples: answers });
+        let rewards: Vec<f64> = found.iter().map(|(reward, _)| *reward).collect();
+        let stats = GroupStats::of(&rewards);
+        let repeated = repeated_paths(found.iter().map(|(_, path)| path));
+        let sample = |((reward, path), repeats_sample): (&(f64, Path), bool)| SampleResponse {
+            repeats_sample,
+            ..request.sample(*reward, stats, path)
+        };
+        let samples = found.iter().zip(repeated).map(sample).collect();
+        groups.push(GroupResponse { id: id.clone(), mean: stats.mean, std: stats.std, samples });
     }
-    let Request { estimator, lambda, alpha, normalize_std, .. } = *request;
-    Ok(AdvantageResponse { estimator, lambda, alpha, normalize_std, groups })
+    let AdvantageOptions { estimator, lambda, alpha, entropy_over, normalize_std, .. } = request.options;
+    Ok(AdvantageResponse { estimator, lambda, alpha, entropy_over, normalize_std, groups })
 }
 
 impl Request {
-    fn sample(&self, sample: &SampleRequest, stats: GroupStats, path: &Path) -> SampleResponse {
-        let think = ThinkStats::of(path, self.think_tokens(), self.high_entropy_threshold);
-        let grpo_advantage = stats.advantage(sample.reward, self.normalize_std);
-        let advantage = match self.estimator {
-            AdvantageEstimator::Grpo => grpo_advantage,
-            AdvantageEstimator::Egpo => self.shaping().apply(grpo_advantage, think.mean),
-        };
+    fn sample(&self, reward: f64, stats: GroupStats, path: &Path) -> SampleResponse {
+        let options = &self.options;
+        let think = ThinkStats::of(path, options.think_tokens(), self.high_entropy_threshold);
+        let entropy = MeanEntropy::of(path, &think, options);
+        let grpo_advantage = stats.advantage(reward, options.normalize_std);
+        let advantage = options.advantage(grpo_advantage, entropy.nats);
         SampleResponse {
             session: path.session.to_string(),
             leaf: path.leaf().id,
-            reward: sample.reward,
+            reward,
             advantage,
             grpo_advantage,
-            entropy: think.mean,
+            entropy: entropy.nats,
             think,
-            incomplete: think.incomplete,
+            incomplete: entropy.incomplete,
             entropy_estimator: entropy_estimator(path),
+            repeats_sample: path.repeats_sample,
             advantages: broadcast(path, advantage),
         }
     }

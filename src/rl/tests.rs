@@ -36,7 +36,15 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
 pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
     let numbered = (0..).zip(turns);
     let steps = numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true }).collect();
-    Path { session: session.into(), version: 1, steps, reward: None, incomplete: false }
+    Path {
+        session: session.into(),
+        version: 1,
+        steps,
+        reward: None,
+        incomplete: false,
+        advantage: None,
+        repeats_sample: false,
+    }
 }
 
 fn request(body: &Value) -> Request {
@@ -128,10 +136,10 @@ fn response_has_the_documented_members() {
     });
     let sample = json!({
         "session": "s", "leaf": 0, "reward": 0.0, "advantage": 0.0, "grpo_advantage": 0.0, "H": null, "think": think,
-        "incomplete": false, "entropy_estimator": null, "advantages": [0.0, 0.0]
+        "incomplete": false, "entropy_estimator": null, "repeats_sample": false, "advantages": [0.0, 0.0]
     });
     let expected = json!({
-        "estimator": "grpo", "lambda": 0.4, "alpha": 2.0, "normalize_std": true,
+        "estimator": "grpo", "lambda": 0.4, "alpha": 2.0, "entropy_over": "thinking", "normalize_std": true,
         "groups": [{ "id": "g", "mean": 0.0, "std": 1.0, "samples": [sample] }]
     });
     assert_eq!(found, expected);

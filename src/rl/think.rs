@@ -103,9 +103,8 @@ impl ThinkCounter {
             });
             self.state = if opens { ThinkState::OpenedByPrompt } else { ThinkState::Outside };
         }
-        let entropies = reliable_entropies(turn);
-        for (at, id) in turn.response.iter().enumerate() {
-            self.token(*id, entropies.get(at).copied().map(f64::from).filter(|nats| nats.is_finite()));
+        for (id, entropy) in turn.response.iter().zip(known_entropies(turn)) {
+            self.token(*id, entropy);
         }
     }
 
@@ -151,6 +150,12 @@ impl ThinkCounter {
 
 fn ratio(sum: f64, count: usize) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
+}
+
+/// The entropy of each sampled token of a turn in nats; `None` if it is unknown.
+pub(super) fn known_entropies(turn: &Turn) -> impl Iterator<Item = Option<f64>> {
+    let entropies = reliable_entropies(turn);
+    (0..turn.response.len()).map(|at| entropies.get(at).copied().map(f64::from).filter(|nats| nats.is_finite()))
 }
 
 /// The entropies of a turn; empty if they may belong to other tokens than those of the response.

@@ -116,10 +116,11 @@ impl MisdirectedRequest {
             let (client, path) = api.client();
             format!("the base URL of {client} client is {}", self.url(path))
         };
-        if control_route::is_route(&self.path) {
-            return Some(
-                "it is a route of tokentap's control port (--control-listen), and this is the data port".to_owned(),
-            );
+        // SGLang has /metrics, too
+        let is_sglang = routes::route(&self.path).endpoint != "other";
+        if control_route::is_route(&self.path) && !is_sglang {
+            let control = "it is a route of tokentap's control port (--control-listen, 30002 by default)";
+            return Some(format!("{control}, and this is the data port"));
         }
         if let Some(api) = foreign_api(&self.path) {
             let [openai, messages] = [ClientApi::OpenAi, ClientApi::Messages].map(base_url);

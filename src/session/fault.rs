@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a turn is not trained. Its tokens are kept as context for turns that continue it.
+/// Why a turn is not trained, except where an export trains a turn that was cut off and resumed. Its tokens are kept as context for turns that continue it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -62,7 +62,12 @@ impl Fault {
     /// Whether the recorded tokens of such a turn are the sampled tokens, up to the end of the reply or to where it was cut off. The tokens
     /// of a `forwarded` turn are those that the engine reported.
     pub(super) fn has_sampled_tokens(self) -> bool {
-        matches!(self, Self::Aborted | Self::Disconnected | Self::Broken | Self::Forwarded)
+        self.is_cut_off() || self == Self::Forwarded
+    }
+
+    /// Whether the reply was cut off: the recorded tokens are those that were sampled until then.
+    pub(super) fn is_cut_off(self) -> bool {
+        matches!(self, Self::Aborted | Self::Disconnected | Self::Broken)
     }
 
     /// The name in exports, logs and metrics.

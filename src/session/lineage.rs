@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use super::{Classes, Turn};
+use super::Turn;
+use super::trained_turns::TrainedTurns;
 
 /// Sums over the path from a root to one turn.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +18,8 @@ pub(super) struct Lineage {
     pub(super) trained: u64,
 }
 
-/// The lineage of each turn, by its number, in an export of `classes`. A parent's number is below its children's.
-pub(super) fn lineages(turns: &[Arc<Turn>], classes: Classes) -> Box<[Lineage]> {
+/// The lineage of each turn, by its number, in an export that trains these turns. A parent's number is below its children's.
+pub(super) fn lineages(turns: &[Arc<Turn>], trained_turns: &TrainedTurns) -> Box<[Lineage]> {
     let mut known: Vec<Lineage> = Vec::with_capacity(turns.len());
     for turn in turns {
         let parent = turn.parent.map(|parent| known[parent as usize]);
@@ -27,7 +28,7 @@ pub(super) fn lineages(turns: &[Arc<Turn>], classes: Classes) -> Box<[Lineage]> 
         known.push(Lineage {
             root,
             tokens: tokens + turn.prompt.len() as u64 + sampled,
-            trained: trained + if classes.trains(turn) { sampled } else { 0 },
+            trained: trained + if trained_turns.contains(turn.id) { sampled } else { 0 },
         });
     }
     known.into()

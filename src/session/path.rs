@@ -17,6 +17,10 @@ pub struct Path {
     pub reward: Option<Arc<serde_json::Value>>,
     /// A generation of this session was not recorded.
     pub incomplete: bool,
+    /// The advantage of the trained tokens, if the export has advantages.
+    pub advantage: Option<f32>,
+    /// An earlier row of the export has the same first prompt and the same tokens.
+    pub repeats_sample: bool,
 }
 
 /// One turn of a path.
@@ -24,7 +28,7 @@ pub struct Path {
 pub struct Step {
     /// The turn.
     pub turn: Arc<Turn>,
-    /// Whether its sampled tokens have loss mask 1 in this row: the turn is trainable, and no earlier row of the export holds it.
+    /// Whether its sampled tokens have loss mask 1 in this row: the export trains the turn, and no earlier row of the export holds it.
     pub trained: bool,
 }
 

@@ -67,6 +67,8 @@ impl Session {
                 steps: Vec::new(),
                 reward: state.rewards.last(version, finished.leaf),
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
+                advantage: None,
+                repeats_sample: false,
             };
             (finished, path)
         };

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::lineage::upwards;
-use super::{Classes, Path, Segment, Snapshot, Step, Turn};
+use super::{Path, Segment, Snapshot, Step, Turn};
 
 /// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
 pub struct Row {
     snapshot: Arc<Snapshot>,
     leaf: u32,
-    /// Turns from this number on are trained, if they are trainable and of the classes of the snapshot.
+    /// Turns from this number on are trained, if the snapshot trains them.
     trained_from: u32,
+    /// The advantage of the trained tokens, if the export has advantages.
+    advantage: Option<f32>,
+    /// An earlier row of the export has the same first prompt and the same tokens.
+    repeats_sample: bool,
 }
 
 /// A leaf that is not exported, and the reason.
@@ -30,13 +34,37 @@ pub struct ExcludedLeaf {
 impl Row {
     /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
     pub(super) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
-        Self { snapshot, leaf, trained_from }
+        Self { snapshot, leaf, trained_from, advantage: None, repeats_sample: false }
     }
 
     /// The same path, trained from another turn on.
     #[must_use]
     pub(crate) fn trained_from(&self, turn: u32) -> Self {
         Self { trained_from: turn, ..self.clone() }
+    }
+
+    /// Sets the advantage of the trained tokens.
+    pub(crate) fn set_advantage(&mut self, advantage: f64) {
+        #[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
+        let single = advantage as f32;
+        self.advantage = Some(single);
+    }
+
+    /// The advantage of the trained tokens, if the export has advantages.
+    #[must_use]
+    pub fn advantage(&self) -> Option<f32> {
+        self.advantage
+    }
+
+    /// Sampled tokens of the path that the export trains in any row.
+    #[must_use]
+    pub fn trained_path_tokens(&self) -> u64 {
+        self.snapshot.lineage(self.leaf).trained
+    }
+
+    /// Sets whether an earlier row of the export has the same first prompt and the same tokens.
+    pub(crate) fn set_repeats_sample(&mut self, repeats: bool) {
+        self.repeats_sample = repeats;
     }
 
     /// The session.
@@ -57,15 +85,15 @@ impl Row {
         self.snapshot.turns()
     }
 
-    /// The classes of turns that are trained.
+    /// Whether a row of the export trains a turn of its session.
     #[must_use]
-    pub fn classes(&self) -> Classes {
-        self.snapshot.classes()
+    pub(crate) fn export_trains(&self, turn: &Turn) -> bool {
+        self.snapshot.trains(turn.id)
     }
 
     /// Whether a turn of the path is trained.
     fn trains(&self, turn: &Turn) -> bool {
-        turn.id >= self.trained_from && self.classes().trains(turn)
+        turn.id >= self.trained_from && self.export_trains(turn)
     }
 
     /// Whether both rows share their turns.
@@ -141,6 +169,8 @@ impl Row {
             steps,
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
+            advantage: self.advantage,
+            repeats_sample: self.repeats_sample,
         }
     }
 }

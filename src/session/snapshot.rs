@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::lineage::{Claims, Lineage, lineages};
 use super::row::ExcludedLeaf;
 use super::state::{PER_LOCK, Session, SessionError};
-use super::{Classes, Path, Row, Turn, View};
+use super::trained_turns::TrainedTurns;
+use super::{Path, Row, Turn, TurnSelection, View};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
 #[derive(Debug)]
@@ -21,9 +22,9 @@ pub struct Snapshot {
     pub is_frozen: bool,
     /// A generation was not recorded.
     pub incomplete: bool,
-    /// The classes of turns that its rows train.
-    classes: Classes,
     turns: Vec<Arc<Turn>>,
+    /// The turns that its rows train.
+    trained: TrainedTurns,
     /// The last reward of each leaf, and of the session.
     rewards: HashMap<Option<u32>, Arc<Value>>,
     lineages: OnceLock<Box<[Lineage]>>,
@@ -61,14 +62,19 @@ impl Session {
     /// # Errors
     /// [`SessionError::NoVersion`].
     pub fn snapshot(&self, version: Option<u32>) -> Result<Arc<Snapshot>, SessionError> {
-        self.snapshot_of(version, Classes::default())
+        self.snapshot_of(version, TurnSelection::default())
     }
 
-    /// The same for an export of `classes`.
+    /// The same for an export of `selection`.
     ///
     /// # Errors
     /// [`SessionError::NoVersion`].
-    pub fn snapshot_of(&self, version: Option<u32>, classes: Classes) -> Result<Arc<Snapshot>, SessionError> {
+    pub fn snapshot_of(
+        &self,
+        version: Option<u32>,
+        selection: impl Into<TurnSelection>,
+    ) -> Result<Arc<Snapshot>, SessionError> {
+        let selection = selection.into();
         let (mut snapshot, count) = {
             let state = self.state();
             let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
@@ -83,14 +89,15 @@ impl Session {
                 version,
                 is_frozen: version <= frozen,
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
-                classes,
                 turns: Vec::new(),
+                trained: TrainedTurns::new(&[], selection),
                 rewards: HashMap::new(),
                 lineages: OnceLock::new(),
             };
             (snapshot, count)
         };
         snapshot.turns = self.turns(count);
+        snapshot.trained = TrainedTurns::new(&snapshot.turns, selection);
         snapshot.rewards = self.rewards(snapshot.version);
         Ok(Arc::new(snapshot))
     }
@@ -177,13 +184,12 @@ impl Snapshot {
     }
 
     pub(super) fn lineage(&self, turn: u32) -> Lineage {
-        self.lineages.get_or_init(|| lineages(&self.turns, self.classes))[turn as usize]
+        self.lineages.get_or_init(|| lineages(&self.turns, &self.trained))[turn as usize]
     }
 
-    /// The classes of turns that its rows train.
-    #[must_use]
-    pub fn classes(&self) -> Classes {
-        self.classes
+    /// Whether a row trains the sampled tokens of this turn: the first one that holds it.
+    pub(super) fn trains(&self, turn: u32) -> bool {
+        self.trained.contains(turn)
     }
 
     /// The reward of a leaf, else of the session.
@@ -194,7 +200,7 @@ impl Snapshot {
     /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trained tokens is exported.
     #[must_use]
     pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<ExcludedLeaf>) {
-        let leaves = View::new(&self.turns).leaves(self.classes);
+        let leaves = View::new(&self.turns).leaves(&self.trained);
         let chosen = if branches { leaves.exported } else { self.longest(&leaves.exported).into_iter().collect() };
         let mut claims = Claims::default();
         let row = |leaf| Row::new(Arc::clone(self), leaf, claims.claim(&self.turns, leaf));
@@ -237,8 +243,23 @@ impl Snapshot {
 impl Snapshot {
     /// A snapshot of these turns.
     pub(super) fn of(turns: &[Arc<Turn>]) -> Arc<Self> {
-        let path = Path { session: "s".into(), version: 1, steps: Vec::new(), reward: None, incomplete: false };
+        let (session, steps) = ("s".into(), Vec::new());
+        let path = Path {
+            session,
+            version: 1,
+            steps,
+            reward: None,
+            incomplete: false,
+            advantage: None,
+            repeats_sample: false,
+        };
         Self::of_path(&path, turns.to_vec(), HashMap::new())
+    }
+
+    /// A snapshot of these turns for an export of `selection`.
+    pub(super) fn selected(turns: &[Arc<Turn>], selection: TurnSelection) -> Arc<Self> {
+        let trained = TrainedTurns::new(turns, selection);
+        Arc::new(Self { trained, ..Arc::into_inner(Self::of(turns)).expect("nothing else holds it") })
     }
 
     /// A snapshot of these turns with the session and version of `path`.
@@ -248,7 +269,7 @@ impl Snapshot {
             version: path.version,
             is_frozen: false,
             incomplete: path.incomplete,
-            classes: Classes::default(),
+            trained: TrainedTurns::new(&turns, TurnSelection::default()),
             turns,
             rewards,
             lineages: OnceLock::new(),

@@ -1,10 +1,10 @@
 //! The exported paths of a session.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::classes::exclusion;
 use super::lineage::upwards;
+use super::trained_turns::{TrainedTurns, continued, superseded};
 use super::{Classes, Turn};
 
 /// The turns of one version of a session.
@@ -29,31 +29,19 @@ impl<'a> View<'a> {
         Self { turns }
     }
 
-    /// The leaves of an export of `classes`. Every trainable turn of these classes is on the path of an exported leaf, unless another turn
-    /// replaces it.
-    #[must_use]
-    pub fn leaves(&self, classes: Classes) -> Leaves {
+    /// The leaves of an export that trains these turns. Each of them is on the path of an exported leaf, unless another turn replaces it.
+    pub(super) fn leaves(&self, trained: &TrainedTurns) -> Leaves {
         let count = self.turns.len();
-        let (mut continued, mut trained_after) = (vec![false; count], vec![false; count]);
+        let continued = continued(self.turns);
+        let superseded = superseded(self.turns, &continued);
+        let mut trained_after = vec![false; count];
         // also by turns of other classes
         let mut trainable_after = vec![false; count];
-        for turn in self.turns {
-            if let Some(parent) = turn.parent {
-                continued[parent as usize] = true;
-            }
-        }
-        // a reply that was continued must have reached its client
-        let superseded: HashSet<u32> = self
-            .turns
-            .iter()
-            .flat_map(|turn| turn.about.supersedes.iter().copied())
-            .filter(|id| continued.get(*id as usize) == Some(&false))
-            .collect();
         for turn in self.turns.iter().rev() {
             let at = turn.id as usize;
             let Some(parent) = turn.parent.map(|parent| parent as usize) else { continue };
             let counts = !superseded.contains(&turn.id);
-            trained_after[parent] |= trained_after[at] || (counts && classes.trains(turn));
+            trained_after[parent] |= trained_after[at] || (counts && trained.contains(turn.id));
             trainable_after[parent] |= trainable_after[at] || (counts && turn.is_trainable());
         }
         let mut leaves = Leaves::default();
@@ -61,7 +49,7 @@ impl<'a> View<'a> {
             let at = turn.id as usize;
             if superseded.contains(&turn.id) {
                 leaves.refused.push((turn.id, "superseded"));
-            } else if classes.trains(turn) {
+            } else if trained.contains(turn.id) {
                 if !trained_after[at] {
                     leaves.exported.push(turn.id);
                 }
@@ -82,12 +70,13 @@ impl<'a> View<'a> {
     pub(super) fn published_leaves(&self) -> Vec<u32> {
         let classes = Classes::default();
         let is_other = |turn: &Turn| turn.is_trainable() && !classes.trains(turn);
-        let mut leaves = self.leaves(classes).exported;
+        let leaves = |classes: Classes| self.leaves(&TrainedTurns::new(self.turns, classes.into())).exported;
+        let mut published = leaves(classes);
         if self.turns.iter().any(|turn| is_other(turn)) {
-            let all = self.leaves(Classes::ALL).exported;
-            leaves.extend(all.into_iter().filter(|leaf| is_other(&self.turns[*leaf as usize])));
+            let all = leaves(Classes::ALL);
+            published.extend(all.into_iter().filter(|leaf| is_other(&self.turns[*leaf as usize])));
         }
-        leaves
+        published
     }
 
     /// The turns from the root to `leaf`.
@@ -110,6 +99,10 @@ mod tests {
         rows.iter().map(|row| (row.leaf(), row.path().steps.iter().map(|step| step.trained).collect())).collect()
     }
 
+    fn leaves(turns: &[Arc<Turn>]) -> Leaves {
+        View::new(turns).leaves(&TrainedTurns::new(turns, Classes::default().into()))
+    }
+
     #[test]
     fn token_is_trained_in_the_earliest_row_that_holds_it() {
         let mut forest = Forest::default();
@@ -127,10 +120,10 @@ mod tests {
         add(&mut forest, &[1], &[2], "stop");
         add(&mut forest, &[1, 2, 3], &[4], "abort");
         assert_eq!(trained(&forest), [(0, vec![true])]);
-        assert_eq!(View::new(forest.turns()).leaves(Classes::default()).refused, [(1, "aborted")]);
+        assert_eq!(leaves(forest.turns()).refused, [(1, "aborted")]);
         add(&mut forest, &[1, 2, 3, 4], &[5], "stop");
         assert_eq!(trained(&forest), [(2, vec![true, false, true])]);
-        assert_eq!(View::new(forest.turns()).leaves(Classes::default()).refused, []);
+        assert_eq!(leaves(forest.turns()).refused, []);
     }
 
     #[test]
@@ -141,13 +134,10 @@ mod tests {
         let mut last = (*forest.turns()[1]).clone();
         last.about.supersedes = vec![0];
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last.clone())];
-        assert_eq!(
-            View::new(&turns).leaves(Classes::default()),
-            Leaves { exported: vec![1], refused: vec![(0, "superseded")] }
-        );
+        assert_eq!(leaves(&turns), Leaves { exported: vec![1], refused: vec![(0, "superseded")] });
         let mut child = last.clone();
         (child.id, child.parent, child.about.supersedes) = (2, Some(0), Vec::new());
         let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last), Arc::new(child)];
-        assert_eq!(View::new(&turns).leaves(Classes::default()), Leaves { exported: vec![1, 2], refused: vec![] });
+        assert_eq!(leaves(&turns), Leaves { exported: vec![1, 2], refused: vec![] });
     }
 }

@@ -9,25 +9,28 @@ cd "$(dirname "$0")/../.."
 bundle=target/gpu-bundle
 most=$((64 * 1024 * 1024))
 
-# The program that cargo built for a target of this name.
+# The program that cargo built for a target of this kind and name. The library and the main program have the same name.
 built() {
     python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("target", {}).get("name") == sys.argv[1] and message.get("executable"):
+    target = message.get("target", {})
+    if sys.argv[1] in target.get("kind", ()) and target["name"] == sys.argv[2] and message.get("executable"):
         print(message["executable"])
-' "$1" | tail -1
+' "$1" "$2" | tail -1
 }
 
 rm -rf "$bundle"
 mkdir -p "$bundle"
 cargo test --release --no-run --lib --test integration --message-format json >"$bundle/messages"
 cargo bench --no-run --bench device --message-format json >>"$bundle/messages"
-for name in tokentap:lib integration:integration device:device; do
-    program=$(built "${name%:*}" <"$bundle/messages")
-    [ -n "$program" ] || { echo "cargo built no program for ${name%:*}" >&2; exit 1; }
-    strip -s -o "$bundle/${name#*:}" "$program"
+for target in "lib tokentap lib" "test integration integration" "bench device device"; do
+    read -r kind name to <<<"$target"
+    program=$(built "$kind" "$name" <"$bundle/messages")
+    [ -n "$program" ] || { echo "cargo built no program for the $kind $name" >&2; exit 1; }
+    strip -s -o "$bundle/$to" "$program"
+    xz --threads 0 "$bundle/$to"
 done
 rm "$bundle/messages"
 
@@ -36,6 +39,12 @@ cat >"$bundle/run" <<'RUN'
 # The device tests or the device bench. Run it in the root of a copy of the repository, whose recordings the tests read.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+for packed in "$here"/*.xz; do
+    [ ! -e "$packed" ] || python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' \
+        "$packed" "${packed%.xz}"
+    rm -f "$packed"
+done
+chmod +x "$here"/{lib,integration,device}
 export CARGO_MANIFEST_DIR=$PWD
 case ${1:-} in
 test)

@@ -137,7 +137,7 @@ constexpr Kernel KERNELS[] = {
     {"entropy_split_f16", kernels::ROW_THREADS, split<2, kernels::entropy_split_f16>},
     {"entropy_split_f32", kernels::ROW_THREADS, split<4, kernels::entropy_split_f32>},
     {"entropy_top_k", kernels::TOP_K_THREADS, top_k},
-    {"read_sum", 512, read},
+    {"read_sum", kernels::READ_THREADS, read},
 };
 
 }  // namespace stand_in

@@ -28,8 +28,9 @@ MUTATIONS = (
         "if (thread < head + rest && thread != head - 1) {",
     ),
     ("a head that is not aligned", "entropy.cu", "if (head > count) head = count;", "head = 0;"),
-    ("a load too many", "entropy.cu", "if (i + j * threads < loads) v[j]", "if (i + j * threads <= loads) v[j]"),
-    ("a load too few", "entropy.cu", "if (i + j * threads < loads) v[j]", "if (i + j * threads + 1 < loads) v[j]"),
+    ("a load too many", "entropy.cu", "if (i + j * threads < loads) {", "if (i + j * threads <= loads) {"),
+    ("a load too few", "entropy.cu", "if (i + j * threads < loads) {", "if (i + j * threads + 1 < loads) {"),
+    ("a last load that is not added", "entropy.cu", "live = j + 1;", "live = j;"),
     ("no floor", "entropy.cu", "float d = max_or_nan((x - part.top) * c, FLOOR);", "float d = (x - part.top) * c;"),
     (
         "a residue at the maximum",
@@ -68,8 +69,8 @@ MUTATIONS = (
     ("an unknown vocabulary that is known", "top_k.cu", "} else if (!row.vocab) {", "} else if (false) {"),
     ("a lower bound past its turn", "top_k.cu", "if (remainder > ONE_BY_E) {", "if (false) {"),
     ("an upper bound past its peak", "top_k.cu", "double mass = tail.n * ONE_BY_E;", "double mass = tail.n;"),
-    ("a wrong series", "top_k.cu", "1.0 / 8 - y", "1.0 / 9 - y"),
-    ("a power law cut short", "top_k.cu", "step < 60", "step < 1"),
+    ("a wrong series", "top_k.cu", "return 1.0 + x * (t", "return 0.5 + x * (t"),
+    ("a log-normal tail cut short", "top_k.cu", "step < 60", "step < 1"),
     ("a near-certain tail rounded", "top_k.cu", "-expm1(held(first)) - z * p_first", "1.0 - (1.0 + z) * p_first"),
     ("the second value of a row without ties", "top_k.cu", "if (l > a.second) a.second = l;", ""),
 )

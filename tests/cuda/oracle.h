@@ -81,20 +81,37 @@ inline double concentrated(double mass, double cap) {
   return full * phi(cap) + phi(mass - full * cap);
 }
 
-// Entropy of the tail q(j) = p_k (j/k')^-(b+1) over ranks k + 1/2 .. V + 1/2 with the b that gives it `mass`.
-inline double power_law(double mass, double last, double k, double vocab) {
+// The share by which Phi(z) / phi(z) of the standard normal differs from -1/z far below zero: the asymptotic series.
+inline double far_below(double z) {
+  const double w = 1 / (z * z);
+  return -w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w)));
+}
+
+// ln (Phi(z) / phi(z)).
+inline double ln_mills(double z) {
+  if (z > -25) return std::log(0.5 * std::erfc(-z / std::sqrt(2.0))) + 0.5 * z * z + 0.5 * std::log(2 * M_PI);
+  return std::log1p(far_below(z)) - std::log(-z);
+}
+
+// Entropy of a tail of `mass` whose logits are a normal, cut where the likeliest k of `vocab` values begin, at `last`.
+inline double log_normal(double mass, double last, double k, double vocab) {
   if (mass <= 0) return 0;
-  const double start = k + 0.5, span = std::log((vocab + 0.5) / start);
-  auto held = [&](double b) { return std::exp(last) * start * (b == 0 ? span : -std::expm1(-b * span) / b); };
-  double low = -1, high = 1;
-  while (held(high) > mass) high *= 2;
-  for (int i = 0; i < 200; i++) {
-    const double b = 0.5 * (low + high);
-    (held(b) > mass ? low : high) = b;
-  }
-  const double b = 0.5 * (low + high), y = b * span;
-  const double g = std::fabs(y) < 1e-4 ? span * span * (0.5 - y / 3) : (1 - std::exp(-y) * (1 + y)) / (b * b);
-  return -mass * last + (b + 1) * std::exp(last) * start * g;
+  auto bisect = [](double low, double high, auto is_low) {
+    for (int i = 0; i < 200; i++) {
+      const double middle = 0.5 * (low + high);
+      (is_low(middle) ? low : high) = middle;
+    }
+    return 0.5 * (low + high);
+  };
+  const double t = bisect(-40, 40, [&](double t) { return 0.5 * std::erfc(t / std::sqrt(2.0)) > k / vocab; });
+  auto ln_held = [&](double s) { return ln_mills(t - s) - ln_mills(t); };
+  const double target = std::log(mass) - last - std::log(vocab - k);
+  double high = 1;
+  while (ln_held(high) > target && high < 1e18) high *= 2;
+  const double s = bisect(0, high, [&](double s) { return ln_held(s) > target; }), z = t - s;
+  // z + phi(z) / Phi(z), which cancel far below zero.
+  const double above = z > -25 ? z + std::exp(-ln_mills(z)) : z * far_below(z) / (1 + far_below(z));
+  return mass * (s * above - last);
 }
 
 enum Flag : unsigned {
@@ -182,11 +199,8 @@ inline TopK top_k(const std::vector<float>& row, double chosen, unsigned vocab) 
   found.lower = std::min(found.lower, upper);
   if (vocab == 0) return found;
   found.upper = upper;
-  found.estimate = 0.5 * (found.lower + found.upper);
-  if (head.size() >= 5) {
-    const double estimate = truncated + power_law(fit(residual), last, k, size);
-    found.estimate = std::min(std::max(estimate, found.lower), found.upper);
-  }
+  const double estimate = truncated + log_normal(fit(residual), last, k, size);
+  found.estimate = std::min(std::max(estimate, found.lower), found.upper);
   return found;
 }
 

@@ -260,6 +260,7 @@ template <class As> void known(Check& check) {
 
 inline void read(Check& check) {
   check.begin("read");
+  constexpr unsigned threads = std::min(THREADS, unsigned(READ_THREADS));
   for (std::size_t count : {0, 1, 31, 1000, 8191}) {
     auto memory = std::unique_ptr<uint4, decltype(&std::free)>((uint4*)std::malloc(count * 16 + 1), std::free);
     const unsigned blocks = 3;
@@ -267,10 +268,10 @@ inline void read(Check& check) {
     for (std::size_t i = 0; i < count; i++) {
       const unsigned x = unsigned(i);
       memory.get()[i] = {x, 3 * x, 5, x * x};
-      want[i / THREADS % blocks] += x + 3 * x + 5 + x * x;
+      want[i / threads % blocks] += x + 3 * x + 5 + x * x;
     }
     std::vector<unsigned> got(blocks, 1);
-    shim::launch({blocks, 1}, THREADS, Order::Forward, [&] { read_sum(memory.get(), count, got.data()); });
+    shim::launch({blocks, 1}, threads, Order::Forward, [&] { read_sum(memory.get(), count, got.data()); });
     for (unsigned block = 0; block < blocks; block++)
       check.that(got[block] == want[block], "each word is added once");
   }

@@ -206,6 +206,8 @@ inline void odd(Check& check) {
   row({-0.5f}, -2, 0);
   row({-0.6875f}, -0.6875f, 2);  // bf16, and one more token: beyond 1/e more of it would be less
   row({-0.5f}, -0.5f, VOCAB);
+  // A tail that ends within a few of the 3072 other tokens: the spread has almost no limit.
+  batch.add(std::vector<float>(1024, std::log(1 / 1026.5f)), NAN, 4096);
   row({-0.4f, -2, -2.5f, -3.25f, -4.1f, -6}, -2.5f, VOCAB);
   row({-4.1f, -6, -2.5f, -3.25f, -0.4f, -2}, -2.5f, VOCAB);
   row({-0.4f, -2, -2.5f, -3.25f, -4.1f, -6}, -inf, VOCAB);

@@ -6,6 +6,7 @@
 mod access_log;
 mod accuracy;
 mod adapters;
+mod advantages;
 mod agent;
 mod archive;
 mod branched;

@@ -145,11 +145,13 @@ async fn other_replies_are_described() {
         ("/v1/samples", json!({"sessions": ["s"], "format": "arrow", "include_branches": false, "version": 1})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "parquet"})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "miles", "entropies": true})),
-        ("/v1/samples", json!({"sessions": ["s"], "format": "rllm"})),
+        ("/v1/samples", json!({"sessions": ["s"], "format": "rllm", "train_resumed": true})),
+        ("/v1/samples", json!({"sessions": ["s"], "format": "strands", "advantages": {"entropy_over": "response"}})),
         (
             "/v1/advantages",
             json!({"groups": [{"id": 7, "samples": [{"session": "s", "reward": 1}]}], "estimator": "egpo",
-            "think_start": 5, "think_end": 6, "high_entropy_threshold": 0.5, "lambda": 0.2, "alpha": 1, "normalize_std": false}),
+            "think_start": 5, "think_end": 6, "high_entropy_threshold": 0.5, "lambda": 0.2, "alpha": 1, "normalize_std": false,
+            "entropy_over": "response"}),
         ),
         ("/v1/policy", json!({"version": 7})),
     ] {
@@ -202,6 +204,14 @@ async fn errors_are_described() {
         ("POST", "/v1/sessions/s/reward", json!({"reward": {"x": "x".repeat(70_000)}}), 413, "reward_too_large"),
         ("POST", "/v1/samples", json!({"sessions": ["s"], "format": "none"}), 400, "bad_request"),
         ("POST", "/v1/samples", json!({"sessions": ["none"], "format": "jsonl"}), 404, "no_such_session"),
+        ("POST", "/v1/samples", json!({"sessions": ["s"], "format": "jsonl", "advantages": {}}), 400, "missing_reward"),
+        (
+            "POST",
+            "/v1/samples",
+            json!({"sessions": ["s"], "format": "miles", "advantages": {}}),
+            400,
+            "invalid_parameter",
+        ),
         ("POST", "/v1/advantages", json!({}), 400, "invalid_json"),
         ("POST", "/v1/advantages", json!({"groups": [], "alpha": 0}), 400, "invalid_parameter"),
         ("POST", "/v1/advantages", groups(json!([{"id": 1, "samples": []}])), 400, "empty_group"),
@@ -212,6 +222,7 @@ async fn errors_are_described() {
             400,
             "invalid_reward",
         ),
+        ("POST", "/v1/advantages", groups(json!([{"id": 1, "samples": [{"session": "s"}]}])), 400, "missing_reward"),
         (
             "POST",
             "/v1/advantages",

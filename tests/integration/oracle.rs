@@ -110,13 +110,8 @@ pub(crate) fn measure(row: &[f32], chosen: f32, vocab: Option<u32>) -> Naive {
     let peak = if peak > least { peak } else { least };
     naive.upper = truncated + uniform(peak, n);
     naive.lower = naive.lower.min(naive.upper);
-    naive.estimate = if head.len() < 5 {
-        0.5 * (naive.lower + naive.upper)
-    } else {
-        let vocab = slots + k;
-        let tail = power_law(fit(residual), last, k, vocab);
-        (truncated + tail).max(naive.lower).min(naive.upper)
-    };
+    let tail = log_normal(fit(residual), last, k, slots + k);
+    naive.estimate = (truncated + tail).max(naive.lower).min(naive.upper);
     naive
 }
 
@@ -139,27 +134,49 @@ fn uniform(mass: f64, n: f64) -> f64 {
     if mass > 0.0 { mass * (n.ln() - mass.ln()) } else { 0.0 }
 }
 
-/// Entropy of the tail `q(j) = p_k (j/k')^-(b+1)` over ranks `k + 1/2 .. V + 1/2` with the `b` that
-/// gives it `mass`, by bisection.
-fn power_law(mass: f64, last: f64, k: f64, vocab: f64) -> f64 {
+/// Entropy of a tail of `mass` whose logits are a normal of any spread, cut where the likeliest `k` of `vocab` values begin, at `last`: by
+/// bisection of the spread.
+fn log_normal(mass: f64, last: f64, k: f64, vocab: f64) -> f64 {
     if mass <= 0.0 {
         return 0.0;
     }
-    let start = k + 0.5;
-    let span = ((vocab + 0.5) / start).ln();
-    let held = |b: f64| last.exp() * start * if b == 0.0 { span } else { -(-b * span).exp_m1() / b };
-    let (mut low, mut high) = (-1.0, 1.0);
-    while held(high) > mass {
+    let (mut low, mut high) = (-40.0, 40.0);
+    for _ in 0..200 {
+        let t = 0.5 * (low + high);
+        if 0.5 * libm::erfc(t / std::f64::consts::SQRT_2) > k / vocab { low = t } else { high = t }
+    }
+    let t = 0.5 * (low + high);
+    // the mean of exp(s (u - t)) over u < t, with the spread s
+    let ln_held = |s: f64| ln_mills(t - s) - ln_mills(t);
+    let target = mass.ln() - last - (vocab - k).ln();
+    let (mut low, mut high) = (0.0, 1.0);
+    while ln_held(high) > target && high < 1e18 {
         high *= 2.0;
     }
     for _ in 0..200 {
-        let b = 0.5 * (low + high);
-        if held(b) > mass { low = b } else { high = b }
+        let s = 0.5 * (low + high);
+        if ln_held(s) > target { low = s } else { high = s }
     }
-    let b = 0.5 * (low + high);
-    let y = b * span;
-    let g = if y.abs() < 1e-4 { span * span * (0.5 - y / 3.0) } else { (1.0 - (-y).exp() * (1.0 + y)) / (b * b) };
-    -mass * last + (b + 1.0) * last.exp() * start * g
+    let s = 0.5 * (low + high);
+    let z = t - s;
+    // z plus the density at z divided by the probability below z, which cancel far below zero
+    let above = if z > -25.0 { z + (-ln_mills(z)).exp() } else { z * far_below(z) / (1.0 + far_below(z)) };
+    mass * (s * above - last)
+}
+
+/// The logarithm of the standard normal's probability below `z`, divided by its density at `z`.
+fn ln_mills(z: f64) -> f64 {
+    if z > -25.0 {
+        let below = 0.5 * libm::erfc(-z / std::f64::consts::SQRT_2);
+        return below.ln() + 0.5 * z * z + 0.5 * std::f64::consts::TAU.ln();
+    }
+    far_below(z).ln_1p() - (-z).ln()
+}
+
+/// The share by which that ratio differs from `-1/z`: the asymptotic series.
+fn far_below(z: f64) -> f64 {
+    let w = 1.0 / (z * z);
+    -w * (1.0 - 3.0 * w * (1.0 - 5.0 * w * (1.0 - 7.0 * w)))
 }
 
 /// `f64::max` without NaN, which cannot occur here.

@@ -68,6 +68,19 @@ def test_options_of_samples_are_sent(do: Either, demo: Demo, session: str) -> No
     assert "rollout_entropys.0" in do(demo, "samples", [session], "miles", entropies=True).numpy().tensors
 
 
+def test_samples_can_have_advantages(do: Either, demo: Demo, session: str) -> None:
+    paths = record(do, demo, session)
+    rewards = {path["leaf"]: float(at) for at, path in enumerate(paths)}
+    samples = [{"session": session, "leaf": leaf, "reward": reward} for leaf, reward in rewards.items()]
+    groups = [{"id": "g", "samples": samples}]
+    batch = do(demo, "samples", [session], advantages={"groups": groups, "lambda": 0.3}).numpy()
+    expected = do(demo, "advantages", groups)["groups"][0]["samples"]
+    for row, sample in zip(batch.tensors["advantages"].tolist(), expected, strict=True):
+        column = sample["advantages"][2:]
+        assert row[: len(column)] == pytest.approx(column, rel=1e-6)
+        assert not any(row[len(column) :])
+
+
 @pytest.mark.parametrize("format", ["verl", "miles", "areal"])
 def test_tensor_formats_are_parsed(do: Either, demo: Demo, session: str, format: str) -> None:
     paths = record(do, demo, session)

@@ -220,12 +220,14 @@ class Client:
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies`, `text` and `classes`."""
+        `max_response_length`, `include_branches`, `entropies`, `text`, `classes`, `train_resumed` and
+        `advantages`, a mapping with the options of `advantages()`: `groups`, `estimator`, `lambda`, ..."""
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
-        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"}]}`; `options` are `lambda_`,
-        `alpha`, `normalize_std`, `think_start`, `think_end`, `version` and `high_entropy_threshold`."""
+        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the stored
+        rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
+        `think_start`, `think_end`, `version`, `classes`, `train_resumed` and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
 
     def policy(self) -> Json:

@@ -9,15 +9,16 @@ use crate::cli::local_log::{self, UNLIMITED};
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
-use crate::rl::{self, ThinkTokens};
+use crate::rl::{self, AdvantageOptions, ThinkTokens};
 use crate::session::ledger::Record;
 use crate::session::ledger::log;
-use crate::session::{Classes, Session, Store};
+use crate::session::{Classes, Session, Store, TurnSelection};
 
 /// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
     let classes =
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
+    let selection = TurnSelection { classes, resumed: args.train_resumed };
     let store = Store::new(UNLIMITED);
     let mut names = SessionNames::default();
     let failed = |error| format!("--data-dir: {error}");
@@ -43,11 +44,20 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         ..Batch::default()
     };
     for session in &sessions {
-        let snapshot =
-            session.snapshot_of(args.version, classes).map_err(|error| format!("session {:?}: {error}", session.id))?;
+        let snapshot = session
+            .snapshot_of(args.version, selection)
+            .map_err(|error| format!("session {:?}: {error}", session.id))?;
         let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);
+    }
+    if let Some(options) = &args.advantages {
+        let added = serde_json::from_str::<AdvantageOptions>(options).map_err(|error| error.to_string());
+        let added = added.and_then(|mut options| {
+            options.set_default_think_tokens(tokens);
+            rl::add_advantages(&mut batch, format, &options).map_err(|error| error.to_string())
+        });
+        added.map_err(|error| format!("--advantages: {error}"))?;
     }
     let export = format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let summary = ExportSummary::of(sessions.len(), &export.tally);

@@ -60,7 +60,7 @@ impl Sidecar {
     pub(super) async fn open(&self, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
         let sessions = if args.session.is_empty() { self.sessions().await? } else { args.session.clone() };
         let count = sessions.len();
-        let body = request_body(args, sessions, format).to_string();
+        let body = request_body(args, sessions, format)?.to_string();
         let reply = self.0.post("/v1/samples", body).await?;
         let summary = summary(count, reply.headers());
         let length = reply.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -92,7 +92,10 @@ impl Sidecar {
 }
 
 /// The body of the export request.
-fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
+///
+/// # Errors
+/// A line for the user when `--advantages` is not JSON.
+fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Result<Value, String> {
     let mut body = json!({
         "sessions": sessions,
         "format": format.name(),
@@ -115,7 +118,13 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Val
     if !args.classes.is_empty() {
         body["classes"] = json!(args.classes);
     }
-    body
+    if args.train_resumed {
+        body["train_resumed"] = true.into();
+    }
+    if let Some(options) = &args.advantages {
+        body["advantages"] = serde_json::from_str(options).map_err(|error| format!("--advantages: {error}"))?;
+    }
+    Ok(body)
 }
 
 /// Parses the summary from the headers of a reply: `tokentap-rows`, and `tokentap-refused`, a JSON object of counts by reason.

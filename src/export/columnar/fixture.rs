@@ -73,7 +73,7 @@ pub(crate) const ROWS: &str = r#"[
     ],
     "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length"],
     "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
-    "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
+    "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
     "prompt_text": null, "response_text": null,
     "turns": [
       {
@@ -112,7 +112,7 @@ pub(crate) const ROWS: &str = r#"[
     ],
     "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],
     "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,
-    "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
+    "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
     "prompt_text": null, "response_text": null,
     "turns": [
       {

@@ -38,6 +38,7 @@ pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
     columns.extend(ends(rows, &chosen, &texts));
+    columns.push(optional("advantages", advantages(rows)));
     columns.extend(computed_columns(rows, computed));
     columns.extend(text_columns(&texts));
     columns.push(required("turns", turns(rows, &chosen)));
@@ -89,6 +90,22 @@ fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
         }
     }
     items.finish()
+}
+
+/// The advantage of each token; null for a row without an advantage.
+fn advantages(rows: &[Path]) -> ListArray {
+    let (mut items, mut lengths) = (Float32Builder::new(), Vec::with_capacity(rows.len()));
+    for row in rows {
+        lengths.push(if row.advantage.is_some() { row.len() } else { 0 });
+        for segment in row.advantage.iter().flat_map(|_| row.segments()) {
+            let advantage = row.advantage.filter(|_| segment.trained).unwrap_or(0.0);
+            items.append_value_n(advantage, segment.ids.len());
+        }
+    }
+    let items = items.finish();
+    let field = Field::new_list_field(items.data_type().clone(), false);
+    let present: NullBuffer = rows.iter().map(|row| row.advantage.is_some()).collect();
+    ListArray::new(field.into(), OffsetBuffer::from_lengths(lengths), Arc::new(items), Some(present))
 }
 
 fn segments(rows: &[Path]) -> ListArray {

@@ -11,7 +11,7 @@ use super::abi::{RowIn, RowOut, Sums};
 use super::batch::Batch;
 use super::driver::{DeviceInfo, Unavailable, find, guarded};
 use super::health::Health;
-use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, ROW_THREADS, config};
+use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, config};
 use super::lane::{self, Lane};
 use super::memory::{self, MirroredBuffer, Pinned};
 use super::worker::NAME;
@@ -22,6 +22,8 @@ use crate::metrics::Metrics;
 
 /// A kernel that reads memory as the others do and sums the words.
 const READ: &str = include_str!("../../../cuda/read.ptx");
+/// Threads of a block of that kernel; its launch bound.
+const READ_THREADS: u32 = 512;
 
 /// A device for benchmarks: each call blocks.
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl BenchDevice {
             let mut launch = self.stream.launch_builder(&self.read);
             launch.arg(&values).arg(&loads).arg(&sums);
             // SAFETY: `values` has `loads` times 16 bytes, and `sums` has an entry per block.
-            unsafe { launch.launch(config((self.readers(), 1), ROW_THREADS)) }.map(drop)
+            unsafe { launch.launch(config((self.readers(), 1), READ_THREADS)) }.map(drop)
         })
     }
 

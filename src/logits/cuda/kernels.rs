@@ -13,7 +13,7 @@ use crate::entropy::Dtype;
 const PTX: &str = include_str!("../../../cuda/entropy.ptx");
 
 /// Threads of a block that measures rows; the launch bound of these kernels.
-pub(super) const ROW_THREADS: u32 = 512;
+const ROW_THREADS: u32 = 512;
 /// Threads of a block that measures top-k rows, one warp per row.
 const TOP_K_THREADS: u32 = 128;
 /// The most blocks that a row is split among.
@@ -54,7 +54,7 @@ impl Kernels {
 
     /// Batches with fewer rows than this split each row among blocks, to use all multiprocessors.
     pub(super) fn most_split(&self) -> usize {
-        2 * self.processors as usize
+        self.processors as usize
     }
 
     /// The number of multiprocessors of the device.
@@ -80,7 +80,8 @@ impl Kernels {
         let count = u32::try_from(group.count).expect("a lane has fewer rows");
         let (ins, outs) = (buffers.ins.device(group.first), buffers.outs.device(group.first));
         if group.count < self.most_split() {
-            let splits = (4 * self.processors).div_ceil(count).min(MOST_SPLITS);
+            // A multiprocessor of sm_80 or sm_90 runs four blocks at a time. A block more than that would wait until another ends.
+            let splits = (4 * self.processors / count).min(MOST_SPLITS);
             let (parts, tickets) = (buffers.parts.device(0), buffers.tickets.device(0));
             let mut launch = stream.launch_builder(&self.splits[kernel]);
             launch.arg(&ins).arg(&outs).arg(&parts).arg(&tickets);

@@ -93,6 +93,8 @@ impl Trajectories for TrajectoriesService {
 
     async fn export(&self, request: Request<pb::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
         let message = request.into_inner();
+        let advantages = message.advantages.as_deref().map(serde_json::from_str).transpose();
+        let advantages = advantages.map_err(|error| status::problem(&Problem::bad(format!("advantages: {error}"))))?;
         let request = v1::samples::SamplesRequest {
             sessions: message.sessions,
             format: message.format,
@@ -104,6 +106,8 @@ impl Trajectories for TrajectoriesService {
             entropies: message.entropies,
             text: message.text,
             classes: message.classes,
+            train_resumed: message.train_resumed,
+            advantages,
         };
         let state = Arc::clone(&self.0);
         self.refresh(&request.sessions).await?;
@@ -128,12 +132,12 @@ impl Trajectories for TrajectoriesService {
     type SamplesStream = ReplyStream<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
-        let pb::SamplesRequest { sessions, version, no_branches, classes } = request.into_inner();
+        let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed } = request.into_inner();
         let state = Arc::clone(&self.0);
         self.refresh(&sessions).await?;
         let settled = offload_export(move || {
-            let classes = v1::samples::classes(&classes)?;
-            let batch = v1::samples::batch(&state, &sessions, version, !no_branches, classes)?;
+            let selection = v1::samples::selection(&classes, train_resumed)?;
+            let batch = v1::samples::batch(&state, &sessions, version, !no_branches, selection)?;
             Ok(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await.map_err(|problem: Problem| status::problem(&problem))?;

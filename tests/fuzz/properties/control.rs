@@ -12,12 +12,12 @@ pub fn control(bytes: &[u8]) {
     }
     let Ok(request) = Request::parse(bytes, None) else { return };
     let single = |number: f64| (number as f32).is_finite();
-    let shaping = request.shaping();
+    let shaping = request.options.shaping();
     assert!(single(shaping.lambda) && single(shaping.alpha) && shaping.alpha > 0.0, "{}", shown(bytes));
     assert!(single(request.high_entropy_threshold));
-    assert!(request.think_tokens().is_none_or(|think| think.start != think.end));
-    for (at, group) in request.groups.iter().enumerate() {
-        assert!(request.groups[..at].iter().all(|other| other.id != group.id), "{}", shown(bytes));
-        assert!(!group.samples.is_empty() && group.samples.iter().all(|sample| single(sample.reward)));
+    assert!(request.options.think_tokens().is_none_or(|think| think.start != think.end));
+    for (at, group) in request.options.groups.iter().enumerate() {
+        assert!(request.options.groups[..at].iter().all(|other| other.id != group.id), "{}", shown(bytes));
+        assert!(!group.samples.is_empty() && group.samples.iter().all(|sample| sample.reward.is_none_or(single)));
     }
 }

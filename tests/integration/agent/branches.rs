@@ -145,6 +145,10 @@ async fn two_sessions_with_the_same_prompts_share_nothing() {
     assert!(rids(&left.turns).is_disjoint(&rids(&right.turns)), "with different rids");
     assert_eq!(left.turns[0]["cause"], right.turns[0]["cause"], "the sessions are independent");
     assert_eq!(harness.journal().len(), 6, "each was generated separately");
-    let both = super::audit::samples(&harness, &["left", "right"]).await;
+    let mut both = super::audit::samples(&harness, &["left", "right"]).await;
+    for row in &mut both[left.samples.len()..] {
+        assert_eq!(row["flags"].take(), json!(["repeats_sample"]), "the sampled tokens are those of the first session");
+        row["flags"] = json!([]);
+    }
     assert_eq!(both, [&left.samples[..], &right.samples].concat(), "the joint export concatenates both");
 }

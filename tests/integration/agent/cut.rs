@@ -7,7 +7,7 @@ use tokentap::demo::{End, EngineOptions, Streaming};
 
 use super::audit::control;
 use super::harness::{Agent, Harness, length};
-use crate::support::client::{Connection, written};
+use crate::support::client::{Connection, post, written};
 use crate::support::manual_upstream::soon;
 
 /// An engine that is slow enough for a client to leave before the end.
@@ -55,6 +55,55 @@ async fn assert_resumable(agent: &mut Agent<'_>, fault: &str) {
     assert_eq!(row["flags"], json!(["extends_length", fault]));
     let trained: Vec<bool> = row["turns"].as_array().unwrap().iter().map(|turn| turn["trained"] == true).collect();
     assert_eq!(trained, [true, false, true, true], "{fault}: the cut turn has mask 0");
+    assert_trained_on_request(agent, row).await;
+}
+
+/// With `train_resumed` the row differs in the mask of the cut turn only, and advantages have the same mask.
+async fn assert_trained_on_request(agent: &Agent<'_>, row: &Value) {
+    let addr = agent.harness.demo.proxy.control;
+    let body = json!({"sessions": [agent.session], "format": "jsonl", "train_resumed": true});
+    let answer = post(addr, "/v1/samples", body.to_string().as_bytes()).await;
+    let mut found: Value = serde_json::from_slice(answer.body.strip_suffix(b"\n").unwrap()).unwrap();
+    let mask = super::audit::integers(&found["loss_mask"]);
+    let is_sampled = found["logprobs"].as_array().unwrap().iter().map(|logprob| u32::from(!logprob.is_null()));
+    assert_eq!(mask, is_sampled.collect::<Vec<u32>>(), "every sampled token is trained");
+    assert!(mask.iter().sum::<u32>() > super::audit::integers(&row["loss_mask"]).iter().sum());
+    let group = json!([{"id": 1, "samples": [{"session": agent.session, "reward": 3}]}]);
+    let request = json!({"groups": group, "train_resumed": true, "normalize_std": false});
+    let answer = post(addr, "/v1/advantages", request.to_string().as_bytes()).await.json();
+    let advantages = answer["groups"][0]["samples"][0]["advantages"].as_array().unwrap().iter();
+    assert_eq!(mask, advantages.map(|advantage| u32::from(advantage == 3.0)).collect::<Vec<u32>>());
+    found["loss_mask"] = row["loss_mask"].clone();
+    for (at, segment) in found["segments"].as_array_mut().unwrap().iter_mut().enumerate() {
+        segment["loss_mask"] = row["segments"][at]["loss_mask"].clone();
+    }
+    found["turns"][1]["trained"] = json!(false);
+    assert_eq!(&found, row, "nothing else changes, and the flags stay");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resumed_turn_of_an_earlier_policy_is_trained_on_request_and_flagged() {
+    let harness = slow(Streaming::Cumulative).await;
+    let mut agent = Agent::new(&harness, "update", "Tell me everything");
+    let body = long_stream_body(&agent, "paused");
+    let mut stream = begin_stream(&agent, &body).await;
+    assert_eq!(harness.demo.post("/abort_request", &json!({"rid": "paused"})).await.status, 200);
+    let answer = soon("the stream ends", stream.answer()).await;
+    agent.tokens.extend(harness.record("update", &body, &answer).remove(0).output);
+    let addr = harness.demo.proxy.control;
+    assert_eq!(post(addr, "/v1/policy", br#"{"version":"7"}"#).await.status, 200);
+    agent.act(&length(5)).await;
+    for (format, flags) in
+        [("jsonl", &["crosses_versions", "aborted"][..]), ("slime", &["crosses_versions", "aborted"])]
+    {
+        let body = json!({"sessions": ["update"], "format": format, "train_resumed": true});
+        let answer = post(addr, "/v1/samples", body.to_string().as_bytes()).await;
+        let row: Value = match format {
+            "jsonl" => serde_json::from_slice(answer.body.strip_suffix(b"\n").unwrap()).unwrap(),
+            _ => answer.json()["samples"][0]["metadata"].clone(),
+        };
+        assert_eq!(row["flags"], json!(flags), "{format}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

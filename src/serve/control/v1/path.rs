@@ -6,7 +6,7 @@ use serde_json::json;
 use super::query::Query;
 use super::sessions::annotate;
 use super::{Problem, session, session_problem};
-use crate::export::part;
+use crate::export::{part, repeated_rows};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::reply::json_reply;
@@ -21,7 +21,7 @@ pub(super) fn show(state: &TrainerState, id: &str, leaf: &str, query: Query) -> 
         .map_err(|_| Problem::bad(format!("a path is named by the number of its last turn, not {leaf:?}")))?;
     let session = session(state, id)?;
     let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| session_problem(id, error))?;
-    let path = snapshot.path(leaf).map_err(|error| session_problem(id, error))?;
+    let mut path = snapshot.path(leaf).map_err(|error| session_problem(id, error))?;
     let mut text = Vec::new();
     match query.from {
         Some(from) => {
@@ -29,6 +29,9 @@ pub(super) fn show(state: &TrainerState, id: &str, leaf: &str, query: Query) -> 
             part::tokens(&path, from..from.saturating_add(limit), &mut text);
         }
         None => {
+            let (rows, _) = snapshot.rows(true);
+            let mut repeated = rows.iter().zip(repeated_rows(&rows));
+            path.repeats_sample = repeated.any(|(row, repeats)| repeats && row.leaf() == leaf);
             part::head(&path, Some(&annotate(state)), &mut text);
             text.pop();
             let think = state.think_tokens().map(|tokens| json!({"start": tokens.start, "end": tokens.end}));

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use http::{HeaderName, Response, StatusCode};
 use serde::Deserialize;
 
+use super::advantages::problem as advantages_problem;
 use super::sessions::annotate;
 use super::{Problem, session, session_problem, stream_reply};
 use crate::chat::model::Chats;
 use crate::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
+use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
-use crate::session::Classes;
+use crate::session::{Classes, TurnSelection};
 
 /// The number of exported rows.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
@@ -55,6 +57,11 @@ pub(crate) struct SamplesRequest {
     /// The names of the classes of turns that are trained. Without names those of conversations are.
     #[serde(default)]
     pub classes: Vec<String>,
+    /// Whether turns that were cut off are trained, if a trained turn resumes them.
+    #[serde(default)]
+    pub train_resumed: bool,
+    /// How the advantages of the rows are computed; without it the rows have none.
+    pub advantages: Option<AdvantageOptions>,
 }
 
 fn yes() -> bool {
@@ -69,7 +76,15 @@ pub(crate) fn classes(names: &[String]) -> Result<Classes, Problem> {
     Classes::parse(names.iter().map(String::as_str)).map_err(|error| Problem::bad(format!("classes: {error}")))
 }
 
-/// Returns the paths of sessions, in the order of an export of `classes`.
+/// Parses what an export trains: the names of classes, and `train_resumed`.
+///
+/// # Errors
+/// When a name is unknown.
+pub(crate) fn selection(names: &[String], train_resumed: bool) -> Result<TurnSelection, Problem> {
+    Ok(TurnSelection { classes: classes(names)?, resumed: train_resumed })
+}
+
+/// Returns the paths of sessions, in the order of an export of `selection`.
 ///
 /// # Errors
 /// When a session does not exist, has no such version, or is listed twice.
@@ -78,7 +93,7 @@ pub(crate) fn batch(
     sessions: &[String],
     version: Option<u32>,
     include_branches: bool,
-    classes: Classes,
+    selection: TurnSelection,
 ) -> Result<Batch, Problem> {
     let mut batch = Batch { annotate: Some(annotate(state)), ..Batch::default() };
     let mut unique = std::collections::HashSet::new();
@@ -86,7 +101,7 @@ pub(crate) fn batch(
         if !unique.insert(id) {
             return Err(Problem::bad(format!("sessions: {id:?} is listed twice")));
         }
-        let snapshot = session(state, id)?.snapshot_of(version, classes);
+        let snapshot = session(state, id)?.snapshot_of(version, selection);
         let snapshot = snapshot.map_err(|error| session_problem(id, error))?;
         let (mut rows, mut out) = snapshot.rows(include_branches);
         batch.rows.append(&mut rows);
@@ -116,9 +131,9 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
             Format::ALL.into_iter().filter(|format| format.has_text()).map(Format::name).collect();
         return Err(Problem::bad(format!("text: {} has no text; {} have", request.format, with_text.join(", "))));
     }
-    let classes = classes(&request.classes)?;
+    let selection = selection(&request.classes, request.train_resumed)?;
     let decoder = request.text.then(|| decoder(state)).transpose()?;
-    let mut batch = batch(state, &request.sessions, request.version, request.include_branches, classes)?;
+    let mut batch = batch(state, &request.sessions, request.version, request.include_branches, selection)?;
     batch.shape = Shape {
         pad_token_id: request.pad_token_id,
         max_prompt_length: request.max_prompt_length,
@@ -126,6 +141,11 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
         entropies: request.entropies,
     };
     batch.decoder = decoder;
+    if let Some(mut options) = request.advantages.clone() {
+        options.set_default_think_tokens(state.think_tokens());
+        let added = rl::add_advantages(&mut batch, format, &options);
+        added.map_err(|error| advantages_problem(&error.below("advantages")))?;
+    }
     format.export(batch).within(state.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::query::Query;
 use super::{Problem, ok, session, session_problem, stream_reply};
-use crate::export::{Annotate, entry};
+use crate::export::{Annotate, entry, repeated_rows};
 use crate::rl;
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
@@ -342,6 +342,8 @@ pub(super) fn trajectories(state: &TrainerState, id: &str, query: Query) -> Resu
     let session = session(state, id)?;
     let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| session_problem(id, error))?;
     let (mut rows, out) = snapshot.rows(true);
+    let repeated = repeated_rows(&rows);
+    rows.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
     rows.sort_by_key(Row::leaf);
     let annotate = annotate(state);

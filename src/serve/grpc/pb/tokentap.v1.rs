@@ -429,6 +429,12 @@ pub struct ExportRequest {
     /// and unlabelled. Turns of other classes are context.
     #[prost(string, repeated, tag = "10")]
     pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Also trains turns that were cut off (`aborted`, `disconnected`, `broken`), if a trained turn resumes them without a token in between.
+    #[prost(bool, tag = "11")]
+    pub train_resumed: bool,
+    /// Adds advantages to the rows: the text of the JSON object `advantages` of POST /v1/samples.
+    #[prost(string, optional, tag = "12")]
+    pub advantages: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
@@ -476,6 +482,8 @@ pub struct SamplesRequest {
     pub no_branches: bool,
     #[prost(string, repeated, tag = "4")]
     pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "5")]
+    pub train_resumed: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SamplesReply {

@@ -1,0 +1,134 @@
+//! Requested groups of trajectories, their rewards, and the error of a request.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::export::reward_number;
+
+/// The samples of one prompt.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupRequest {
+    /// The id of the group, which the response repeats; verl's `uid`.
+    pub id: GroupId,
+    /// The samples; at least one.
+    pub samples: Vec<SampleRequest>,
+}
+
+/// One trajectory and its reward.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SampleRequest {
+    /// The session.
+    pub session: String,
+    /// The last turn of the path; without it, the path with the most sampled tokens is used.
+    #[serde(default)]
+    pub leaf: Option<u32>,
+    /// The reward of the whole trajectory; without it, the stored reward of the path.
+    #[serde(default)]
+    pub reward: Option<f64>,
+}
+
+/// The id of a group. Some trainers use numbers, others UUIDs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged, expecting = "the id of a group is a string or an integer")]
+pub enum GroupId {
+    /// A number, such as `7`.
+    Number(i64),
+    /// A string, such as `"7f0c"`. `"7"` and `7` are different groups.
+    Text(String),
+}
+
+/// The error of a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{at}{}{message}", if at.is_empty() { "" } else { ": " })]
+pub struct RequestError {
+    /// The error code: `invalid_json`, `invalid_parameter`, `invalid_reward`, `missing_reward`, `empty_group`, `duplicate_group` or
+    /// `not_found`.
+    pub code: &'static str,
+    /// The path of the invalid member, such as `groups[1].samples[0].reward`; empty for the whole body.
+    pub at: String,
+    /// The error message.
+    pub message: String,
+}
+
+impl RequestError {
+    /// An error of the member with the path `at`.
+    #[must_use]
+    pub fn new(code: &'static str, at: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code, at: at.into(), message: message.into() }
+    }
+
+    pub(super) fn invalid(at: &str, message: &str) -> Self {
+        Self::new("invalid_parameter", at, message)
+    }
+
+    /// The same error of a member of the member with the path `at`.
+    #[must_use]
+    pub fn below(self, at: &str) -> Self {
+        let at = if self.at.is_empty() { at.to_owned() } else { format!("{at}.{}", self.at) };
+        Self { at, ..self }
+    }
+}
+
+/// Checks the groups.
+///
+/// # Errors
+/// [`RequestError`] for an invalid reward, a group without samples, or two groups with the same id.
+pub(super) fn check_groups(groups: &[GroupRequest]) -> Result<(), RequestError> {
+    let mut seen = HashSet::new();
+    for (at, group) in groups.iter().enumerate() {
+        group.check(at)?;
+        if !seen.insert(&group.id) {
+            let message = "an earlier group has this id; samples of one group belong together";
+            return Err(RequestError::new("duplicate_group", format!("groups[{at}].id"), message));
+        }
+    }
+    Ok(())
+}
+
+impl GroupRequest {
+    fn check(&self, at: usize) -> Result<(), RequestError> {
+        if self.samples.is_empty() {
+            return Err(RequestError::new("empty_group", format!("groups[{at}].samples"), "a group has no samples"));
+        }
+        let mut rewards = self.samples.iter().enumerate().filter_map(|(place, sample)| Some((place, sample.reward?)));
+        rewards.try_for_each(|(place, reward)| {
+            check_reward(reward).map_err(|error| error.below(&format!("groups[{at}].samples[{place}]")))
+        })
+    }
+}
+
+/// The stored reward of a path, as a number.
+///
+/// # Errors
+/// `missing_reward` or `invalid_reward`.
+pub(super) fn stored_reward(session: &str, leaf: u32, stored: Option<&Arc<Value>>) -> Result<f64, RequestError> {
+    if stored.is_none() {
+        let message = format!(
+            "none is given, and none is stored for turn {leaf} of session {session:?}: see POST /v1/sessions/{{id}}/reward"
+        );
+        return Err(RequestError::new("missing_reward", "reward", message));
+    }
+    let reward = reward_number(stored).ok_or_else(|| {
+        let message = format!(
+            "the stored reward of turn {leaf} of session {session:?} is neither a number nor an object with a number `reward` or `score`"
+        );
+        RequestError::new("invalid_reward", "reward", message)
+    })?;
+    check_reward(reward).map(|()| reward)
+}
+
+/// Checks the number of a reward.
+fn check_reward(reward: f64) -> Result<(), RequestError> {
+    let invalid = || RequestError::new("invalid_reward", "reward", format!("{reward} is not a finite float32"));
+    if is_float32(reward) { Ok(()) } else { Err(invalid()) }
+}
+
+/// Whether a number is finite as a float32. In the trainers' float32 a greater number is infinite. The limit also keeps squares finite.
+pub(super) fn is_float32(number: f64) -> bool {
+    number.abs() <= f64::from(f32::MAX)
+}
