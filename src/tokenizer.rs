@@ -24,7 +24,7 @@ pub use family::Family;
 pub use folder::{Folder, FolderError, SamplingDefaults};
 pub use limits::EncodeLimits;
 use longest::LongestToken;
-pub use render::{ContinuationCheck, Fit, Prompt, PromptError, Renderer, Setting};
+pub use render::{ContinuationCheck, FinalAssistantMessage, Fit, Prompt, PromptError, Renderer, Setting, ToolDisplay};
 use word_encoder::{Marks, WordEncoder};
 
 use crate::budget::{Stopped, Work};

@@ -56,6 +56,7 @@ fn path(number: u64) -> Path {
         reward: None,
         incomplete: false,
         advantage: None,
+        advantage_lacks_entropy: false,
         repeats_sample: false,
     }
 }

@@ -4,6 +4,7 @@ mod ledger;
 mod numbers;
 mod report;
 mod route;
+mod template;
 
 use std::time::Duration;
 
@@ -159,11 +160,13 @@ async fn describe_chats(config: &Config, found: &Capabilities, client: &Client, 
         Chats::Rendered(model) => match model.check_tokenizer(client).await {
             Ok(()) => {
                 report.line(Verdict::Ok, "chat", format!("served from tokens: {}", model.describe()));
-                return report.line(
+                report.line(
                     Verdict::Ok,
                     "chat",
                     "what an assistant said is only kept as sampled in a session: /sessions/ID/v1, or X-Session-Id; else it is text like any other, and marked foreign_assistant_text",
                 );
+                template::final_assistant_message(&model.renderer, report);
+                return template::tools(&model.renderer, report);
             }
             Err(reason) => reason,
         },

@@ -114,12 +114,7 @@ impl TableKnot {
         let inverse = 1.0 / mills(z);
         let factor = z + inverse;
         let slope = 1.0 / factor - inverse;
-        TableKnot {
-            excess: -z * factor,
-            excess_slope: -step * (1.0 + z * slope),
-            factor,
-            factor_slope: step * slope,
-        }
+        TableKnot { excess: -z * factor, excess_slope: -step * (1.0 + z * slope), factor, factor_slope: step * slope }
     }
 }
 

@@ -38,6 +38,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
         (path.repeats_sample, "repeats_sample"),
+        (path.advantage_lacks_entropy, "advantage_lacks_entropy"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
@@ -147,7 +148,7 @@ mod tests {
         turns[1].about.chat =
             Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
         let mut row = rows_of(turns).swap_remove(0);
-        row.incomplete = true;
+        (row.incomplete, row.advantage_lacks_entropy) = (true, true);
         let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
         let all = [
             "incomplete",
@@ -157,6 +158,7 @@ mod tests {
             chat[0],
             chat[1],
             chat[2],
+            "advantage_lacks_entropy",
             "ids_mismatch",
         ];
         assert_eq!(flags(&row), all);

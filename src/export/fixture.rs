@@ -36,6 +36,7 @@ pub(super) fn path(turns: &[&Arc<Turn>]) -> Path {
         reward: None,
         incomplete: false,
         advantage: None,
+        advantage_lacks_entropy: false,
         repeats_sample: false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::validate::verdicts;
+use super::validate::{numbers, verdicts};
 use super::{ExcludedLeaf, Needs, RowCounts, repeated_rows};
 use crate::session::{Path, Row, Turn};
 
@@ -23,11 +23,13 @@ pub struct SelectedRows {
 /// not in steps.
 ///
 /// A turn of a dropped row may be context in a later row. It is trained there instead, so that no token is lost.
-/// If at least one trained token has an entropy, all rows need entropies; otherwise none does.
+/// If at least one trained token has an entropy, all rows need entropies; otherwise none does. A turn that was cut off and resumed is
+/// trained only if it has the needed values; it decides nothing for other turns.
 #[must_use]
 pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> SelectedRows {
     let (mut kept, mut dropped) = keep(&rows, Needs { entropy: false, ..needs });
-    let measured = needs.entropy && kept.iter().any(|row| row.trained().any(|turn| has_entropy(turn)));
+    let measured =
+        needs.entropy && kept.iter().any(|row| row.trained().any(|turn| turn.is_trainable() && has_entropy(turn)));
     if measured {
         // start again: a row that is dropped now leaves its turns to another row, which may have had nothing to train
         (kept, dropped) = keep(&rows, needs);
@@ -42,8 +44,9 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
 fn keep(rows: &[Row], needs: Needs) -> (Vec<Row>, Vec<ExcludedLeaf>) {
     let (mut kept, mut refused) = (Vec::with_capacity(rows.len()), Vec::new());
     for session in rows.chunk_by(Row::shares_turns) {
+        let session = Row::without_resumed(session, |turn| numbers(turn, needs).is_err());
         let mut claims = TurnClaims::new(&session[0], needs);
-        for row in session {
+        for row in &*session {
             match claims.claim(row) {
                 Ok(first) => kept.push(row.trained_from(first)),
                 Err(reason) => {

@@ -15,8 +15,8 @@ pub struct Needs {
     pub int32_ids: bool,
 }
 
-/// For each turn of the session of `row` whether the path that ends in it can be exported, or the name of the problem. A problem of a turn is a problem of every
-/// path that holds it: the row that would train it is refused, and no other row trains it.
+/// For each turn of the session of `row` whether the path that ends in it can be exported, or the name of the problem. A problem of a turn
+/// is a problem of every path that holds it: the row that would train it is refused, and no other row trains it.
 pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>> {
     let turns = row.turns();
     let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());
@@ -48,9 +48,11 @@ fn whole(turn: &Turn, needs: Needs, is_trained: bool) -> Result<(), &'static str
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
-    if !is_trained {
-        return Ok(());
-    }
+    if is_trained { numbers(turn, needs) } else { Ok(()) }
+}
+
+/// Whether a turn has the values that its trained tokens need, or the name of the problem.
+pub(super) fn numbers(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
     if needs.logprobs && !is_full(&turn.logprobs, turn) {
         return Err("missing_logprobs");
     }

@@ -2,6 +2,7 @@
 
 mod turn_builder;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -54,9 +55,22 @@ pub struct Recorder {
     started: Instant,
     started_ms: u64,
     turns: Vec<TurnBuilder>,
+    /// The turn that `session_params` continues; the outer `None` until it has been looked up.
+    continued: Option<Option<ContinuedTurn>>,
+    /// The prompts that the engine completed, by their positions.
+    completed_prompts: HashMap<usize, Arc<[u32]>>,
     acks: Vec<Ack>,
     /// The session is marked as incomplete. Each of a million unreadable events would otherwise be a write to the ledger.
     is_incomplete: bool,
+}
+
+/// A recorded turn that the engine's session continues.
+#[derive(Debug)]
+struct ContinuedTurn {
+    /// All tokens up to its end.
+    tokens: Vec<u32>,
+    /// How many of them it sampled.
+    sampled: usize,
 }
 
 /// One parsed and measured object of a reply.
@@ -160,6 +174,8 @@ impl Recorder {
             started: Instant::now(),
             started_ms: now_ms(),
             turns: Vec::new(),
+            continued: None,
+            completed_prompts: HashMap::new(),
             acks: Vec::new(),
             is_incomplete: false,
         }
@@ -201,7 +217,11 @@ impl Recorder {
         if self.turns.len() <= output.index {
             self.turns.resize_with(output.index + 1, TurnBuilder::default);
         }
-        let epochs = self.context.policy.sampled_epochs();
+        let policy = &self.context.policy;
+        let epochs = match output.step.new {
+            0 => policy.sampled_epochs(),
+            _ => policy.observe_tokens(self.started),
+        };
         let elapsed = self.elapsed_ms();
         let turn = &mut self.turns[output.index];
         if turn.recorded {
@@ -254,42 +274,45 @@ impl Recorder {
 
     /// The ids of a prompt. Where the engine completed it from its session, they are known only if they have `count` tokens, the
     /// engine's number: with the tokens of the recorded turn that is continued, or without any.
-    fn resolve_prompt(&self, at: usize, count: Option<u64>) -> Option<Arc<[u32]>> {
+    fn resolve_prompt(&mut self, at: usize, count: Option<u64>) -> Option<Arc<[u32]>> {
         let prompt = self.context.prompts.get(at).cloned().flatten()?;
         let Some(params) = &self.context.session_params else { return Some(prompt) };
-        let is_whole = |tokens: &usize| count == Some(*tokens as u64);
-        let continued = params.rid.as_deref().and_then(|rid| {
-            let session = self.call.store().session(self.call.id())?;
-            let turn = session.sampled_by(rid).filter(|turn| turn.about.fault.is_none())?;
-            let tokens = session.tokens(turn.id);
+        if let Some(completed) = self.completed_prompts.get(&at) {
+            return Some(Arc::clone(completed));
+        }
+        let is_whole = |tokens: usize| count == Some(tokens as u64);
+        // a request has many sequences, and a session many turns
+        let continued = self.continued.get_or_insert_with(|| ContinuedTurn::find(&self.call, params.rid.as_deref()?));
+        let completed = continued.as_ref().and_then(|ContinuedTurn { tokens, sampled }| {
+            let kept = params.kept(tokens, *sampled);
             // the engine removes the token that begins every text
             let is_text_start = tokens.first() == prompt.first();
-            let kept = params.kept(tokens, turn.response.len());
-            let added = if is_whole(&(kept.len() + prompt.len())) {
+            let added = if is_whole(kept.len() + prompt.len()) {
                 &prompt[..]
             } else {
-                prompt.get(1..).filter(|rest| is_text_start && is_whole(&(kept.len() + rest.len())))?
+                prompt.get(1..).filter(|rest| is_text_start && is_whole(kept.len() + rest.len()))?
             };
-            Some([&kept, added].concat().into())
+            Some([kept, added].concat().into())
         });
-        continued.or_else(|| is_whole(&prompt.len()).then_some(prompt))
+        let completed: Arc<[u32]> = completed.or_else(|| is_whole(prompt.len()).then_some(prompt))?;
+        self.completed_prompts.insert(at, Arc::clone(&completed));
+        Some(completed)
     }
 
     /// Commits the turn of a sequence that has finished.
     fn finish(&mut self, output: CapturedOutput<'_>) {
-        let CapturedOutput { bytes, chunk, index, item, n, measured, details, .. } = output;
+        let CapturedOutput { bytes, chunk, index, n, measured, details, .. } = output;
         let mut turn = std::mem::take(&mut self.turns[index]);
         turn.extras.extend(details.into_iter().map(|(name, value)| (name.into(), value)));
         let at = index / n.max(1);
-        let prompt = self.resolve_prompt(at, chunk.prompt_tokens);
+        let prompt = self.resolve_prompt(at, turn.prompt_tokens);
         let finish = chunk.finish.as_ref().map(|finish| Box::from(&*finish.kind));
         let read = turn.resolve_ids(Some((bytes, chunk)), self.context.ids_are_sampled);
-        let fault = match &finish {
-            Some(kind) if **kind == *"abort" => Some(Fault::Aborted),
-            _ => None,
-        };
-        let fault =
-            fault.or(read.err()).or_else(|| turn.fault(chunk, item, prompt.as_deref(), self.context.vocab_size));
+        let cut_off = finish.as_ref().filter(|kind| ***kind == *"abort").map(|_| Fault::Aborted);
+        let vocab_size = self.context.vocab_size;
+        let inconsistent = read.err().or_else(|| turn.fault(chunk.completion_tokens, prompt.as_deref(), vocab_size));
+        // a turn that was cut off may be trained later, so its ids are verified, if it has any
+        let fault = if turn.ids.is_empty() { cut_off.or(inconsistent) } else { inconsistent.or(cut_off) };
         let label = chunk.text(bytes, "weight_version").map(Into::into);
         let reported = ReportedVersions { label, spans: chunk.weight_versions(bytes) };
         self.observe(&reported);
@@ -303,7 +326,8 @@ impl Recorder {
         self.commit(turn, (index, at), prompt, reported, about);
     }
 
-    /// Commits the sequences that have not finished when the reply ends. Their fault excludes them from training.
+    /// Commits the sequences that have not finished when the reply ends. Their fault is `fault`, unless what was received is inconsistent:
+    /// a turn that was only cut off may be trained later.
     pub fn cut(&mut self, fault: Fault, n: usize) {
         for index in 0..self.turns.len() {
             let mut turn = std::mem::take(&mut self.turns[index]);
@@ -311,8 +335,7 @@ impl Recorder {
                 self.turns[index].recorded = true;
                 continue;
             }
-            // unreadable ids are left out: the turn is excluded from training anyway
-            let _ = turn.resolve_ids(None, self.context.ids_are_sampled);
+            let read = turn.resolve_ids(None, self.context.ids_are_sampled);
             if turn.ids.is_empty() {
                 if turn.tokens() > 0 {
                     self.incomplete();
@@ -320,7 +343,8 @@ impl Recorder {
                 continue;
             }
             let at = index / n.max(1);
-            let prompt = self.resolve_prompt(at, None);
+            let prompt = self.resolve_prompt(at, turn.prompt_tokens);
+            let inconsistent = read.err().or_else(|| turn.fault(None, prompt.as_deref(), self.context.vocab_size));
             // the first event's label: weights may have changed since
             let is_same = self.context.policy.sampled_epochs() == (self.context.epoch..=self.context.epoch);
             let label = turn.label.take().filter(|_| is_same);
@@ -330,7 +354,7 @@ impl Recorder {
                 (index, at),
                 prompt,
                 reported,
-                TurnMetadata { fault: Some(fault), ..TurnMetadata::default() },
+                TurnMetadata { fault: inconsistent.or(Some(fault)), ..TurnMetadata::default() },
             );
         }
     }
@@ -367,6 +391,15 @@ impl Recorder {
         let (_, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about, ..Draft::default() });
         self.acks.push(ack);
         self.turns[index].recorded = true;
+    }
+}
+
+impl ContinuedTurn {
+    /// The turn of the engine's request `rid` in the session of `call`, if it can be continued.
+    fn find(call: &Call, rid: &str) -> Option<Self> {
+        let session = call.store().session(call.id())?;
+        let turn = session.sampled_by(rid).filter(|turn| turn.about.fault.is_none())?;
+        Some(Self { tokens: session.tokens(turn.id), sampled: turn.response.len() })
     }
 }
 

@@ -4,7 +4,7 @@ use super::group_request::stored_reward;
 use super::mean_entropy::MeanEntropy;
 use super::options::AdvantageEstimator;
 use super::row_index::RowIndex;
-use super::{AdvantageOptions, GroupRequest, GroupStats, HIGH_ENTROPY, RequestError, ThinkStats};
+use super::{AdvantageOptions, GroupRequest, GroupStats, RequestError};
 use crate::export::{Batch, Format};
 use crate::session::Row;
 
@@ -12,7 +12,7 @@ use crate::session::Row;
 type Member = (usize, f64);
 
 /// Gives each row of an export its advantage. Rows that the format refuses later count in their groups, so an advantage does not depend on
-/// the format.
+/// the format. The time is linear in turns, not in steps.
 ///
 /// # Errors
 ///
@@ -28,27 +28,29 @@ pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOpti
     options.check()?;
     let rows = &mut batch.rows;
     let groups = if options.groups.is_empty() { by_first_prompt(rows)? } else { requested(rows, &options.groups)? };
+    let entropies = entropies(rows, options);
     for group in groups {
         let rewards: Vec<f64> = group.iter().map(|(_, reward)| *reward).collect();
         let stats = GroupStats::of(&rewards);
         for (at, reward) in group {
-            let advantage = of_row(&rows[at], reward, stats, options);
-            rows[at].set_advantage(advantage);
+            let advantage = options.advantage(stats.advantage(reward, options.normalize_std), entropies[at].nats);
+            rows[at].set_advantage(advantage, entropies[at].incomplete);
         }
     }
     Ok(())
 }
 
-fn of_row(row: &Row, reward: f64, stats: GroupStats, options: &AdvantageOptions) -> f64 {
-    let entropy = match options.estimator {
-        AdvantageEstimator::Grpo => None,
-        AdvantageEstimator::Egpo => {
-            let path = row.path();
-            let think = ThinkStats::of(&path, options.think_tokens(), HIGH_ENTROPY);
-            MeanEntropy::of(&path, &think, options).nats
-        }
+/// EGPO's `H` of each row; without an entropy for GRPO.
+fn entropies(rows: &[Row], options: &AdvantageOptions) -> Vec<MeanEntropy> {
+    if options.estimator == AdvantageEstimator::Grpo {
+        return vec![MeanEntropy::default(); rows.len()];
+    }
+    let sessions = rows.chunk_by(Row::shares_turns);
+    let of_session = |session: &[Row]| {
+        let known = MeanEntropy::by_turn(session[0].turns(), options);
+        session.iter().map(|row| known[row.leaf() as usize]).collect::<Vec<_>>()
     };
-    options.advantage(stats.advantage(reward, options.normalize_std), entropy)
+    sessions.flat_map(of_session).collect()
 }
 
 /// The groups of the export: rows with the same first prompt, with their stored rewards.

@@ -43,6 +43,7 @@ pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
         reward: None,
         incomplete: false,
         advantage: None,
+        advantage_lacks_entropy: false,
         repeats_sample: false,
     }
 }

@@ -48,7 +48,7 @@ impl ThinkStats {
     /// tokens the path has no spans.
     #[must_use]
     pub fn of(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
-        let mut counter = ThinkCounter { tokens, threshold, ..ThinkCounter::default() };
+        let mut counter = ThinkCounter::new(tokens, threshold);
         for step in &path.steps {
             counter.turn(&step.turn);
         }
@@ -58,7 +58,7 @@ impl ThinkStats {
     /// Computes the statistics of one turn, as if it were a path.
     #[must_use]
     pub fn of_turn(turn: &Turn, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
-        let mut counter = ThinkCounter { tokens, threshold, ..ThinkCounter::default() };
+        let mut counter = ThinkCounter::new(tokens, threshold);
         counter.turn(turn);
         counter.finish()
     }
@@ -75,8 +75,8 @@ enum ThinkState {
 }
 
 /// Counts the tokens of a path, turn by turn.
-#[derive(Debug, Default)]
-struct ThinkCounter {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ThinkCounter {
     tokens: Option<ThinkTokens>,
     threshold: f64,
     state: ThinkState,
@@ -94,7 +94,11 @@ struct ThinkCounter {
 }
 
 impl ThinkCounter {
-    fn turn(&mut self, turn: &Turn) {
+    pub(super) fn new(tokens: Option<ThinkTokens>, threshold: f64) -> Self {
+        Self { tokens, threshold, ..Self::default() }
+    }
+
+    pub(super) fn turn(&mut self, turn: &Turn) {
         // without new prompt tokens the policy continues in the context of the previous turn, whatever the cause of the turn is
         if !turn.prompt.is_empty() {
             self.end_span();
@@ -137,7 +141,7 @@ impl ThinkCounter {
         self.state = ThinkState::Outside;
     }
 
-    fn finish(mut self) -> ThinkStats {
+    pub(super) fn finish(mut self) -> ThinkStats {
         self.end_span();
         ThinkStats {
             mean: ratio(self.sum, self.known),

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a turn is not trained, except where an export trains a turn that was cut off and resumed. Its tokens are kept as context for turns that continue it.
+/// Why a turn is not trained, except where an export trains a turn that was cut off and resumed. Its tokens are kept as context for turns
+/// that continue it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {

@@ -19,6 +19,8 @@ pub struct Path {
     pub incomplete: bool,
     /// The advantage of the trained tokens, if the export has advantages.
     pub advantage: Option<f32>,
+    /// The entropy that shapes the advantage lacks that of a sampled token.
+    pub advantage_lacks_entropy: bool,
     /// An earlier row of the export has the same first prompt and the same tokens.
     pub repeats_sample: bool,
 }

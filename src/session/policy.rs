@@ -8,7 +8,8 @@
 //! a token: the time of a request does not limit it.
 //!
 //! The calls from `/begin_weight_update` to `/end_weight_update` are one update, and one epoch begins at its end. Tokens that are sampled
-//! in between may belong to the epoch before or after it.
+//! in between may belong to the epoch before or after it. Any other call that changes weights ends the update, because
+//! the trainer that began it may be gone.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::ProcessId;
 use super::ledger::{Ack, Record, SharedLog};
@@ -71,16 +73,16 @@ pub struct ReportedVersions {
     pub spans: Vec<(Box<str>, u32, u32)>,
 }
 
-/// The number of tokens of a running response when the epochs of [`Policy::sampled_epochs`] were first and last observed.
+/// The possible epochs of tokens of a running response, and how many tokens had been received when these epochs were observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochMark {
     /// The first epoch.
     pub epoch: u64,
     /// The last epoch.
     pub until: u64,
-    /// Tokens received when the epochs were first observed.
+    /// Tokens received up to the first observation.
     pub first: u32,
-    /// Tokens received when the epochs were last observed.
+    /// Tokens received up to the last observation.
     pub last: u32,
 }
 
@@ -89,8 +91,10 @@ pub struct EpochMark {
 pub enum WeightCall {
     /// `/begin_weight_update`.
     Begin,
-    /// Any other call.
-    Change,
+    /// A call that is part of an open update.
+    Part,
+    /// A call that changes weights by itself, whether or not an update is open.
+    Whole,
     /// `/end_weight_update`.
     End,
 }
@@ -122,7 +126,7 @@ struct Epoch {
 struct OpenUpdate {
     /// Tokens may have been sampled since it began.
     is_gradual: bool,
-    /// The trainer's name of the epoch that begins at its end.
+    /// The trainer's name of the epoch that begins if it succeeds.
     version: Option<Box<str>>,
 }
 
@@ -130,8 +134,8 @@ struct OpenUpdate {
 struct PolicyState {
     epochs: VecDeque<Epoch>,
     update: Option<OpenUpdate>,
-    /// The generation was paused through this tokentap.
-    is_paused: bool,
+    /// When the generation was paused through this tokentap.
+    paused_at: Option<Instant>,
     /// The last label of `/model_info`, and the epoch in which it was requested.
     model_info: Option<(u64, Box<str>)>,
 }
@@ -152,7 +156,7 @@ impl Policy {
     #[must_use]
     pub fn new(log: SharedLog) -> Self {
         let first = Epoch { number: 0, label: None, version: None, by_label: false, is_gradual: false };
-        let state = PolicyState { epochs: VecDeque::from([first]), update: None, is_paused: false, model_info: None };
+        let state = PolicyState { epochs: VecDeque::from([first]), update: None, paused_at: None, model_info: None };
         Self { state: Mutex::new(state), several_engines: AtomicBool::new(false), log }
     }
 
@@ -179,9 +183,18 @@ impl Policy {
     /// not paused.
     #[must_use]
     pub fn sampled_epochs(&self) -> RangeInclusive<u64> {
+        self.state().sampled_epochs()
+    }
+
+    /// The possible epochs of tokens that have just arrived, of a request that was received at `requested`. A paused engine samples
+    /// nothing for new requests, so such tokens show that it has continued.
+    #[must_use]
+    pub fn observe_tokens(&self, requested: Instant) -> RangeInclusive<u64> {
         let mut state = self.state();
-        let epoch = state.last().number;
-        epoch..=epoch + u64::from(state.is_sampling_in_update())
+        if state.paused_at.is_some_and(|paused| requested > paused) {
+            state.end_pause();
+        }
+        state.sampled_epochs()
     }
 
     /// Whether an update has begun and not ended.
@@ -208,19 +221,27 @@ impl Policy {
 
     /// Begins an epoch: another engine answers, whose weights may differ.
     pub fn observe_new_engine(&self) -> u64 {
-        self.state().is_paused = false;
-        self.begin_epoch().0
+        let epoch = {
+            let mut state = self.state();
+            state.paused_at = None;
+            state.next(None, None)
+        };
+        self.append(epoch).0
     }
 
     /// Begins an epoch with the trainer's name. If the current epoch has that name, no epoch begins. During an update, the name is that of
-    /// the epoch that begins at its end.
+    /// the epoch that begins if the update succeeds. A second name means that the update was left without an end: it ends with an epoch
+    /// before the named one.
     pub fn begin_named_epoch(&self, version: &str) -> (u64, Ack) {
         let epoch = {
             let mut state = self.state();
             let current = state.last().clone();
             if let Some(update) = &mut state.update {
-                update.version = Some(version.into());
-                Epoch { number: current.number + 1, version: Some(version.into()), ..current }
+                if &**update.version.get_or_insert_with(|| version.into()) == version {
+                    return (current.number + 1, Ack::done());
+                }
+                state.next(None, None);
+                state.next(None, Some(version.into()))
             } else if current.version.as_deref() == Some(version) {
                 current
             } else {
@@ -236,7 +257,8 @@ impl Policy {
     }
 
     /// Observes a call that changes weights. Returns the epoch that begins with it: one for each call, but one only for the calls of an
-    /// update. An update also ends with a call that failed or whose outcome is unknown, because its weights may be those of neither side.
+    /// update. An update also ends, without its name, with a [`WeightCall::Whole`], and with a call that failed or whose outcome is
+    /// unknown, because its weights may be those of neither side.
     pub fn observe_weight_call(&self, call: WeightCall, outcome: WeightCallOutcome) -> Option<(u64, Ack)> {
         use {WeightCall as Call, WeightCallOutcome as Outcome};
         let is_several = self.has_several_engines();
@@ -244,16 +266,18 @@ impl Policy {
             let mut state = self.state();
             let is_open = state.update.is_some();
             let begins_epoch = match (call, outcome) {
-                (_, Outcome::Unknown) | (Call::End, Outcome::Succeeded) => true,
-                (Call::Change, Outcome::Succeeded) => !is_open,
+                (_, Outcome::Unknown) | (Call::Whole | Call::End, Outcome::Succeeded) => true,
+                (Call::Part, Outcome::Succeeded) => !is_open,
                 // an engine that begins an update has lost the earlier one
-                (Call::Begin, Outcome::Succeeded) | (Call::Change | Call::End, Outcome::Refused) => is_open,
+                (Call::Begin, Outcome::Succeeded) | (Call::Part | Call::Whole | Call::End, Outcome::Refused) => is_open,
                 (Call::Begin, Outcome::Refused) => false,
             };
-            let epoch = begins_epoch.then(|| state.next(None, None));
+            let has_succeeded = (call, outcome) == (Call::End, Outcome::Succeeded);
+            let version = state.update.as_mut().filter(|_| has_succeeded).and_then(|update| update.version.take());
+            let epoch = begins_epoch.then(|| state.next(None, version));
             if (call, outcome) == (Call::Begin, Outcome::Succeeded) {
                 // a pause at a router is not a pause of each engine
-                let is_gradual = is_several || !state.is_paused;
+                let is_gradual = is_several || state.paused_at.is_none();
                 state.update = Some(OpenUpdate { is_gradual, version: None });
             }
             epoch
@@ -264,9 +288,9 @@ impl Policy {
     /// Records that the generation was paused, or may have been continued.
     pub fn set_paused(&self, is_paused: bool) {
         let mut state = self.state();
-        state.is_paused = is_paused;
-        if let Some(update) = state.update.as_mut().filter(|_| !is_paused) {
-            update.is_gradual = true;
+        match is_paused {
+            true => state.paused_at = Some(Instant::now()),
+            false => state.end_pause(),
         }
     }
 
@@ -380,11 +404,9 @@ impl PolicyState {
         self.epochs.back_mut().expect("there is always an epoch")
     }
 
-    /// Begins an epoch, and ends the update that led to it.
+    /// Begins an epoch, and ends the open update without its name.
     fn next(&mut self, label: Option<Box<str>>, version: Option<Box<str>>) -> Epoch {
-        let update = self.update.take();
-        let is_gradual = update.as_ref().is_some_and(|update| update.is_gradual);
-        let version = version.or(update.and_then(|update| update.version));
+        let is_gradual = self.update.take().is_some_and(|update| update.is_gradual);
         let number = self.last().number + 1;
         let epoch = Epoch { number, by_label: label.is_some(), label, version, is_gradual };
         self.epochs.push_back(epoch.clone());
@@ -392,6 +414,19 @@ impl PolicyState {
             self.epochs.pop_front();
         }
         epoch
+    }
+
+    /// The generation may continue.
+    fn end_pause(&mut self) {
+        self.paused_at = None;
+        if let Some(update) = &mut self.update {
+            update.is_gradual = true;
+        }
+    }
+
+    fn sampled_epochs(&mut self) -> RangeInclusive<u64> {
+        let epoch = self.last().number;
+        epoch..=epoch + u64::from(self.is_sampling_in_update())
     }
 
     /// Whether tokens may be sampled while weights are updated.
@@ -703,22 +738,25 @@ mod tests {
     }
 
     const BEGIN: (WeightCall, WeightCallOutcome) = (WeightCall::Begin, WeightCallOutcome::Succeeded);
-    const CHANGE: (WeightCall, WeightCallOutcome) = (WeightCall::Change, WeightCallOutcome::Succeeded);
+    const PART: (WeightCall, WeightCallOutcome) = (WeightCall::Part, WeightCallOutcome::Succeeded);
     const END: (WeightCall, WeightCallOutcome) = (WeightCall::End, WeightCallOutcome::Succeeded);
 
     #[test]
     fn calls_of_an_update_begin_one_epoch_at_its_end() {
-        use WeightCall::{Begin, Change, End};
+        use WeightCall::{Begin, End, Part, Whole};
         use WeightCallOutcome::{Refused, Unknown};
         let policy = at_epoch(0);
-        assert_eq!(calls(&policy, [BEGIN, CHANGE, CHANGE, END]), [false, false, false, true]);
-        assert_eq!(calls(&policy, [CHANGE, END]), [true, true], "without an update each call counts");
-        let refused = [(Begin, Refused), (Change, Refused), (End, Refused)];
+        assert_eq!(calls(&policy, [BEGIN, PART, PART, END]), [false, false, false, true]);
+        assert_eq!(calls(&policy, [PART, END]), [true, true], "without an update each call counts");
+        let refused = [(Begin, Refused), (Part, Refused), (End, Refused)];
         assert_eq!(calls(&policy, refused), [false; 3], "nothing changed");
-        assert_eq!(calls(&policy, [BEGIN, (Begin, Refused), CHANGE, END]), [false, false, false, true]);
+        assert_eq!(calls(&policy, [BEGIN, (Begin, Refused), PART, END]), [false, false, false, true]);
         assert_eq!(calls(&policy, [BEGIN, BEGIN, END]), [false, true, true], "the engine lost the first update");
-        for failed in [(Change, Refused), (End, Refused), (Begin, Unknown), (Change, Unknown), (End, Unknown)] {
-            assert_eq!(calls(&policy, [BEGIN, failed, CHANGE, END]), [false, true, true, true], "{failed:?}");
+        for failed in [(Part, Refused), (End, Refused), (Begin, Unknown), (Part, Unknown), (End, Unknown)] {
+            assert_eq!(calls(&policy, [BEGIN, failed, PART, END]), [false, true, true, true], "{failed:?}");
+        }
+        for ended in [(Whole, WeightCallOutcome::Succeeded), (Whole, Refused), (Whole, Unknown)] {
+            assert_eq!(calls(&policy, [BEGIN, PART, ended, PART, END]), [false, false, true, true, true], "{ended:?}");
         }
         calls(&policy, [BEGIN]);
         let before = policy.epoch();
@@ -730,14 +768,14 @@ mod tests {
     fn tokens_of_an_update_belong_to_either_epoch() {
         let policy = at_epoch(1);
         policy.observe(1, "a");
-        calls(&policy, [BEGIN, CHANGE]);
+        calls(&policy, [BEGIN, PART]);
         assert_eq!((policy.observe(1, "b"), policy.observe_model_info(1, "b")), (None, None), "the update explains it");
         assert_eq!(policy.sampled_epochs(), 1..=2);
         for label in ["a", "b"] {
             let spans = policy.spans(1, 9, &reported(label, &[(label, 0, 9)]), &[]);
             assert_eq!((short(&spans), spans[0].weight_version.as_deref()), (vec![(0, 9, 1, 2)], Some(label)));
         }
-        calls(&policy, [CHANGE, END]);
+        calls(&policy, [PART, END]);
         assert_eq!((policy.observe_model_info(2, "b"), policy.names().0.as_deref()), (None, Some("b")));
         let late = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
         assert_eq!(short(&late), [(0, 4, 1, 2), (4, 9, 1, 2)]);
@@ -752,7 +790,7 @@ mod tests {
         let policy = at_epoch(1);
         policy.observe(1, "a");
         policy.set_paused(true);
-        calls(&policy, [BEGIN, CHANGE, END]);
+        calls(&policy, [BEGIN, PART, END]);
         policy.set_paused(false);
         policy.observe(1, "b");
         let across = reported("b", &[("a", 0, 4), ("b", 4, 9)]);
@@ -760,7 +798,7 @@ mod tests {
         policy.set_paused(true);
         calls(&policy, [BEGIN]);
         policy.set_paused(false);
-        calls(&policy, [CHANGE, END]);
+        calls(&policy, [PART, END]);
         assert_eq!(short(&policy.spans(2, 9, &reported("c", &[("c", 0, 9)]), &[])), [(0, 9, 2, 3)], "continued early");
     }
 
@@ -768,7 +806,7 @@ mod tests {
     fn pause_of_a_router_does_not_make_the_tokens_of_an_update_certain() {
         let policy = several(1);
         policy.set_paused(true);
-        calls(&policy, [BEGIN, CHANGE]);
+        calls(&policy, [BEGIN, PART]);
         assert_eq!(policy.sampled_epochs(), 1..=2);
         assert_eq!(policy.observe(1, "b"), None);
         calls(&policy, [END]);

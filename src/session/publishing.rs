@@ -68,6 +68,7 @@ impl Session {
                 reward: state.rewards.last(version, finished.leaf),
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
                 advantage: None,
+                advantage_lacks_entropy: false,
                 repeats_sample: false,
             };
             (finished, path)

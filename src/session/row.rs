@@ -1,5 +1,6 @@
 //! A row of an export, without a list of its turns.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -16,6 +17,8 @@ pub struct Row {
     trained_from: u32,
     /// The advantage of the trained tokens, if the export has advantages.
     advantage: Option<f32>,
+    /// The entropy that shapes the advantage lacks that of a sampled token.
+    advantage_lacks_entropy: bool,
     /// An earlier row of the export has the same first prompt and the same tokens.
     repeats_sample: bool,
 }
@@ -34,7 +37,7 @@ pub struct ExcludedLeaf {
 impl Row {
     /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
     pub(super) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
-        Self { snapshot, leaf, trained_from, advantage: None, repeats_sample: false }
+        Self { snapshot, leaf, trained_from, advantage: None, advantage_lacks_entropy: false, repeats_sample: false }
     }
 
     /// The same path, trained from another turn on.
@@ -43,11 +46,18 @@ impl Row {
         Self { trained_from: turn, ..self.clone() }
     }
 
-    /// Sets the advantage of the trained tokens.
-    pub(crate) fn set_advantage(&mut self, advantage: f64) {
+    /// Rows of one session where these turns that were cut off are context.
+    pub(crate) fn without_resumed(rows: &[Self], is_context: impl Fn(&Turn) -> bool) -> Cow<'_, [Self]> {
+        let narrowed = rows.first().and_then(|row| row.snapshot.without_resumed(is_context)).map(Arc::new);
+        let Some(snapshot) = narrowed else { return Cow::Borrowed(rows) };
+        rows.iter().map(|row| Self { snapshot: Arc::clone(&snapshot), ..row.clone() }).collect()
+    }
+
+    /// Sets the advantage of the trained tokens, and whether the entropy that shapes it lacks that of a token.
+    pub(crate) fn set_advantage(&mut self, advantage: f64, lacks_entropy: bool) {
         #[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
         let single = advantage as f32;
-        self.advantage = Some(single);
+        (self.advantage, self.advantage_lacks_entropy) = (Some(single), lacks_entropy);
     }
 
     /// The advantage of the trained tokens, if the export has advantages.
@@ -170,6 +180,7 @@ impl Row {
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
             advantage: self.advantage,
+            advantage_lacks_entropy: self.advantage_lacks_entropy,
             repeats_sample: self.repeats_sample,
         }
     }

@@ -12,7 +12,7 @@ use super::trained_turns::TrainedTurns;
 use super::{Path, Row, Turn, TurnSelection, View};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The session.
     pub session: Arc<str>,
@@ -187,6 +187,12 @@ impl Snapshot {
         self.lineages.get_or_init(|| lineages(&self.turns, &self.trained))[turn as usize]
     }
 
+    /// The same where these turns that were cut off are context; `None` if it trains none of them.
+    pub(super) fn without_resumed(&self, is_context: impl Fn(&Turn) -> bool) -> Option<Self> {
+        let trained = self.trained.without_resumed(&self.turns, is_context)?;
+        Some(Self { trained, lineages: OnceLock::new(), ..self.clone() })
+    }
+
     /// Whether a row trains the sampled tokens of this turn: the first one that holds it.
     pub(super) fn trains(&self, turn: u32) -> bool {
         self.trained.contains(turn)
@@ -251,6 +257,7 @@ impl Snapshot {
             reward: None,
             incomplete: false,
             advantage: None,
+            advantage_lacks_entropy: false,
             repeats_sample: false,
         };
         Self::of_path(&path, turns.to_vec(), HashMap::new())

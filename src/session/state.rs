@@ -17,7 +17,7 @@ use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, Tu
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
 
-/// The latest turns that are searched for one that a retry replaces.
+/// The latest turns that are searched for one that a retry replaces, or that `session_params` names.
 const SEARCHED: usize = 4096;
 
 /// A session. Turns are only ever added, so a version is a number of turns.
@@ -267,10 +267,12 @@ impl Session {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
     }
 
-    /// The latest turn of the engine's request `rid`.
+    /// The latest turn of the engine's request `rid`, if it is one of the latest turns of the session.
     #[must_use]
     pub fn sampled_by(&self, rid: &str) -> Option<Arc<Turn>> {
-        self.state().forest.turns().iter().rev().find(|turn| turn.about.rid.as_deref() == Some(rid)).map(Arc::clone)
+        let state = self.state();
+        let latest = state.forest.turns().iter().rev().take(SEARCHED);
+        latest.into_iter().find(|turn| turn.about.rid.as_deref() == Some(rid)).map(Arc::clone)
     }
 
     /// The turn of the stored response with this key, and whether the response was deleted.
@@ -383,7 +385,24 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use super::SEARCHED;
     use crate::session::tests::{BOUNDLESS, store, turn};
+    use crate::session::{Call, Draft, TurnMetadata};
+
+    #[tokio::test]
+    async fn request_is_found_among_the_latest_turns_only() {
+        let store = store(BOUNDLESS);
+        let mut call = Call::new(std::sync::Arc::clone(&store), "s".into());
+        let about = TurnMetadata { rid: Some("r".into()), ..TurnMetadata::default() };
+        call.commit(Draft { prompt: Some([1].into()), response: vec![2], about, ..Draft::default() });
+        let session = store.session("s").expect("it has a turn");
+        for id in 1..SEARCHED {
+            turn(&store, "s", &[u32::try_from(id).unwrap() + 9], &[2]);
+        }
+        assert_eq!(session.sampled_by("r").map(|turn| turn.id), Some(0));
+        turn(&store, "s", &[3], &[2]);
+        assert_eq!(session.sampled_by("r"), None, "a session may have any number of turns");
+    }
 
     #[tokio::test]
     async fn replies_are_unread_before_and_during_sampled() {

@@ -21,7 +21,7 @@ impl From<Classes> for TurnSelection {
 }
 
 /// Whether each turn of a version is trained, by its number.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct TrainedTurns(Box<[bool]>);
 
 impl TrainedTurns {
@@ -36,6 +36,17 @@ impl TrainedTurns {
 
     pub(super) fn contains(&self, turn: u32) -> bool {
         self.0[turn as usize]
+    }
+
+    /// The same without these turns that were cut off; `None` if none of them is trained.
+    pub(super) fn without_resumed(&self, turns: &[Arc<Turn>], is_context: impl Fn(&Turn) -> bool) -> Option<Self> {
+        let is_excluded =
+            |turn: &Turn| self.contains(turn.id) && turn.about.fault.is_some_and(Fault::is_cut_off) && is_context(turn);
+        let mut excluded = turns.iter().filter(|turn| is_excluded(turn)).peekable();
+        excluded.peek()?;
+        let mut trained = self.clone();
+        excluded.for_each(|turn| trained.0[turn.id as usize] = false);
+        Some(trained)
     }
 }
 

@@ -7,6 +7,7 @@
 mod after_turn;
 mod continuation_check;
 mod history_variables;
+mod template_check;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,6 +20,7 @@ use after_turn::{placeholder_turn_with_calls, text_after_placeholder};
 use continuation_check::turn_with_call;
 
 pub use continuation_check::{ContinuationCheck, Fit};
+pub use template_check::{FinalAssistantMessage, ToolDisplay};
 
 /// The placeholder for the text of a turn. No template contains it, and it is cut off before the text after it is encoded.
 const PLACEHOLDER: &str = "\u{fdd1}turn\u{fdd1}";

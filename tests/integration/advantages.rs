@@ -262,3 +262,21 @@ async fn advantages_of_an_export_are_refused_where_they_cannot_be_right() {
     let plain = rows(&demo, &json!({"sessions": ["a"], "format": "jsonl"})).await;
     assert_eq!(plain[0]["advantages"], json!(null));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_whose_advantage_lacks_entropies_is_flagged() {
+    let demo = demo().await;
+    rollouts(&demo).await;
+    let sampling = json!({"max_new_tokens": 4, "ignore_eos": true});
+    let body =
+        json!({"input_ids": [299, 467], "sampling_params": sampling, "return_logprob": true, "return_entropy": false});
+    assert_eq!(demo.post("/sessions/d/generate", &body).await.status, 200);
+    reward(&demo, "d", json!(5)).await;
+    for (estimator, flagged) in [("egpo", true), ("grpo", false)] {
+        let options = json!({"estimator": estimator, "entropy_over": "response"});
+        let body = json!({"sessions": ["a", "d"], "format": "jsonl", "advantages": options});
+        let found = rows(&demo, &body).await;
+        let flags = |row: &Value| row["flags"].as_array().unwrap().contains(&json!("advantage_lacks_entropy"));
+        assert_eq!(found.iter().map(flags).collect::<Vec<_>>(), [false, flagged], "{estimator}: {found:?}");
+    }
+}

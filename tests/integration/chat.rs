@@ -13,6 +13,7 @@ mod problems;
 mod replies;
 mod streamed_calls;
 mod suffix;
+mod template_report;
 mod tool_arguments;
 mod tools;
 mod watching;

@@ -44,6 +44,11 @@ async fn check_reports_findings_and_fixes() {
             vec!["estimates from top-k: SGLang 0.5.6.post2 has no place for a plugin"],
         ),
         (
+            EngineProfile { server_info: json!({"version": "0.5.12"}), ..EngineProfile::default() },
+            0,
+            vec!["estimates from top-k: SGLang 0.5.12 has no place for a plugin"],
+        ),
+        (
             EngineProfile { plugin: true, ..EngineProfile::default() },
             0,
             vec!["ok    exact        tokentap-sglang measures"],

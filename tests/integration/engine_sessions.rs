@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::client::{get, post};
 use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{EngineProfile, Upstream, UpstreamRequest, json_message, stream};
+use crate::support::upstream::{EngineProfile, Upstream, UpstreamRequest, json_message, stream, torn_stream};
 
 /// The token that begins every text.
 const BOS: u32 = 1;
@@ -157,4 +157,37 @@ async fn recorded_session_of_sglang_is_resolved() {
     let rows = rows(&proxy, "s").await;
     assert!(rows.iter().any(|row| ids(&row["token_ids"]) == expected), "the offset removes one token: {rows:?}");
     assert_eq!(faults(&proxy, "s").await, [const { Value::Null }; 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reply_that_breaks_off_keeps_the_prompt_that_the_engine_counted() {
+    let script = |asked: &UpstreamRequest| {
+        let continues = asked.json()["session_params"]["rid"].is_string();
+        let (rid, prompt_tokens) = if continues { ("b", 6) } else { ("a", 2) };
+        let mut meta = json!({
+            "id": rid, "finish_reason": null, "prompt_tokens": prompt_tokens, "completion_tokens": SAMPLED.len(),
+            "output_token_logprobs": SAMPLED.map(|id| json!([-0.5, id, null])),
+        });
+        let is_first = asked.json()["stream"] != true;
+        if is_first {
+            meta["finish_reason"] = json!({"type": "length", "length": SAMPLED.len()});
+        }
+        let reply = json!({"text": "abc", "output_ids": SAMPLED, "meta_info": meta}).to_string();
+        match is_first {
+            true => json_message(200, reply.as_bytes()),
+            false => torn_stream(&[format!("data: {reply}\n\n").as_bytes()]),
+        }
+    };
+    let upstream = Upstream::start(EngineProfile { flat: false, ..EngineProfile::default() }, script).await;
+    let proxy = Proxy::probed(upstream.addr, &["--entropy", "off"]).await;
+    let first = ask(&proxy, "s", &[BOS, 5], (json!({"id": "e"}), false)).await;
+    for params in [json!({"id": "e", "rid": first}), json!({"id": "e"})] {
+        let input_ids = if params["rid"].is_string() { [BOS, 7] } else { [BOS, 6] };
+        let body = json!({"input_ids": input_ids, "return_logprob": true, "stream": true, "session_params": params});
+        post(proxy.data, "/sessions/s/generate", body.to_string().as_bytes()).await;
+    }
+    assert_eq!(faults(&proxy, "s").await, [Value::Null, json!("broken"), json!("broken")]);
+    let shown = get(proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(shown["list"][1]["parent"], 0, "it continues the turn that the engine continued: {shown}");
+    assert_eq!(shown["list"][2]["prompt_tokens"], 2, "it continues nothing: {shown}");
 }

@@ -62,6 +62,7 @@ mod recordings;
 mod replaced;
 mod responses;
 mod restart;
+mod resumed;
 mod retries;
 mod returned;
 mod reuse;

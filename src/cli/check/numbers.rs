@@ -58,7 +58,9 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
                 _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
                 _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
                 // the version affects only this message; capabilities are detected by probing
-                Some(version) if version.starts_with("0.5.6") => format!("SGLang {version} has no place for a plugin"),
+                Some(version) if version.starts_with("0.5.6") || version.starts_with("0.5.12") => {
+                    format!("SGLang {version} has no place for a plugin")
+                }
                 _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
             };
             report.line(Ok, "exact", format!("no, entropies are estimates from top-k: {why}"));

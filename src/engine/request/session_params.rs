@@ -20,19 +20,18 @@ impl SessionParams {
 
     /// Cuts the tokens of the continued request, of which the last `output` were sampled, to those that the engine puts before the prompt.
     #[must_use]
-    pub fn kept(&self, mut tokens: Vec<u32>, output: usize) -> Vec<u32> {
-        if self.drop_previous_output == Some(true) {
-            tokens.truncate(tokens.len().saturating_sub(output));
-        }
+    pub fn kept<'a>(&self, tokens: &'a [u32], output: usize) -> &'a [u32] {
+        let dropped = if self.drop_previous_output == Some(true) { output } else { 0 };
+        let before = tokens.len().saturating_sub(dropped);
         // the end of a slice in Python; 0 is no offset
         let offset = self.offset.unwrap_or(0);
         let distance = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
-        match offset {
-            1.. => tokens.truncate(distance),
-            0 => {}
-            _ => tokens.truncate(tokens.len().saturating_sub(distance)),
-        }
-        tokens
+        let kept = match offset {
+            1.. => before.min(distance),
+            0 => before,
+            _ => before.saturating_sub(distance),
+        };
+        &tokens[..kept]
     }
 }
 
@@ -42,7 +41,7 @@ mod tests {
 
     #[test]
     fn history_is_cut_as_by_the_engine() {
-        let kept = |params: &str| SessionParams::parse(params.as_bytes()).unwrap().kept(vec![1, 2, 3, 4, 5], 2);
+        let kept = |params: &str| SessionParams::parse(params.as_bytes()).unwrap().kept(&[1, 2, 3, 4, 5], 2);
         for (params, expected) in [
             (r#"{"id":"s","rid":"r"}"#, &[1, 2, 3, 4, 5][..]),
             (r#"{"rid":"r","offset":0,"replace":true}"#, &[1, 2, 3, 4, 5]),

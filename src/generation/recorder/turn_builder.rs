@@ -20,14 +20,20 @@ pub(super) struct TurnBuilder {
     pub(super) entropy: Vec<f32>,
     /// The `output_ids` of the last event that listed all of them, not parsed yet.
     pub(super) unread: Bytes,
-    /// How many leading ids of `unread` are repeated: an abort that is merged with the previous event lists that event's tokens before all
-    /// tokens.
+    /// The `output_ids` of the last event that listed all of them beside logprobs.
+    pub(super) listed: Bytes,
+    /// How many leading ids of the last list are repeated: an abort that is merged with the previous event lists that event's tokens
+    /// before all tokens.
     pub(super) repeated_ids: usize,
     pub(super) marks: Vec<EpochMark>,
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,
     pub(super) label: Option<Box<str>>,
+    /// The engine's last number of prompt tokens.
+    pub(super) prompt_tokens: Option<u64>,
+    /// The engine was asked for logprobs.
+    pub(super) has_logprobs: bool,
     /// The two id lists of an event differ.
     pub(super) ids_differ: bool,
     /// The events contradict each other.
@@ -38,8 +44,14 @@ pub(super) struct TurnBuilder {
 impl TurnBuilder {
     /// Adds the tokens of an object.
     pub(super) fn add_tokens(&mut self, output: &CapturedOutput<'_>) {
-        let CapturedOutput { bytes, chunk, numbers, step, .. } = output;
+        let CapturedOutput { bytes, chunk, item, numbers, step, .. } = output;
         self.contradicted |= step.anomaly == Some(Anomaly::Contradiction);
+        self.prompt_tokens = chunk.prompt_tokens.or(self.prompt_tokens);
+        self.has_logprobs = item.logprob;
+        self.repeated_ids = step.merged;
+        let all_ids = chunk.output_ids.as_ref().filter(|_| step.content == ListContent::Full);
+        self.listed =
+            all_ids.filter(|_| chunk.chosen.is_some()).map_or_else(Bytes::new, |span| bytes.slice(span.clone()));
         if chunk.chosen.is_some() {
             let new = step.chosen_from..step.chosen_from + step.new;
             let ids = numbers.ids.get(new.clone()).unwrap_or_default();
@@ -55,7 +67,6 @@ impl TurnBuilder {
                 // parsed only at the end: each event of a cumulative stream repeats the list
                 ListContent::Full => {
                     self.unread = bytes.slice(span.clone());
-                    self.repeated_ids = step.chosen_from.saturating_sub(self.tokens() as usize);
                 }
                 ListContent::Delta => {
                     let before = self.ids.len();
@@ -122,7 +133,8 @@ impl TurnBuilder {
         }
     }
 
-    /// Parses the ids that are not parsed yet, and compares the engine's two id lists if it sent both.
+    /// Parses the ids that are not parsed yet, and compares the engine's two id lists if it sent both. `last` is the object with the
+    /// finish reason; `None` if the reply was cut off.
     pub(super) fn resolve_ids(&mut self, last: Option<(&Bytes, &Chunk)>, ids_are_sampled: bool) -> Result<(), Fault> {
         let mut listed = Vec::with_capacity(self.ids.len());
         let unread = std::mem::take(&mut self.unread);
@@ -136,33 +148,44 @@ impl TurnBuilder {
             let unverified = self.logprobs.is_empty() && !self.ids.is_empty();
             return if unverified { Err(Fault::IdsUnverified) } else { Ok(()) };
         }
-        let Some((bytes, chunk)) = last else { return Ok(()) };
-        let (Some(span), Some(_)) = (&chunk.output_ids, &chunk.chosen) else { return Ok(()) };
-        Chunk::ids(bytes, span, &mut listed).map_err(|_| Fault::Unreadable)?;
-        // the last event of an incremental stream lists only the new ids
-        if self.ids.ends_with(&listed) && !self.ids_differ { Ok(()) } else { Err(Fault::IdsMismatch) }
+        let text = match last {
+            Some((bytes, Chunk { output_ids: Some(span), chosen: Some(_), .. })) => bytes.slice(span.clone()),
+            Some(_) => Bytes::new(),
+            None => std::mem::take(&mut self.listed),
+        };
+        if !text.is_empty() {
+            Chunk::ids(&text, &(0..text.len()), &mut listed).map_err(|_| Fault::Unreadable)?;
+            listed.drain(..self.repeated_ids.min(listed.len()));
+            self.ids_differ |= match last {
+                // the last event of an incremental stream lists only the new ids
+                Some(_) => !self.ids.ends_with(&listed),
+                // before the end, one list may run ahead of the other
+                None => !(self.ids.starts_with(&listed) || listed.starts_with(&self.ids)),
+            };
+        }
+        if self.ids_differ { Err(Fault::IdsMismatch) } else { Ok(()) }
     }
 
-    /// Returns the first inconsistency of the turn.
+    /// Returns the first inconsistency of the turn. `completion_tokens` is the engine's number at the end; `None` if the reply was cut
+    /// off, because before the end the ids may run ahead of it.
     pub(super) fn fault(
         &self,
-        chunk: &Chunk,
-        item: &ItemPlan,
+        completion_tokens: Option<u64>,
         prompt: Option<&[u32]>,
         vocab_size: Option<u32>,
     ) -> Option<Fault> {
         let is = |count: Option<u64>, len: usize| count.is_none_or(|count| count == len as u64);
         let Some(prompt) = prompt else { return Some(Fault::PromptUnknown) };
         let tokens = self.ids.len();
-        if !is(chunk.prompt_tokens, prompt.len()) {
+        if !is(self.prompt_tokens, prompt.len()) {
             Some(Fault::PromptMismatch)
-        } else if !is(chunk.completion_tokens, tokens) {
+        } else if !is(completion_tokens, tokens) {
             Some(Fault::CompletionMismatch)
         } else if self.contradicted {
             Some(Fault::IdsUnverified)
         } else if vocab_size.is_some_and(|size| self.ids.iter().any(|id| *id >= size)) {
             Some(Fault::IdsOutside)
-        } else if item.logprob && self.logprobs.len() != tokens {
+        } else if self.has_logprobs && self.logprobs.len() != tokens {
             Some(Fault::LogprobsMismatch)
         } else if !self.entropy.is_empty() && self.entropy.len() != tokens {
             Some(Fault::EntropiesMismatch)

@@ -125,7 +125,7 @@ async fn answer(
         }
         ["sessions", id, "paths", leaf] => {
             let (id, leaf) = (id.to_owned(), leaf.to_owned());
-            short_answer(state, move |state| path::show(state, &id, &leaf, query)).await
+            long_answer(state, move |state| path::show(state, &id, &leaf, query)).await
         }
         ["requests"] => short_answer(state, move |state| Ok(running::list(state, &query))).await,
         ["sessions", id, "freeze"] => sessions::freeze(state, id).await,

@@ -53,7 +53,11 @@ impl<'a> WeightUpdate<'a> {
         let call = match route.endpoint {
             "/begin_weight_update" => WeightCall::Begin,
             "/end_weight_update" => WeightCall::End,
-            _ if route.changes_policy() => WeightCall::Change,
+            // SGLang 0.5.23 loads tensors only within an update; the other calls need none
+            "/update_weights_from_tensor" | "/update_weights_from_distributed" | "/update_weight_version" => {
+                WeightCall::Part
+            }
+            _ if route.changes_policy() => WeightCall::Whole,
             _ => return None,
         };
         Some(Self { state, call, observed: false })

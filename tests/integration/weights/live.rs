@@ -367,6 +367,73 @@ async fn name_given_within_an_update_is_that_of_its_epoch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn name_of_an_update_that_fails_is_dropped() {
+    let demo = demo(EngineOptions::default()).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    begin(proxy).await;
+    post_control(proxy.control, "/v1/policy", &json!({"version": "step-1"})).await;
+    assert_eq!(post(proxy.control, "/update_weights_from_tensor", b"{}").await.status, 400);
+    assert_eq!(sampled(proxy, "a").await, (start + 1, "default".into(), Value::Null));
+    assert_eq!(policy(proxy).await["version"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn update_without_an_end_does_not_hide_later_policies() {
+    let demo = demo(EngineOptions::default()).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    begin(proxy).await;
+    load(proxy, "v0").await;
+    // the next trainer loads whole checkpoints
+    for (at, version) in ["v1", "v2"].into_iter().enumerate() {
+        let now = start + 1 + at as u64;
+        let body = json!({"model_path": "m", "weight_version": version});
+        post_control(proxy.control, "/update_weights_from_disk", &body).await;
+        let known = json!({"epoch": now, "weight_version": version, "version": null, "updating": false});
+        assert_eq!(policy(proxy).await, known);
+        assert_eq!(sampled(proxy, version).await, (now, version.into(), Value::Null));
+    }
+    post_control(demo.direct, "/end_weight_update", &json!({})).await;
+
+    // the next trainer only names its versions
+    begin(proxy).await;
+    let name = async |version: &str| {
+        post_control(proxy.control, "/v1/policy", &json!({"version": version})).await["epoch"].as_u64().unwrap()
+    };
+    assert_eq!((name("step-1").await, name("step-1").await, epoch(proxy).await), (start + 3, start + 3, start + 2));
+    generate_turn(proxy.data, "named", &[1, 2, 3], "").await;
+    for (at, version) in ["step-2", "step-3"].into_iter().enumerate() {
+        let now = start + 4 + at as u64;
+        assert_eq!((name(version).await, epoch(proxy).await), (now, now));
+        assert_eq!(sampled(proxy, version).await, (now, "v2".into(), version.into()));
+    }
+    assert_eq!(ranges(proxy, "named").await, (vec![[start + 2, start + 3]], true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pause_that_the_engine_ended_does_not_make_the_tokens_of_an_update_certain() {
+    let demo = demo(EngineOptions::default()).await;
+    let (proxy, start) = (&demo.proxy, epoch(&demo.proxy).await);
+    let within = async |session: &str| {
+        generate_turn(proxy.data, session, &[1, 2, 3], "").await;
+        post_control(proxy.control, "/end_weight_update", &json!({})).await;
+        ranges(proxy, session).await
+    };
+    for (at, begins_first) in [false, true].into_iter().enumerate() {
+        post_control(proxy.control, "/pause_generation", &json!({"mode": "retract"})).await;
+        if begins_first {
+            begin(proxy).await;
+        }
+        post_control(demo.direct, "/continue_generation", &json!({})).await;
+        if !begins_first {
+            sampled(proxy, "between").await;
+            begin(proxy).await;
+        }
+        let now = start + at as u64;
+        assert_eq!(within(&format!("within-{at}")).await, (vec![[now, now + 1]], true), "{begins_first}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn policy_has_the_label_of_the_engine_at_once() {
     let demo = demo(EngineOptions::default()).await;
     let label = async || policy(&demo.proxy).await["weight_version"].clone();
