@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -47,6 +47,10 @@ real-exact: ## the plugin in real SGLang servers on the CPU: the entropy of ever
 trainers: ## verl, tunix and strands-sglang with the adapters and the demo engine (a few minutes, 5 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
+
+train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (20 minutes, 9 GB, PyPI, npm)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
 
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release

@@ -33,6 +33,23 @@ def test_the_rollout_example_works_without_entropies() -> None:
         assert rollouts(demo).count("  no entropy  ") == 4
 
 
+def test_the_sums_of_the_training_loop_are_repeatable_and_verified() -> None:
+    folder = str(ROOT / "python" / "examples" / "train")
+    sys.path.insert(0, folder)
+    try:
+        from sums import sums, verify
+    finally:
+        sys.path.remove(folder)
+    made = sums(50, "0-0")
+    assert made == sums(50, "0-0") != sums(50, "0-1")
+    assert len({task.prompt for task in made}) == 50
+    for task in made:
+        a, sign, b, _ = task.prompt.splitlines()[1].split()
+        assert task.answer == (int(a) + int(b) if sign == "+" else int(a) - int(b)) > 0
+        rewards = {" {}": 1.0, " {} .": 0.5, " 7 or {}": 0.5, " {}1": 0.0, " {} or 99": 0.0, "": 0.0, " none": 0.0}
+        assert [verify(text.format(task.answer), task.answer) for text in rewards] == list(rewards.values())
+
+
 def test_the_rollout_example_uses_the_ports_of_the_demo() -> None:
     sys.path.insert(0, str(Path(ROLLOUTS).parent))
     try:
