@@ -311,8 +311,9 @@ impl Recorder {
         let cut_off = finish.as_ref().filter(|kind| ***kind == *"abort").map(|_| Fault::Aborted);
         let vocab_size = self.context.vocab_size;
         let inconsistent = read.err().or_else(|| turn.fault(chunk.completion_tokens, prompt.as_deref(), vocab_size));
-        // a turn that was cut off may be trained later, so its ids are verified, if it has any
-        let fault = if turn.ids.is_empty() { cut_off.or(inconsistent) } else { inconsistent.or(cut_off) };
+        // a turn that was cut off may be trained later, so its ids are verified, unless it has none or no place
+        let is_never_trained = turn.ids.is_empty() || prompt.is_none();
+        let fault = if is_never_trained { cut_off.or(inconsistent) } else { inconsistent.or(cut_off) };
         let label = chunk.text(bytes, "weight_version").map(Into::into);
         let reported = ReportedVersions { label, spans: chunk.weight_versions(bytes) };
         self.observe(&reported);
@@ -327,7 +328,7 @@ impl Recorder {
     }
 
     /// Commits the sequences that have not finished when the reply ends. Their fault is `fault`, unless what was received is inconsistent:
-    /// a turn that was only cut off may be trained later.
+    /// a turn that was only cut off may be trained later. Without its prompt a turn has no place and is never trained.
     pub fn cut(&mut self, fault: Fault, n: usize) {
         for index in 0..self.turns.len() {
             let mut turn = std::mem::take(&mut self.turns[index]);
@@ -345,6 +346,7 @@ impl Recorder {
             let at = index / n.max(1);
             let prompt = self.resolve_prompt(at, turn.prompt_tokens);
             let inconsistent = read.err().or_else(|| turn.fault(None, prompt.as_deref(), self.context.vocab_size));
+            let fault = inconsistent.filter(|_| prompt.is_some()).unwrap_or(fault);
             // the first event's label: weights may have changed since
             let is_same = self.context.policy.sampled_epochs() == (self.context.epoch..=self.context.epoch);
             let label = turn.label.take().filter(|_| is_same);
@@ -354,7 +356,7 @@ impl Recorder {
                 (index, at),
                 prompt,
                 reported,
-                TurnMetadata { fault: inconsistent.or(Some(fault)), ..TurnMetadata::default() },
+                TurnMetadata { fault: Some(fault), ..TurnMetadata::default() },
             );
         }
     }

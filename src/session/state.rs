@@ -394,7 +394,7 @@ mod tests {
         let store = store(BOUNDLESS);
         let mut call = Call::new(std::sync::Arc::clone(&store), "s".into());
         let about = TurnMetadata { rid: Some("r".into()), ..TurnMetadata::default() };
-        call.commit(Draft { prompt: Some([1].into()), response: vec![2], about, ..Draft::default() });
+        let _ = call.commit(Draft { prompt: Some([1].into()), response: vec![2], about, ..Draft::default() });
         let session = store.session("s").expect("it has a turn");
         for id in 1..SEARCHED {
             turn(&store, "s", &[u32::try_from(id).unwrap() + 9], &[2]);
