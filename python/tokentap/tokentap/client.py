@@ -225,8 +225,8 @@ class Client:
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
-        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the stored
-        rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
+        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the
+        stored rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
         `think_start`, `think_end`, `version`, `classes`, `train_resumed` and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
 
