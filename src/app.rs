@@ -415,7 +415,7 @@ fn session_store(
         FsyncPolicy::Interval => Fsync::Interval(Duration::from_secs(1)),
         FsyncPolicy::Always => Fsync::Always,
     };
-    // it has turns of sessions that are in the shared ledger, not sessions of its own
+    // turns that the shared ledger lacks; the sessions are in the ledger
     let dir = if is_shared { dir.join("detached") } else { dir };
     let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir) };
     let directory = Directory::lock(&options).map_err(|error| format!("--data-dir: {error}"))?;

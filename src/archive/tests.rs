@@ -49,16 +49,7 @@ fn path(number: u64) -> Path {
         about,
     };
     let steps = vec![Step { turn: Arc::new(turn), trained: true }];
-    Path {
-        session: format!("s{number}").into(),
-        version: 1,
-        steps,
-        reward: None,
-        incomplete: false,
-        advantage: None,
-        advantage_lacks_entropy: false,
-        repeats_sample: false,
-    }
+    Path::new(format!("s{number}").into(), 1, steps)
 }
 
 /// Entries in one or more partitions, which tests add.

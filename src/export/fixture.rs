@@ -29,16 +29,7 @@ pub(super) fn span(start: u32, end: u32, epoch: u64) -> Span {
 
 pub(super) fn path(turns: &[&Arc<Turn>]) -> Path {
     let steps = turns.iter().map(|turn| Step { turn: Arc::clone(turn), trained: false }).collect();
-    Path {
-        session: "s".into(),
-        version: 0,
-        steps,
-        reward: None,
-        incomplete: false,
-        advantage: None,
-        advantage_lacks_entropy: false,
-        repeats_sample: false,
-    }
+    Path::new("s".into(), 0, steps)
 }
 
 /// `1 2 3 [4 5]`, then `6 [7 8 9]` in one row, and `10 [11]` in the other.

@@ -172,8 +172,8 @@ impl ValueLookahead {
         self.searches.is_some()
     }
 
-    /// Whether the marker that `end` has found in `text` ends the call. It does not if it stands in a value (`in_value`) whose end tag
-    /// follows before the other markers; `end` continues after the value then. Returns `None` if more text is needed.
+    /// Whether the marker that `end` has found in `text` ends the call. A marker in a value (`in_value`) does not if the end tag of the
+    /// value precedes the other markers; `end` then continues after the value. Returns `None` if more text is needed.
     pub(super) fn ends_call(&mut self, end: &mut MarkerSearch, text: &str, in_value: bool) -> Option<bool> {
         let from = end.found()? + end.marker.len();
         if !in_value {

@@ -36,16 +36,7 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
 pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
     let numbered = (0..).zip(turns);
     let steps = numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true }).collect();
-    Path {
-        session: session.into(),
-        version: 1,
-        steps,
-        reward: None,
-        incomplete: false,
-        advantage: None,
-        advantage_lacks_entropy: false,
-        repeats_sample: false,
-    }
+    Path::new(session.into(), 1, steps)
 }
 
 fn request(body: &Value) -> Request {

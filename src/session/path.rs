@@ -25,6 +25,23 @@ pub struct Path {
     pub repeats_sample: bool,
 }
 
+impl Path {
+    /// A path without a reward, and without what only an export knows.
+    #[must_use]
+    pub fn new(session: Arc<str>, version: u32, steps: Vec<Step>) -> Self {
+        Self {
+            session,
+            version,
+            steps,
+            reward: None,
+            incomplete: false,
+            advantage: None,
+            advantage_lacks_entropy: false,
+            repeats_sample: false,
+        }
+    }
+}
+
 /// One turn of a path.
 #[derive(Debug, Clone)]
 pub struct Step {

@@ -62,14 +62,9 @@ impl Session {
             let version = 1 + state.frozen.partition_point(|turns| *turns < finished.turns);
             let version = u32::try_from(version).unwrap_or(u32::MAX);
             let path = Path {
-                session: Arc::clone(&self.id),
-                version,
-                steps: Vec::new(),
                 reward: state.rewards.last(version, finished.leaf),
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
-                advantage: None,
-                advantage_lacks_entropy: false,
-                repeats_sample: false,
+                ..Path::new(Arc::clone(&self.id), version, Vec::new())
             };
             (finished, path)
         };

@@ -249,17 +249,7 @@ impl Snapshot {
 impl Snapshot {
     /// A snapshot of these turns.
     pub(super) fn of(turns: &[Arc<Turn>]) -> Arc<Self> {
-        let (session, steps) = ("s".into(), Vec::new());
-        let path = Path {
-            session,
-            version: 1,
-            steps,
-            reward: None,
-            incomplete: false,
-            advantage: None,
-            advantage_lacks_entropy: false,
-            repeats_sample: false,
-        };
+        let path = Path::new("s".into(), 1, Vec::new());
         Self::of_path(&path, turns.to_vec(), HashMap::new())
     }
 
