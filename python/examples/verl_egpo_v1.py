@@ -1,12 +1,13 @@
 """EGPO in verl's newer synchronous trainer: advantages shaped by the entropy of the thinking.
 
 Put this file on PYTHONPATH in all processes, and set VERL_USE_EXTERNAL_MODULES=verl_egpo_v1 and
-`trainer.v1.trainer_mode=egpo`. The estimator stays `algorithm.adv_estimator=grpo`.
+`trainer.v1.trainer_mode=egpo`. The estimator stays `algorithm.adv_estimator=grpo`. `trainer.v1.egpo` has the arguments
+of `shape_row`: `+trainer.v1.egpo.lam=0.2`.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import transfer_queue as tq
@@ -20,14 +21,13 @@ FIELDS = ["prompts", "responses", "response_mask", "rollout_entropy"]
 
 @register_trainer("egpo")
 class EgpoTrainer(PPOTrainerSync):
-    """verl's `sync` trainer; `options` go to `shape_row`."""
-
-    options: ClassVar[dict[str, Any]] = {"lam": 0.4, "alpha": 2.0}
+    """verl's `sync` trainer with shaped advantages."""
 
     def __init__(self, config: Any) -> None:
         # `egpo` selected this class; verl recognizes a synchronous trainer by the name `sync`
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
+        self.options = dict(config.trainer.v1.get("egpo") or {})
 
     def _compute_advantage(self, batch: tq.KVBatchMeta, metrics: dict[str, Any]) -> tq.KVBatchMeta:
         """Shapes verl's advantages. The mask is read before, because rollout correction removes tokens from it."""

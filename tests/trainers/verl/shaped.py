@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 import transfer_queue as tq
+import verl_egpo_v1  # noqa: F401  registers the trainer
 from egpo import ALPHA, LAMBDA, by_numpy
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rows import Row
 from tensordict import TensorDict
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import get_trainer_cls
-from verl_egpo_v1 import EgpoTrainer
 
 PARTITION, EOS = "train", 2
 
@@ -26,6 +25,7 @@ def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row],
     config.algorithm.adv_estimator = "grpo"
     config.trainer.v1.trainer_mode = "egpo"
     options = {"lam": LAMBDA, "alpha": ALPHA, "think_start": think[0], "think_end": think[1]}
+    OmegaConf.update(config, "trainer.v1.egpo", options, force_add=True)
     rewards = [float(at % 2) / (1 + at) for at in range(len(found))]
     batch = tq.KVBatchMeta(keys=list(tags), tags=list(tags.values()), partition_id=PARTITION)
     scores = [torch.zeros(len(row.response)) for row in found]
@@ -34,9 +34,8 @@ def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row],
     put(batch, rm_scores=scores, old_log_probs=[torch.tensor(row.logprobs) for row in found])
     # padding rows have the entropies of the first row
     batch = upsample_batch_to_divisible_size(batch, len(found) + 1, EOS)
-    with patch.object(EgpoTrainer, "options", options):
-        trainer = get_trainer_cls("egpo")(config)
-        trainer._compute_advantage(batch, {})
+    trainer = get_trainer_cls("egpo")(config)
+    trainer._compute_advantage(batch, {})
     ours = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, select_fields=["advantages"])["advantages"]
     problems = [] if trainer.trainer_mode == "sync" else [f"the trainer mode is {trainer.trainer_mode}"]
     raised = 0

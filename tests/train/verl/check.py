@@ -1,0 +1,97 @@
+"""check.py METRICS STEPS [--rises] [--egpo] [--rollouts LINES]   prints the metrics of a run of verl, and fails if they are wrong.
+
+METRICS is verl's file logger; LINES is that of `verl_compared.Manager`, whose columns verl's older trainer lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+# float32 of two implementations, in nats and as probabilities
+MOST_GAP, MOST_PROBABILITY_GAP = 1e-3, 1e-3
+# the estimate from the top 20 logprobs against the exact entropy, mean of a step in nats a token
+MOST_AWAY = 0.1
+REWARD, EXACT, PROBABILITIES = "critic/score/mean", "actor/entropy", "training/rollout_probs_diff_max"
+COLUMNS = {
+    "step": "training/global_step",
+    "version": "tokentap/version",
+    "epoch": "tokentap/epoch",
+    "reward": REWARD,
+    "tokens": "tokentap/tokens",
+    "entropy": "tokentap/entropy",
+    "exact": EXACT,
+    "error": "tokentap/entropy_error",
+    "logprob gap": "tokentap/logprob_gap",
+    "probability gap": PROBABILITIES,
+    "bonus": "tokentap/bonus",
+    "gradient norm": "actor/grad_norm",
+    "seconds": "timing_s/step",
+}
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("metrics", type=Path)
+parser.add_argument("steps", type=int)
+parser.add_argument("--rises", action="store_true", help="the reward of the last three steps is above the first three")
+parser.add_argument("--egpo", action="store_true", help="the advantages have a bonus, else none")
+parser.add_argument("--rollouts", type=Path)
+options = parser.parse_args()
+
+
+def read(path: Path) -> list[dict]:
+    """The lines of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+lines = [line["data"] for line in read(options.metrics)]
+if options.rollouts:
+    # a rollout precedes the update of its step
+    rollouts = read(options.rollouts)
+    lines = [line | rollout for line, rollout in zip(lines, rollouts, strict=True)]
+shown = {name: key for name, key in COLUMNS.items() if key in lines[0]}
+print("| " + " | ".join(shown) + " |")
+print("|---" * len(shown) + "|")
+for line in lines:
+    print("| " + " | ".join(f"{line[key]:.4g}" for key in shown.values()) + " |")
+
+failed = 0
+
+
+def check(name: str, passed: bool, value: object) -> None:
+    """Prints a check and counts it if it failed."""
+    global failed
+    failed += not passed
+    print(f"{'ok' if passed else 'FAIL'} {name}: {value}")
+
+
+def column(key: str) -> list[float]:
+    """A metric of all steps."""
+    return [line[key] for line in lines]
+
+
+steps, epochs, versions = column("training/global_step"), column("tokentap/epoch"), column("tokentap/version")
+check("verl made the steps", steps == list(range(1, options.steps + 1)), steps)
+check("each update is one epoch", epochs == list(range(epochs[0], epochs[0] + len(lines))), epochs)
+if options.rollouts:
+    sampled = [line["steps"] for line in rollouts]
+    check("each step samples with the weights of the step before", sampled == [[step - 1] for step in steps], sampled)
+else:
+    check("after each step SGLang has its weights", versions == steps, versions)
+    gap = max(column("tokentap/logprob_gap"))
+    check(f"SGLang's and the actor's logprobs agree within {MOST_GAP}", gap < MOST_GAP, f"{gap:.1e}")
+    means = max(abs(line["tokentap/entropy_exact"] - line[EXACT]) for line in lines)
+    check("the exact entropies are those of verl's own metric", means < 1e-5, f"{means:.1e}")
+    bonus = max(column("tokentap/bonus"))
+    check(f"advantages {'with' if options.egpo else 'without'} a bonus", (bonus > 0) == options.egpo, f"{bonus:.3f}")
+gap = max(column(PROBABILITIES))
+check(f"verl finds probabilities within {MOST_PROBABILITY_GAP}", gap < MOST_PROBABILITY_GAP, f"{gap:.1e}")
+away = max(abs(line["tokentap/entropy"] - line[EXACT]) for line in lines)
+check(f"each step's mean entropy is within {MOST_AWAY} nat of the actor's", away < MOST_AWAY, f"{away:.4f}")
+norms = column("actor/grad_norm")
+check("a step trains", max(norms) > 0, f"largest gradient norm {max(norms):.3f}")
+if options.rises:
+    rewards = column(REWARD)
+    first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
+    check("the reward rises", last > first, f"{first:.3f} to {last:.3f}")
+raise SystemExit(failed > 0)
