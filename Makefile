@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -51,6 +51,10 @@ trainers: ## verl, tunix and strands-sglang with the adapters and the demo engin
 train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (an estimated 20 minutes, 9 GB, PyPI, npm)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
+
+train-verl: ## verl's own trainers with FSDP2 on the CPU, and SmolLM2-135M on a real SGLang: ten steps of GRPO, two of EGPO, two of the older trainer; STEPS=10, RUNS="grpo egpo older" (@TIME@, 11 GB, Python 3.11, PyPI, npm)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap RUNS="$(RUNS)" STEPS="$(STEPS)" bash tests/train/verl/run.sh
 
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release

@@ -1,4 +1,4 @@
-"""check.py METRICS STEPS [--rises] [--egpo] [--rollouts LINES]   prints the metrics of a run of verl, and fails if they are wrong.
+"""check.py METRICS STEPS [--rises] [--egpo] [--rollouts LINES]   prints verl's metrics, and fails if they are wrong.
 
 METRICS is verl's file logger; LINES is that of `verl_compared.Manager`, whose columns verl's older trainer lacks.
 """

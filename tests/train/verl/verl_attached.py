@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokentap import AsyncClient
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout import base
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+from tokentap import AsyncClient
 
 
 class Attached(base.BaseRollout):

@@ -1,7 +1,7 @@
 """verl's trainers, with metrics that compare tokentap's numbers with those of the actor.
 
-`trainer.v1.trainer_mode` is `compared` (GRPO) or `compared_egpo` (python/examples/verl_egpo_v1.py). The older trainer has
-no such name: `agent_loop_manager_class` is `verl_compared.Manager` there, which writes a line for each batch to
+`trainer.v1.trainer_mode` is `compared` (GRPO) or `compared_egpo` (python/examples/verl_egpo_v1.py). verl's older
+trainer cannot be replaced: `agent_loop_manager_class=verl_compared.Manager` writes a line for each of its batches to
 TOKENTAP_ROLLOUTS.
 """
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
-from tokentap import Client
-from tokentap.verl import AgentLoopManager
 from verl import DataProto
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl_egpo_v1 import EgpoTrainer
+
+from tokentap import Client
+from tokentap.verl import AgentLoopManager
 
 FIELDS = ["response_mask", "rollout_entropy", "rollout_log_probs", "entropy", "old_log_probs", "advantages", "returns"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sums import verify
-from tokentap.verl import SingleTurnAgentLoop
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import register
+
+from tokentap.verl import SingleTurnAgentLoop
 
 
 @register("sums")
