@@ -1,6 +1,6 @@
 """check.py METRICS STEPS [--rises] [--egpo] [--rollouts LINES]   prints verl's metrics, and fails if they are wrong.
 
-METRICS is verl's file logger; LINES is that of `verl_compared.Manager`, whose columns verl's older trainer lacks.
+METRICS is verl's file logger; LINES is that of `verl_older.Manager`, whose columns verl's older trainer lacks.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ def column(key: str) -> list[float]:
 
 steps, epochs, versions = column("training/global_step"), column("tokentap/epoch"), column("tokentap/version")
 check("verl made the steps", steps == list(range(1, options.steps + 1)), steps)
-check("each update is one epoch", epochs == list(range(epochs[0], epochs[0] + len(lines))), epochs)
 if options.rollouts:
+    # two: SGLang loads weights, and CheckpointManager posts their step
+    check("each update begins an epoch", epochs == sorted(set(epochs)), epochs)
     sampled = [line["steps"] for line in rollouts]
     check("each step samples with the weights of the step before", sampled == [[step - 1] for step in steps], sampled)
 else:
+    check("each update is one epoch", epochs == list(range(epochs[0], epochs[0] + len(lines))), epochs)
     check("after each step SGLang has its weights", versions == steps, versions)
     gap = max(column("tokentap/logprob_gap"))
     check(f"SGLang's and the actor's logprobs agree within {MOST_GAP}", gap < MOST_GAP, f"{gap:.1e}")

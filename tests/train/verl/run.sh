@@ -65,7 +65,7 @@ for run in "${runs[@]}"; do
     egpo) settings=(trainer.v1.trainer_mode=compared_egpo); checks=(--egpo) ;;
     older)
       rollout=actor_rollout_ref.rollout
-      settings=(trainer.use_v1=False "+$rollout.agent.agent_loop_manager_class=verl_compared.Manager"
+      settings=(trainer.use_v1=False "+$rollout.agent.agent_loop_manager_class=verl_older.Manager"
         "+$rollout.checkpoint_manager_class=tokentap.verl.CheckpointManager")
       checks=(--rollouts "$out/$run-rollouts.jsonl") ;;
     *) echo "no run $run" >&2; exit 2 ;;

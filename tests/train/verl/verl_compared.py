@@ -1,30 +1,24 @@
-"""verl's trainers, with metrics that compare tokentap's numbers with those of the actor.
+"""verl's newer synchronous trainers, with metrics that compare tokentap's numbers with those of the actor.
 
-`trainer.v1.trainer_mode` is `compared` (GRPO) or `compared_egpo` (python/examples/verl_egpo_v1.py). verl's older
-trainer cannot be replaced: `agent_loop_manager_class=verl_compared.Manager` writes a line for each of its batches to
-TOKENTAP_ROLLOUTS.
+`trainer.v1.trainer_mode` is `compared` (GRPO) or `compared_egpo` (python/examples/verl_egpo_v1.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
-from verl import DataProto
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl_egpo_v1 import EgpoTrainer
 
 from tokentap import Client
-from tokentap.verl import AgentLoopManager
 
 FIELDS = ["response_mask", "rollout_entropy", "rollout_log_probs", "entropy", "old_log_probs", "advantages", "returns"]
 
 
 class Compared:
-    """A mixin for verl's newer trainers; it adds `tokentap/...` to the metrics of a step."""
+    """A mixin for a trainer; it adds `tokentap/...` to the metrics of a step."""
 
     def _compute_metrics(self, batch: tq.KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
@@ -65,21 +59,3 @@ class ComparedTrainer(Compared, PPOTrainerSync):  # type: ignore[misc]
 @register_trainer("compared_egpo")
 class ComparedEgpoTrainer(Compared, EgpoTrainer):
     """The example's trainer."""
-
-
-class Manager(AgentLoopManager):
-    """tokentap's manager; the older trainer gives its metrics no access to a batch."""
-
-    def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """As there."""
-        data = super().generate_sequences(prompts)
-        entropy, trained = data.batch["rollout_entropy"], data.batch["response_mask"].bool()
-        line = {
-            "tokentap/tokens": int(trained.sum()),
-            "tokentap/entropy": entropy[trained].mean().item(),
-            "steps": sorted({*data.non_tensor_batch["min_global_steps"], *data.non_tensor_batch["max_global_steps"]}),
-            **policy(),
-        }
-        with Path(os.environ["TOKENTAP_ROLLOUTS"]).open("a") as file:
-            print(json.dumps(line), file=file)
-        return data
