@@ -38,7 +38,7 @@ front "http://127.0.0.1:$engine" "$data" "$control" || exit
 export PYTHONPATH=$here:$root/python/examples:$root/python/examples/train:$root/python/tokentap
 export TOKENTAP_BASE_URL=http://127.0.0.1:$data TOKENTAP_CONTROL_URL=http://127.0.0.1:$control
 export VERL_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=verl_cpu,verl_attached,verl_sums,verl_compared
-export RAY_USAGE_STATS_ENABLED=0
+export RAY_USAGE_STATS_ENABLED=0 TQ_NUM_THREADS=1 TQ_CLIENT_ZMQ_IO_THREADS=1
 
 # verl RUN STEPS [settings]
 verl() {

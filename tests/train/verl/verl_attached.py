@@ -56,7 +56,7 @@ class Attached(base.BaseRollout):
 
 
 class AttachedReplica(RolloutReplica):
-    """The replica of the trainer: no server is started, so there is none to put to sleep, abort or profile."""
+    """A replica without servers: verl finds none to put to sleep, abort or profile."""
 
     async def launch_servers(self) -> None:
         """Only the address is needed."""
