@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # serve.sh VERSION PORT [server arguments]   starts the SGLang that setup.sh installed, on 127.0.0.1, and returns when it answers
-# (about a minute). Stop it: kill -- -$(cat $REAL_SGLANG_HOME/PORT.pid). MODEL=dir serves other weights.
+# (about a minute, several on a busy machine). Stop it: kill -- -$(cat $REAL_SGLANG_HOME/PORT.pid). MODEL=dir serves other weights.
 # PROMPT_LOG=file logs the token ids of each prompt.
 # Useful: --incremental-streaming-output, --stream-output (0.5.6), --stream-interval 4, --enable-metrics, --api-key K.
 set -euo pipefail
@@ -21,10 +21,10 @@ setsid "$home/venv-$version/bin/python" "${launcher[@]}" \
   --max-running-requests 16 --skip-server-warmup "$@" >"$log" 2>&1 &
 pid=$!
 echo "$pid" >"$home/$port.pid"
-for _ in $(seq 300); do
+for _ in $(seq 900); do
   sleep 1
   code=$(curl -s -m 2 -o /dev/null -w '%{http_code}' "http://127.0.0.1:$port/get_model_info" || true)
   [[ $code == 200 || $code == 401 ]] && { echo "SGLang $version on 127.0.0.1:$port, pid $pid, log $log"; exit 0; }
   kill -0 "$pid" 2>/dev/null || { tail -20 "$log"; echo "SGLang ended"; exit 1; }
 done
-echo "no answer in 300 s, see $log"; exit 1
+echo "no answer in 900 s, see $log"; exit 1

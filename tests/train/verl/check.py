@@ -14,6 +14,7 @@ MOST_GAP, MOST_PROBABILITY_GAP = 1e-3, 1e-3
 # the estimate from the top 20 logprobs against the exact entropy, mean of a step in nats a token
 MOST_AWAY = 0.1
 REWARD, EXACT, PROBABILITIES = "critic/score/mean", "actor/entropy", "training/rollout_probs_diff_max"
+STALENESS = "training/off_policy/trajectory_staleness_worst"
 COLUMNS = {
     "step": "training/global_step",
     "version": "tokentap/version",
@@ -80,6 +81,8 @@ if options.rollouts:
 else:
     check("each update is one epoch", epochs == list(range(epochs[0], epochs[0] + len(lines))), epochs)
     check("after each step SGLang has its weights", versions == steps, versions)
+    late = [line[f"{STALENESS}/{bound}"] for line in lines for bound in ("min", "max")]
+    check("verl finds each sample with the weights of the step before", not any(late), f"{max(late)} steps late")
     gap = max(column("tokentap/logprob_gap"))
     check(f"SGLang's and the actor's logprobs agree within {MOST_GAP}", gap < MOST_GAP, f"{gap:.1e}")
     means = max(abs(line["tokentap/entropy_exact"] - line[EXACT]) for line in lines)
