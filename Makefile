@@ -52,7 +52,7 @@ train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: r
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
 
-train-verl: ## verl's own trainers with FSDP2 on the CPU, and SmolLM2-135M on a real SGLang: ten steps of GRPO, two of EGPO, two of the older trainer; STEPS=10, RUNS="grpo egpo older" (an estimated 10 minutes, 11 GB, Python 3.11, PyPI, npm)
+train-verl: ## verl's own trainers with FSDP2 on the CPU, and SmolLM2-135M on a real SGLang: ten steps of GRPO, two of EGPO, two of the older trainer; STEPS=10, RUNS="grpo egpo older" (an estimated 15 minutes, 11 GB, Python 3.11, PyPI, npm)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap RUNS="$(RUNS)" STEPS="$(STEPS)" bash tests/train/verl/run.sh
 

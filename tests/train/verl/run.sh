@@ -2,7 +2,7 @@
 # run.sh   verl's own trainers train SmolLM2-135M on the CPU: a real SGLang samples through tokentap, verl computes rewards, advantages and
 # the update with FSDP2 over gloo, and the weights go to SGLang by disk.
 #   RUNS              which: grpo (STEPS steps), egpo and older (two steps each; verl's older trainer has GRPO); default: all three
-#   STEPS             the number of steps of grpo (10)
+#   STEPS             the number of steps of grpo (10; fewer do not have to raise the reward)
 #   OUT               a folder for RUN.jsonl, the metrics (target/train/verl)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON            Python 3.11 for verl (python3.11)
@@ -61,7 +61,7 @@ failed=0
 for run in "${runs[@]}"; do
   steps=2 settings=() checks=()
   case $run in
-    grpo) steps=${STEPS:-10}; if ((steps >= 6)); then checks=(--rises); fi ;;
+    grpo) steps=${STEPS:-10}; if ((steps >= 10)); then checks=(--rises); fi ;;
     egpo) settings=(trainer.v1.trainer_mode=compared_egpo); checks=(--egpo) ;;
     older)
       rollout=actor_rollout_ref.rollout
