@@ -7,7 +7,7 @@ set -euo pipefail
 version=${1:?version}; port=${2:?port}; shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 home=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
-shims=$here/shims; [[ $version == 0.5.6* ]] && shims=$here/shims056
+shims=$here/shims; [[ $version == 0.5.6* ]] && shims+=:$here/shims056
 export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONPATH=$shims${PYTHONPATH:+:$PYTHONPATH}
 log=$home/$port.log
