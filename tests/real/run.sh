@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [MODE...]   tests tokentap in front of real SGLang servers: replies directly and through tokentap, exports of conversations,
-# chats of the openai SDK, and entropies compared with the weights, which are random or those of SmolLM2. All modes take about 50 minutes,
+# chats of the openai SDK, and entropies compared with the weights, which are random or those of SmolLM2. All modes take about an hour,
 # 2 cores and 5 GB of memory.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)

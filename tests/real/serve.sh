@@ -17,8 +17,8 @@ launcher=(-m sglang.launch_server)
 setsid "$home/venv-$version/bin/python" "${launcher[@]}" \
   --model-path "${MODEL:-$home/model-0}" --served-model-name tiny --host 127.0.0.1 --port "$port" \
   --device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \
-  --disable-cuda-graph --dtype float32 --mem-fraction-static 0.2 --max-total-tokens 16384 \
-  --max-running-requests 16 --skip-server-warmup "$@" >"$log" 2>&1 &
+  --disable-cuda-graph --dtype float32 --mem-fraction-static 0.8 --max-total-tokens 16384 \
+  --max-running-requests 16 --skip-server-warmup --sleep-on-idle "$@" >"$log" 2>&1 &
 pid=$!
 echo "$pid" >"$home/$port.pid"
 for _ in $(seq 300); do
