@@ -27,7 +27,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
 
-real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, chats of the openai SDK, and entropies compared with random weights and with SmolLM2 (50 minutes, 14 GB)
+real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, chats of the openai SDK, and entropies compared with random weights and with SmolLM2 (an hour, 20 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
 
