@@ -48,7 +48,7 @@ trainers: ## verl, tunix and strands-sglang with the adapters and the demo engin
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
 
-train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (an estimated 20 minutes, 9 GB, PyPI, npm)
+train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (ten minutes, 9 GB, PyPI, npm)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
 
