@@ -12,7 +12,7 @@ use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::{RewrittenBody, rewrite};
-use crate::generation::rid;
+use crate::generation::rid::{self, SpareRid};
 
 /// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ pub struct UnforcedRequest {
     /// The body, which is built when it is needed.
     body: RewrittenBody,
     /// Another assigned id, because an engine may keep the id of a request that it has refused (SGLang 0.5.12).
-    rid: Option<Arc<str>>,
+    rid: Option<SpareRid>,
 }
 
 impl RequestShape {
@@ -89,8 +89,8 @@ impl Plan {
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
         let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
             let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
-            let rid = assigned_rid.as_ref().map(|_| rid::fresh());
-            UnforcedRequest { body: rewrite(&facts, &plain, rid.as_deref(), false), rid }
+            let rid = assigned_rid.as_ref().map(|_| SpareRid::new());
+            UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(SpareRid::as_str), false), rid }
         });
         let rid = match &request.rid {
             PerItem::One(rid) => Some(rid.as_str().into()),
@@ -149,6 +149,7 @@ impl Plan {
         self.body = body.into_bytes();
         self.echo = false;
         let Some(rid) = rid else { return false };
+        let rid = rid.as_str();
         for (known, _) in &mut self.rids {
             // assigned ids have one length; those of a batch end with the index
             let suffix = known.get(rid.len()..).unwrap_or_default();
