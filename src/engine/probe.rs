@@ -21,7 +21,7 @@ pub use survey::{LivenessReport, Survey};
 /// The wire dialect of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// SGLang. The differences between 0.5.6 and 0.5.23 are separate capabilities.
+    /// SGLang. The differences between 0.5.6, 0.5.12 and 0.5.23 are separate capabilities.
     Sglang,
     /// sglang-jax.
     Jax,

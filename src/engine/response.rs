@@ -185,6 +185,21 @@ impl Chunk {
         scan::ids(bytes, span.start + 1, out).map(drop).map_err(|error| Malformed::new(error.at))
     }
 
+    /// Whether the id list ends with a token of an earlier event, or lists its own last token twice: when SGLang aborts a request that waits,
+    /// the last event of its stream lists the last id again. `known` is the number of tokens of the earlier events.
+    #[must_use]
+    pub fn repeats_last_id(&self, bytes: &[u8], known: usize) -> bool {
+        let (Some(span), Some(all)) = (&self.output_ids, self.completion_tokens) else { return false };
+        let is_abort = self.finish.as_ref().is_some_and(|finish| finish.kind == "abort");
+        let new = usize::try_from(all).ok().and_then(|all| all.checked_sub(known));
+        if !is_abort || all == 0 || new.is_none_or(|new| self.count_ids(bytes) != new + 1) {
+            return false;
+        }
+        let mut last = Vec::new();
+        let read = Self::last_ids(bytes, span, 2, &mut last);
+        read.is_ok() && (last.len() == 1 || last[0] == last[1])
+    }
+
     /// Appends the last `count` ids of a list, or all if it has fewer. Returns whether more precede them. Only the appended ids are parsed,
     /// however long the list is.
     ///

@@ -16,6 +16,7 @@ use crate::generation::entropy_store::EntropyWriter;
 use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs, for_each_object};
 use crate::generation::in_flight::InFlight;
 use crate::generation::plan::Plan;
+use crate::generation::reason::Reason;
 use crate::generation::recorder::{CapturedOutput, Recorder};
 use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::generation::trim::trim;
@@ -66,10 +67,9 @@ impl Capture {
             recorder
                 .iter()
                 .for_each(|recorder| entropy_writer.set_session(Arc::clone(recorder.session()), recorder.epoch()));
-            plan.rids.iter().for_each(|(rid, index)| entropy_writer.name(rid, *index));
             plan.rid.iter().for_each(|rid| entropy_writer.name(rid, 0));
         }
-        Self {
+        let capture = Self {
             vocab: upstream.vocab_size,
             model: Arc::clone(&upstream.model),
             sequences: Vec::new(),
@@ -84,7 +84,27 @@ impl Capture {
             recorder,
             values: Vec::new(),
             exact: Vec::new(),
+        };
+        capture.name_sequences();
+        capture
+    }
+
+    /// Makes the entropies readable by the known ids.
+    fn name_sequences(&self) {
+        if self.plan.entropy_request.wanted {
+            self.plan.rids.iter().for_each(|(rid, index)| self.entropy_writer.name(rid, *index));
         }
+    }
+
+    /// Continues without anything forced, for `reason`. Returns whether the sequences have other ids now.
+    pub fn give_up(&mut self, reason: Reason) -> bool {
+        let is_renamed = self.plan.give_up(reason);
+        if is_renamed {
+            let rids = self.plan.rids.iter().map(|(rid, _)| Arc::clone(rid));
+            self.flight = Some(self.tools.flights.start(rids));
+            self.name_sequences();
+        }
+        is_renamed
     }
 
     /// The recorder of the reply.

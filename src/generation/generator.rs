@@ -302,8 +302,8 @@ impl Generator {
         Error::bad_request(refusal.message)
     }
 
-    /// Sends the request, and sends it again without forced logprobs if those made it fail. If `engine_may_hold_rid`, a refusal may
-    /// mean that the engine has not yet freed the id of an earlier attempt.
+    /// Sends the request, and sends it again without forced logprobs if those may have made it fail. If `engine_may_hold_rid`, a refusal
+    /// may mean that the engine has not yet freed the id of an earlier attempt.
     async fn send_to_engine(
         &self,
         head: &RequestHead,
@@ -331,10 +331,9 @@ impl Generator {
         if !forced || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) {
             return Ok(first);
         }
-        drop(first);
         self.context.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
+        let is_renamed = active.capture_mut().give_up(Reason::Refused);
         let plan = active.capture_mut().plan_mut();
-        plan.give_up(Reason::Refused);
         // it replaces the forced body, so no room is asked for
         plan.body = self.context.budget.hold(std::mem::take(&mut plan.body));
         let second = send(
@@ -345,6 +344,10 @@ impl Generator {
         )
         .await;
         let second = second.inspect_err(|_| active.mark_ended())?;
+        if !is_renamed && second.status() == StatusCode::BAD_REQUEST {
+            // an engine may keep the client's id when it refuses the first request (SGLang 0.5.12); the second reply is then about the id
+            return Ok(first);
+        }
         let shape = active.capture().plan().shape;
         if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
             tracing::warn!(

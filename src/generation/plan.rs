@@ -12,7 +12,7 @@ use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::{RewrittenBody, rewrite};
-use crate::generation::rid;
+use crate::generation::rid::{self, SpareRid};
 
 /// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,9 +38,8 @@ pub struct Plan {
     pub body: Bytes,
     /// The engine is asked to echo the prompt's ids, which the client did not request.
     pub echo: bool,
-    /// The body without anything forced, which is built when it is needed. `None` if nothing is forced, or only a larger k on logprobs
-    /// that the client requested.
-    pub unforced: Option<RewrittenBody>,
+    /// The request without anything forced. `None` if nothing is forced, or only a larger k on logprobs that the client requested.
+    pub unforced: Option<UnforcedRequest>,
     /// Request ids that are known before the engine answers, with the index of their sequence.
     pub rids: Vec<(Arc<str>, usize)>,
     /// The client's own `rid` string, under which all sequences can be read.
@@ -49,6 +48,15 @@ pub struct Plan {
     pub shape: RequestShape,
     /// The engine has a plugin, whose member may appear in a reply that did not request it.
     pub plugin: bool,
+}
+
+/// The client's request without anything forced.
+#[derive(Debug, Clone)]
+pub struct UnforcedRequest {
+    /// The body, which is built when it is needed.
+    body: RewrittenBody,
+    /// Another assigned id, because an engine may keep the id of a request that it has refused (SGLang 0.5.12).
+    rid: Option<SpareRid>,
 }
 
 impl RequestShape {
@@ -81,7 +89,8 @@ impl Plan {
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
         let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
             let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
-            rewrite(&facts, &plain, assigned_rid.as_deref(), false)
+            let rid = assigned_rid.as_ref().map(|_| SpareRid::new());
+            UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(SpareRid::as_str), false), rid }
         });
         let rid = match &request.rid {
             PerItem::One(rid) => Some(rid.as_str().into()),
@@ -130,16 +139,23 @@ impl Plan {
         self.unforced = None;
     }
 
-    /// Continues without anything forced, for `reason`.
-    pub fn give_up(&mut self, reason: Reason) {
+    /// Continues without anything forced, for `reason`. Returns whether the sequences have other ids now.
+    pub fn give_up(&mut self, reason: Reason) -> bool {
         for item in &mut self.items {
             *item = item.unforced();
             item.reason = self.entropy_request.wanted.then_some(reason);
         }
-        if let Some(body) = self.unforced.take() {
-            self.body = body.into_bytes();
-            self.echo = false;
+        let Some(UnforcedRequest { body, rid }) = self.unforced.take() else { return false };
+        self.body = body.into_bytes();
+        self.echo = false;
+        let Some(rid) = rid else { return false };
+        let rid = rid.as_str();
+        for (known, _) in &mut self.rids {
+            // assigned ids have one length; those of a batch end with the index
+            let suffix = known.get(rid.len()..).unwrap_or_default();
+            *known = format!("{rid}{suffix}").into();
         }
+        true
     }
 }
 

@@ -11,7 +11,7 @@ use crate::json::{Cursor, Edit, Object, Splice};
 
 /// The client's body and its changes for the engine.
 #[derive(Debug, Clone)]
-pub struct RewrittenBody {
+pub(crate) struct RewrittenBody {
     /// The client's body.
     original: Bytes,
     changes: Splice,
@@ -20,7 +20,7 @@ pub struct RewrittenBody {
 impl RewrittenBody {
     /// Applies the changes. A body without changes is not copied.
     #[must_use]
-    pub fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         if self.changes.is_empty() { self.original } else { self.changes.apply(&self.original).into() }
     }
 }

@@ -4,21 +4,39 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Returns a new id, random enough that two tokentaps in front of one engine do not collide.
+/// An id without an allocation, for a request that will probably not be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpareRid([[u8; 2]; 16]);
+
+impl SpareRid {
+    /// Returns a new id, random enough that two tokentaps in front of one engine do not collide.
+    #[must_use]
+    pub(crate) fn new() -> Self {
+        static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // SipHash under keys from the system's entropy: a counter in, 128 scattered bits out
+        let at = NEXT.fetch_add(1, Ordering::Relaxed);
+        // `format!` takes ten times as long
+        let mut digits = [[0; 2]; 16];
+        for (half, key) in digits.chunks_exact_mut(8).zip(&*KEYS) {
+            for (digits, byte) in half.iter_mut().zip(key.hash_one(at).to_be_bytes()) {
+                *digits = HEX[usize::from(byte)];
+            }
+        }
+        Self(digits)
+    }
+
+    /// The id.
+    #[must_use]
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(self.0.as_flattened()).unwrap_or_default()
+    }
+}
+
+/// Returns a new id.
 #[must_use]
 pub(crate) fn fresh() -> Arc<str> {
-    static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // SipHash under keys from the system's entropy: a counter in, 128 scattered bits out
-    let at = NEXT.fetch_add(1, Ordering::Relaxed);
-    // `format!` takes ten times as long
-    let mut digits = [[0; 2]; 16];
-    for (half, key) in digits.chunks_exact_mut(8).zip(&*KEYS) {
-        for (digits, byte) in half.iter_mut().zip(key.hash_one(at).to_be_bytes()) {
-            *digits = HEX[usize::from(byte)];
-        }
-    }
-    std::str::from_utf8(digits.as_flattened()).unwrap_or_default().into()
+    SpareRid::new().as_str().into()
 }
 
 /// The two hexadecimal digits of each byte.

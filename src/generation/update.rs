@@ -51,14 +51,16 @@ impl<'a> SequenceUpdate<'a> {
         let counted = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let tokens = counted.unwrap_or_else(|| chunk.count_ids(bytes)).max(known);
         let mut ids = Vec::new();
-        let repeats = match &chunk.output_ids {
-            Some(span) => Chunk::last_ids(bytes, span, tokens - known, &mut ids)?,
+        let repeats_last = chunk.repeats_last_id(bytes, known);
+        let lists_earlier = match &chunk.output_ids {
+            Some(span) => Chunk::last_ids(bytes, span, tokens - known + usize::from(repeats_last), &mut ids)?,
             None => false,
         };
+        ids.truncate(tokens - known);
         let finish = chunk.finish.as_ref();
         let mut update = Self {
             index: output.index,
-            repeats,
+            repeats: lists_earlier || repeats_last,
             tokens,
             ids,
             new: tokens - known,
@@ -239,6 +241,17 @@ mod tests {
             let event = parsed(&event(ids, tokens, &[]));
             let update = update(&event, known);
             assert_eq!((&update.ids[..], update.repeats), (expected, repeats), "{ids:?} {tokens} {known}");
+        }
+    }
+
+    #[test]
+    fn id_that_an_abort_repeats_is_not_new() {
+        for (ids, known, expected) in [(&[2, 3, 3][..], 1, &[2, 3][..]), (&[3], 3, &[]), (&[1, 2, 3], 2, &[3])] {
+            let text = event(ids, "3", &[])
+                .replace("\"meta_info\": {", r#""meta_info": {"finish_reason": {"type": "abort"}, "#);
+            let event = parsed(&text);
+            let update = update(&event, known);
+            assert_eq!((&update.ids[..], update.repeats), (expected, true), "{ids:?} {known}");
         }
     }
 

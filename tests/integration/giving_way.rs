@@ -1,6 +1,7 @@
 //! When tokentap does not force logprobs: the upstream request, the reply, and the metrics.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokentap::entropy::{Backend, Logits, RowStats, TokenStats, TopK};
@@ -351,6 +352,38 @@ async fn failed_forced_request_is_resent_unforced() {
         ask(&proxy, &json!({"text": "a", "sampling_params": {"temperature": 1.5}})).await;
         assert_eq!(upstream.generations()[expected.1]["return_logprob"], true);
     }
+}
+
+/// SGLang 0.5.12 keeps the ids of requests that it has refused, and refuses them from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_id_is_not_used_again() {
+    const REFUSED: &[u8] = b"{\"error\":{\"message\":\"no\"}}";
+    let kept = Mutex::new(HashSet::new());
+    let upstream = Upstream::start(EngineProfile::default(), move |asked| {
+        let body = asked.json();
+        if kept.lock().unwrap().contains(&body["rid"].to_string()) {
+            return json_message(400, b"{\"error\":{\"message\":\"Duplicate request ID\"}}");
+        }
+        if body["return_logprob"] == true || body["sampling_params"]["temperature"] == -1 {
+            kept.lock().unwrap().insert(body["rid"].to_string());
+            return json_message(400, REFUSED);
+        }
+        engine::answer(asked)
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    for prompt in [json!("a"), json!(["a", "b"])] {
+        let answer = ask(&proxy, &json!({"text": prompt})).await;
+        assert_eq!(info(&answer)["reason"], "refused_by_engine", "{prompt}: another id is accepted");
+    }
+    let invalid = json!({"text": "a", "sampling_params": {"temperature": -1}});
+    let mut named = invalid.clone();
+    named["rid"] = json!("mine");
+    for request in [invalid, named] {
+        let answer = post(proxy.data, "/generate", request.to_string().as_bytes()).await;
+        assert_eq!((answer.status, &answer.body[..]), (400, REFUSED), "{request}: the refusal is not about the id");
+    }
+    assert_eq!(upstream.generations().len(), 8, "each request is sent twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [MODE...]   tests tokentap in front of real SGLang servers: replies directly and through tokentap, exports of conversations,
-# chats of the openai SDK, and entropies compared with the weights, which are random or those of SmolLM2. All modes take about 50 minutes,
+# chats of the openai SDK, and entropies compared with the weights, which are random or those of SmolLM2. All modes take about an hour,
 # 2 cores and 5 GB of memory.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
@@ -8,7 +8,7 @@
 #   SELF=1            no tokentap: compare the server with itself, to test the comparison
 set -uo pipefail
 modes=("$@")
-((${#modes[@]})) || modes=(0.5.23 0.5.23-smollm2 0.5.23-incremental 0.5.23-original 0.5.6 0.5.6-stream-output)
+((${#modes[@]})) || modes=(0.5.23 0.5.23-smollm2 0.5.23-incremental 0.5.23-original 0.5.12 0.5.6 0.5.6-stream-output)
 here=$(cd "$(dirname "$0")" && pwd)
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
@@ -21,18 +21,18 @@ openai=$(openai_python "$(cd "$here/../.." && pwd)") || exit
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-accuracy() { # accuracy MODEL DATA CONTROL [options]: compares entropies with the weights
-  local model=$1 data=$2 control=$3; shift 3
-  "$REAL_SGLANG_HOME/venv-0.5.23/bin/python" "$here/accuracy.py" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
+accuracy() { # accuracy VERSION MODEL DATA CONTROL [options]: compares entropies with the weights
+  local version=$1 model=$2 data=$3 control=$4; shift 4
+  "$REAL_SGLANG_HOME/venv-$version/bin/python" "$here/accuracy.py" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
     --model "$model" --tokens "${TOKENS:-1500}" "$@"
 }
 
-smollm2() { # a model with trained weights: only what depends on the weights and their chat template
-  local model=$REAL_SGLANG_HOME/smollm2 engine data control bad=0
+smollm2() { # smollm2 VERSION: a model with trained weights: only what depends on the weights and their chat template
+  local version=$1 model=$REAL_SGLANG_HOME/smollm2 engine data control bad=0
   [[ ${SELF:-} ]] && return
   read -r engine data control < <(free_ports)
-  "$here/setup.sh" 0.5.23 && "$here/smollm2.sh" || return
-  MODEL=$model "$here/serve.sh" 0.5.23 "$engine"; local served=$?
+  "$here/setup.sh" "$version" && "$here/smollm2.sh" "$version" || return
+  MODEL=$model "$here/serve.sh" "$version" "$engine"; local served=$?
   server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
   ((served)) && return "$served"
   front "http://127.0.0.1:$engine" "$data" "$control" || return
@@ -42,15 +42,15 @@ smollm2() { # a model with trained weights: only what depends on the weights and
   else
     cat "$work/check"; echo 'FAIL  check    does not warn that the template ignores tools'; bad=1
   fi
-  accuracy "$model" "$data" "$control" --answer Paris || bad=1
+  accuracy "$version" "$model" "$data" "$control" --answer Paris || bad=1
   ((bad)) && tail -20 "$work/tokentap.log"
   return $bad
 }
 
 one() { # one MODE: returns 0 if all checks pass
-  [[ $1 == 0.5.23-smollm2 ]] && { smollm2; return; }
-  local mode=$1 version arguments=() options=() engine data control
-  version=0.5.23; [[ $mode == 0.5.6* ]] && version=0.5.6.post2
+  local mode=$1 version=${1%%-*} arguments=() options=() engine data control
+  [[ $mode == *-smollm2 ]] && { smollm2 "$version"; return; }
+  [[ $version == 0.5.6 ]] && version=0.5.6.post2
   # for chat.py: reply parsers, and the logit processor that makes the model sample given ids
   arguments+=(--reasoning-parser qwen3 --tool-call-parser qwen25 --enable-custom-logit-processor)
   [[ $mode == *-incremental ]] && arguments+=(--incremental-streaming-output)
@@ -75,8 +75,8 @@ one() { # one MODE: returns 0 if all checks pass
   "$openai" "$here/chat.py" --direct "$direct" --tokentap "$tokentap" --model "$model" \
     --python "$REAL_SGLANG_HOME/venv-$version/bin/python" --work "$work" || bad=1
   "$REAL_SGLANG_HOME/venv-$version/bin/python" "$here/truth.py" "$model" "$work/$mode" || bad=1
-  if [[ $mode == 0.5.23 ]]; then
-    accuracy "$model" "$data" "$control" || bad=1
+  if [[ $mode == 0.5.23 || $mode == 0.5.12 ]]; then
+    accuracy "$version" "$model" "$data" "$control" || bad=1
   fi
   ((bad)) && tail -20 "$work/tokentap.log"
   return $bad

@@ -7,7 +7,7 @@ set -euo pipefail
 version=${1:?version}; port=${2:?port}; shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 home=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
-shims=$here/shims; [[ $version == 0.5.6* ]] && shims=$here/shims056
+shims=$here/shims; [[ $version == 0.5.6* ]] && shims+=:$here/shims056
 export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONPATH=$shims${PYTHONPATH:+:$PYTHONPATH}
 log=$home/$port.log
@@ -17,8 +17,8 @@ launcher=(-m sglang.launch_server)
 setsid "$home/venv-$version/bin/python" "${launcher[@]}" \
   --model-path "${MODEL:-$home/model-0}" --served-model-name tiny --host 127.0.0.1 --port "$port" \
   --device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \
-  --disable-cuda-graph --dtype float32 --mem-fraction-static 0.2 --max-total-tokens 16384 \
-  --max-running-requests 16 --skip-server-warmup "$@" >"$log" 2>&1 &
+  --disable-cuda-graph --dtype float32 --mem-fraction-static 0.8 --max-total-tokens 16384 \
+  --max-running-requests 16 --skip-server-warmup --sleep-on-idle "$@" >"$log" 2>&1 &
 pid=$!
 echo "$pid" >"$home/$port.pid"
 for _ in $(seq 900); do

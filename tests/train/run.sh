@@ -31,8 +31,8 @@ model=${MODEL:-$REAL_SGLANG_HOME/smollm2}
 if [[ ! ${MODEL:-} ]]; then bash "$here/../real/smollm2.sh" || exit; fi
 
 read -r engine data control < <(free_ports)
-# all samples of a step run at once; while the trainer works, SGLang's scheduler would poll on one core
-MODEL=$model bash "$here/../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32 --sleep-on-idle; served=$?
+# all samples of a step run at once
+MODEL=$model bash "$here/../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32; served=$?
 server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
 ((served)) && exit "$served"
 front "http://127.0.0.1:$engine" "$data" "$control" || exit

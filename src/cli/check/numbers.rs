@@ -23,7 +23,7 @@ pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Repo
         Some(Streaming::Cumulative | Streaming::IncrementalIds) => {
             let remedy = match found.can_stream_increments() {
                 false => "sglang-jax has no other streams",
-                true => "start SGLang with --incremental-streaming-output (0.5.23)",
+                true => "start SGLang with --incremental-streaming-output (0.5.12 and later)",
             };
             let text = format!(
                 "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; {remedy}"

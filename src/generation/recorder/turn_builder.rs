@@ -72,6 +72,8 @@ impl TurnBuilder {
                     let before = self.ids.len();
                     if Chunk::ids(bytes, span, &mut self.ids).is_err() {
                         self.ids.truncate(before);
+                    } else if chunk.repeats_last_id(bytes, self.tokens() as usize) {
+                        self.ids.pop();
                     }
                 }
             }

@@ -86,6 +86,9 @@ impl Sequence {
             // in both modes all tokens are new
             return (if let ExpectedContent::Known(content) = *expected { content } else { ListContent::Full }, None);
         }
+        if event.chunk.chosen.is_none() && event.chunk.repeats_last_id(event.bytes, seen) {
+            return (ListContent::Delta, None);
+        }
         let shown = match event.completion {
             Some(all) if seen + read == all && !self.may_lag(event) => Some(ListContent::Delta),
             // ambiguous: the new tokens, or all but the last ones; the expected mode decides

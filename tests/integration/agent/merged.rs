@@ -53,6 +53,38 @@ async fn abort_that_repeats_tokens_is_recorded_without_the_repetition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn abort_that_repeats_the_last_id_is_recorded_without_it() {
+    // (streaming, the lists of all events, the number of tokens after each)
+    type Case = (&'static str, &'static [&'static [u32]], &'static [usize]);
+    let cases: [Case; 5] = [
+        ("incremental", &[&[1], &[2, 3], &[3]], &[1, 3, 3]),
+        // merged with the event before it
+        ("incremental", &[&[1], &[2, 3, 3]], &[1, 3]),
+        ("incremental", &[&[1, 2], &[3, 3]], &[2, 3]),
+        ("incremental", &[&[1, 2, 3, 3]], &[3]),
+        // 0.5.12
+        ("cumulative", &[&[1, 2], &[1, 2, 3], &[3]], &[2, 3, 3]),
+    ];
+    for (streaming, lists, counts) in cases {
+        let finish =
+            |at: usize| if at + 1 == lists.len() { json!({"type": "abort", "message": "no"}) } else { Value::Null };
+        let mut events: Vec<_> = (0..lists.len()).map(|at| event(lists[at], counts[at], &finish(at), false)).collect();
+        events.push("data: [DONE]\n\n".to_owned());
+        let profile = EngineProfile { streaming, ..EngineProfile::default() };
+        let upstream =
+            Upstream::start(profile, move |_| stream(&events.iter().map(String::as_bytes).collect::<Vec<_>>())).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let body = json!({"input_ids": [7, 8, 9], "stream": true, "return_entropy": false}).to_string();
+        let answer = request(proxy.data, "POST", "/generate", &[("x-session-id", "s")], body.as_bytes()).await;
+        assert!(answer.complete);
+        let exported = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
+        assert_eq!(exported["refused"], json!([{"leaf": 0, "reason": "aborted"}]), "{streaming} {lists:?}");
+        let row = &exported["trajectories"][0];
+        assert_eq!(row["token_ids"], json!([7, 8, 9, 1, 2, 3]), "{streaming} {lists:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn event_with_mismatched_id_lists_is_not_trained() {
     for odd in [false, true] {
         let mut second = event(&[2], 2, &Value::Null, true);
