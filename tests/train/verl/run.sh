@@ -28,9 +28,8 @@ bash "$here/../../real/setup.sh" 0.5.23 && bash "$here/../../real/smollm2.sh" ||
 model=$REAL_SGLANG_HOME/smollm2
 
 read -r engine data control < <(free_ports)
-# the samples of a step run at once; while verl trains, SGLang's scheduler would poll on one core; the pool of tokens limits its memory
-MODEL=$model bash "$here/../../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32 --sleep-on-idle \
-  --max-total-tokens 4096 --mem-fraction-static 0.6; served=$?
+# the samples of a step run at once, and the pool of tokens limits SGLang's memory
+MODEL=$model bash "$here/../../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32 --max-total-tokens 4096; served=$?
 server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
 ((served)) && exit "$served"
 front "http://127.0.0.1:$engine" "$data" "$control" || exit
