@@ -2,8 +2,8 @@
 
 grpo.py --model FOLDER --work FOLDER [--steps 12]
 
-The task is that of python/examples/train. WORK gets `metrics.jsonl`, with the columns of train.py, and the weights of the last two
-versions. Before the first step the logprobs of a text are compared with SGLang's.
+The task is that of python/examples/train. WORK gets `metrics.jsonl`, with the columns of train.py, and the weights of
+the last two versions. Before the first step the logprobs of a text are compared with SGLang's.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tokentap.tunix import TokentapRollout
 
 PROMPT, ANSWER, TEMPERATURE = 32, 8, 1.0
 TEXT = (
-    "Anna has 3 apples and buys 4 more.\n3 + 4 = 7\nThe keeper of the lighthouse wrote to the captain of the ship that the lamp would"
-    " burn all night, because the storm was near and the rocks are hard to see."
+    "Anna has 3 apples and buys 4 more.\n3 + 4 = 7\nThe keeper of the lighthouse wrote to the captain of the ship that"
+    " the lamp would burn all night, because the storm was near and the rocks are hard to see."
 )
 
 

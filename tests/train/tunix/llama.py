@@ -72,9 +72,7 @@ def tensor(name: str, value: Any) -> tuple[str, Any]:
 def differ(folder: Path, state: Any) -> list[str]:
     """The tensors that are not those of the folder, bit by bit."""
     stored, made = load_file(folder / WEIGHTS), tensors(state)
-    return sorted(
-        name for name in stored.keys() | made.keys() if not np.array_equal(stored.get(name), made.get(name))
-    )
+    return sorted(name for name in stored.keys() | made.keys() if not np.array_equal(stored.get(name), made.get(name)))
 
 
 def saver(source: Path, work: Path) -> Callable[[Any, int], Path]:
