@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train train-tunix readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -48,9 +48,13 @@ trainers: ## verl, tunix and strands-sglang with the adapters and the demo engin
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
 
-train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (an estimated 20 minutes, 9 GB, PyPI, npm)
+train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, AGENT=sdk or strands for an agent with a tool, STEPS=20, SHORT=1 for two steps (an estimated 20 minutes, 9 GB, PyPI, npm)
 	cargo build --release
-	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
+	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" AGENT="$(AGENT)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
+
+train-tunix: ## tunix's GRPO learner in JAX with SmolLM2-135M on a real SGLang on the CPU; STEPS=12, SHORT=1 for two steps (@TIME@, 8 GB of memory, Python 3.11, PyPI, npm)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/tunix/run.sh
 
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release

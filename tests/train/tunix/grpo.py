@@ -25,6 +25,7 @@ from flax import nnx
 from sums import sums, verify
 from transformers import AutoTokenizer
 from tunix.rl import common
+from tunix.rl.algo_core import compute_entropy_from_logits
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rl_cluster import ClusterConfig, RLCluster, RLTrainingConfig, Role
 from tunix.rl.rollout.base_rollout import RolloutConfig
@@ -47,9 +48,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--url", default="http://127.0.0.1:30001", help="tokentap's data port")
     parser.add_argument("--control-url", default="http://127.0.0.1:30002", help="tokentap's control port")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--prompts", type=int, default=4, help="groups in a step")
+    parser.add_argument("--prompts", type=int, default=8, help="groups in a step")
     parser.add_argument("--samples", type=int, default=8, help="samples in a group")
-    parser.add_argument("--learning-rate", type=float, default=2e-5)
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--seed", default="0", help="of the questions")
     return parser.parse_args()
 
@@ -71,14 +72,7 @@ class Actor:
             return_logits=True,
             temperature=TEMPERATURE,
         )
-        return np.asarray(logprobs), np.asarray(entropy(logits))
-
-
-@jax.jit
-def entropy(logits: Any) -> Any:
-    """Nats."""
-    logprobs = jax.nn.log_softmax(logits)
-    return -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+        return np.asarray(logprobs), np.asarray(compute_entropy_from_logits(logits))
 
 
 class MeasuredLearner(GRPOLearner):
@@ -87,7 +81,6 @@ class MeasuredLearner(GRPOLearner):
     def __init__(self, cluster: RLCluster, *args: Any, client: Client, actor: Actor, file: Path, **kwargs: Any) -> None:
         super().__init__(cluster, *args, **kwargs)
         self.client, self.actor, self.file = client, actor, file
-        self.trained = time.monotonic()
 
     def _generate_and_compute_advantage(self, training_input: Any, mode: Any = None) -> Any:
         began = time.monotonic()
