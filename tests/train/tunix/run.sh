@@ -17,6 +17,8 @@ source "$root/tests/real/servers.sh"
 tokentap=$(find_tokentap "$root") || exit
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 JAX_PLATFORMS=cpu
+# large arrays go back to the system at once: half the memory
+export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-1048576}
 steps=${STEPS:-12} rises=(--rises)
 work=$(mktemp -d)
 trap 'stop; rm -rf "$work"' EXIT
