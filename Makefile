@@ -52,7 +52,7 @@ train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: r
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" AGENT="$(AGENT)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
 
-train-tunix: ## tunix's GRPO learner in JAX with SmolLM2-135M on a real SGLang on the CPU; STEPS=12, SHORT=1 for two steps (@TIME@, 8 GB of memory, Python 3.11, PyPI, npm)
+train-tunix: ## tunix's GRPO learner in JAX with SmolLM2-135M on a real SGLang on the CPU; STEPS=12, SHORT=1 for two steps (20 minutes, 9 GB, 8 GB of memory, Python 3.11, PyPI, npm)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/tunix/run.sh
 

@@ -47,7 +47,8 @@ fi
 
 read -r engine data control < <(free_ports)
 # all samples of a step run at once; while the trainer works, SGLang's scheduler would poll on one core
-MODEL=$model bash "$here/../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32 --sleep-on-idle; served=$?
+# serve.sh bounds the pool of tokens; a small fraction fails if other processes take memory while SGLang starts
+MODEL=$model bash "$here/../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32 --sleep-on-idle --mem-fraction-static 0.9; served=$?
 server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
 ((served)) && exit "$served"
 front "http://127.0.0.1:$engine" "$data" "$control" ${flags[@]+"${flags[@]}"} || exit

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,15 @@ from transformers import AutoTokenizer
 from tunix.rl import common
 from tunix.rl.algo_core import compute_entropy_from_logits
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
-from tunix.rl.rl_cluster import ClusterConfig, RLCluster, RLTrainingConfig, Role
+from tunix.rl.rl_cluster import ClusterConfig, Mode, RLCluster, RLTrainingConfig, Role
 from tunix.rl.rollout.base_rollout import RolloutConfig
 
 from tokentap import Client
 from tokentap.tunix import TokentapRollout
 
 PROMPT, ANSWER, TEMPERATURE = 32, 8, 1.0
+# float32 of two implementations, in nats
+MOST_GAP = 1e-3
 TEXT = (
     "Anna has 3 apples and buys 4 more.\n3 + 4 = 7\nThe keeper of the lighthouse wrote to the captain of the ship that"
     " the lamp would burn all night, because the storm was near and the rocks are hard to see."
@@ -82,7 +83,7 @@ class MeasuredLearner(GRPOLearner):
         super().__init__(cluster, *args, **kwargs)
         self.client, self.actor, self.file = client, actor, file
 
-    def _generate_and_compute_advantage(self, training_input: Any, mode: Any = None) -> Any:
+    def _generate_and_compute_advantage(self, training_input: Any, mode: Mode = Mode.TRAIN) -> Any:
         began = time.monotonic()
         example = super()._generate_and_compute_advantage(training_input, mode)
         sampled = time.monotonic()
@@ -139,7 +140,14 @@ def compare(client: Client, actor: Actor, tokenizer: Any) -> float:
     return float(np.abs(own[0] - engine).max())
 
 
-def main() -> int:
+def check(name: str, passed: bool, value: object) -> None:
+    """Prints a check, and ends the program if it failed."""
+    print(f"{'ok' if passed else 'FAIL'} {name}: {value}", flush=True)
+    if not passed:
+        raise SystemExit(1)
+
+
+def main() -> None:
     """Compares, then trains."""
     made = options()
     made.work.mkdir(parents=True, exist_ok=True)
@@ -154,16 +162,15 @@ def main() -> int:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     model = llama.load(source, mesh)
     different = llama.differ(source, nnx.state(model, nnx.Param))
-    print(f"{'FAIL' if different else 'ok'} weights of JAX in Hugging Face's form equal the folder's: {different[:3]}")
+    check("weights of JAX with the names of Hugging Face equal the folder's", not different, f"differ: {different[:3]}")
 
     with Client(made.url, made.control_url) as client:
         loaded = client.update_weights_from_disk(source, weight_version="0")
-        assert loaded["success"], loaded
+        if not loaded["success"]:
+            raise RuntimeError(f"SGLang did not load {source}: {loaded['message']}")
         actor = Actor(model, tokenizer)
         gap = compare(client, actor, tokenizer)
-        print(f"{'ok' if gap < 1e-3 else 'FAIL'} logprobs of a text, JAX and SGLang: {gap:.1e} nat apart", flush=True)
-        if different or gap > 1e-3:
-            return 1
+        check("logprobs of a text, JAX and SGLang", gap < MOST_GAP, f"{gap:.1e} nat apart")
 
         def reward(prompts: Any, completions: list[str], answer: Any, **_: Any) -> list[float]:
             rewards = [verify(text, int(number)) for text, number in zip(completions, answer, strict=True)]
@@ -211,8 +218,7 @@ def main() -> int:
             for step in steps
         )
         cluster.rollout.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
