@@ -162,7 +162,7 @@ def main() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     model = llama.load(source, mesh)
     different = llama.differ(source, nnx.state(model, nnx.Param))
-    check("weights of JAX with the names of Hugging Face equal the folder's", not different, f"differ: {different[:3]}")
+    check("weights of JAX with the names of Hugging Face equal the folder's", not different, different[:3] or "all")
 
     with Client(made.url, made.control_url) as client:
         loaded = client.update_weights_from_disk(source, weight_version="0")
