@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-accuracy real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -48,9 +48,13 @@ trainers: ## verl, tunix and strands-sglang with the adapters and the demo engin
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
 
-train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, STEPS=20, SHORT=1 for two steps (ten minutes, 9 GB, PyPI, npm)
+train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, AGENT=sdk or strands for an agent with a tool, STEPS=20, SHORT=1 for two steps (ten minutes, 9 GB, PyPI, npm)
 	cargo build --release
-	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
+	TOKENTAP=$(CURDIR)/target/release/tokentap ESTIMATOR="$(ESTIMATOR)" AGENT="$(AGENT)" STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/run.sh
+
+train-tunix: ## tunix's GRPO learner in JAX with SmolLM2-135M on a real SGLang on the CPU; STEPS=12, SHORT=1 for two steps (20 minutes, 9 GB, 8 GB of memory, Python 3.11, PyPI, npm)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/tunix/run.sh
 
 train-verl: ## verl's own trainers with FSDP2 on the CPU, and SmolLM2-135M on a real SGLang: ten steps of GRPO, two of EGPO, two of the older trainer; STEPS=10, RUNS="grpo egpo older" (an estimated 15 minutes, 11 GB, Python 3.11, PyPI, npm)
 	cargo build --release

@@ -18,8 +18,8 @@ s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
 print(*[x.getsockname()[1] for x in s])'
 }
 
-front() { # front UPSTREAM DATA CONTROL: starts tokentap on these ports and waits until it is ready
-  "$tokentap" serve --upstream "$1" --listen "127.0.0.1:$2" --control-listen "127.0.0.1:$3" >"$work/tokentap.log" 2>&1 &
+front() { # front UPSTREAM DATA CONTROL [FLAG...]: starts tokentap on these ports and waits until it is ready
+  "$tokentap" serve --upstream "$1" --listen "127.0.0.1:$2" --control-listen "127.0.0.1:$3" "${@:4}" >"$work/tokentap.log" 2>&1 &
   proxy=$!
   for _ in $(seq 60); do
     curl -sf -m 2 -o /dev/null "http://127.0.0.1:$3/readyz" && return

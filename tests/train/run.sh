@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # run.sh [train.py arguments]   trains SmolLM2-135M with python/examples/train on the CPU: a real SGLang samples through tokentap, a loop in plain
 # torch trains, and curves.png shows reward and entropy. A second start continues after the last checkpoint.
+#   AGENT             sdk or strands: agent.py instead of train.py, with the openai SDK or strands-agents as the agent
 #   SHORT=1           two steps in a temporary folder
 #   STEPS             the number of steps (20)
 #   ESTIMATOR         grpo (default) or egpo
 #   MODEL             a folder with other weights; without it that of ../real/smollm2.sh
-#   OUT               metrics, checkpoints and curves.png (target/train/ESTIMATOR)
+#   OUT               metrics, checkpoints and curves.png (target/train/ESTIMATOR, target/train/AGENT)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON            the interpreter that draws (python3)
 #   REAL_SGLANG_HOME  where ../real/setup.sh installs SGLang (~/.cache/real-sglang)
@@ -23,21 +24,36 @@ work=$(mktemp -d)
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 if [[ ${SHORT:-} ]]; then steps=${STEPS:-2} rises=() OUT=$work/out; fi
-out=${OUT:-$root/target/train/$estimator}
+name=${AGENT:-$estimator} program=train.py flags=() arguments=()
+out=${OUT:-$root/target/train/$name}
 
 bash "$here/../real/setup.sh" 0.5.23 || exit
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 model=${MODEL:-$REAL_SGLANG_HOME/smollm2}
 if [[ ! ${MODEL:-} ]]; then bash "$here/../real/smollm2.sh" || exit; fi
 
+if [[ ${AGENT:-} ]]; then
+  program=agent.py
+  # the model's tokenizer with a template that shows tools, which its own does not
+  mkdir "$work/tokenizer"
+  cp "$model"/tokenizer*.json "$work/tokenizer/"
+  cp "$root/python/examples/train/tools.jinja" "$work/tokenizer/chat_template.jinja"
+  flags=(--tokenizer "$work/tokenizer" --tool-call-parser pythonic)
+fi
+if [[ ${AGENT:-} == strands ]]; then
+  venv=$(bash "$root/tests/trainers/setup.sh" strands) || exit
+  arguments=(--agent "env PYTHONPATH=$root/python/examples/train $venv/bin/python $here/strands/episodes.py")
+fi
+
 read -r engine data control < <(free_ports)
 # all samples of a step run at once
 MODEL=$model bash "$here/../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32; served=$?
 server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
 ((served)) && exit "$served"
-front "http://127.0.0.1:$engine" "$data" "$control" || exit
-PYTHONPATH=$root/python/tokentap "$python" "$root/python/examples/train/train.py" --model "$model" --work "$out" \
-  --url "http://127.0.0.1:$data" --control-url "http://127.0.0.1:$control" --estimator "$estimator" --steps "$steps" "$@" || {
+front "http://127.0.0.1:$engine" "$data" "$control" ${flags[@]+"${flags[@]}"} || exit
+PYTHONPATH=$root/python/tokentap "$python" "$root/python/examples/train/$program" --model "$model" --work "$out" \
+  --url "http://127.0.0.1:$data" --control-url "http://127.0.0.1:$control" --estimator "$estimator" --steps "$steps" \
+  ${arguments[@]+"${arguments[@]}"} "$@" || {
   code=$?
   tail -20 "$work/tokentap.log"
   exit "$code"
@@ -46,5 +62,5 @@ stop
 
 mkdir -p "$root/target/train"
 python_environment "$root/target/train/venv" "$here/requirements.txt" || exit
-"$root/target/train/venv/bin/python" "$root/python/examples/train/curves.py" "$out/curves.png" "$estimator=$out/metrics.jsonl" || exit
+"$root/target/train/venv/bin/python" "$root/python/examples/train/curves.py" "$out/curves.png" "$name=$out/metrics.jsonl" || exit
 python3 "$here/check.py" "$out/metrics.jsonl" "$steps" ${rises[@]+"${rises[@]}"}

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 from tokentap import Client
 
 
-def options() -> argparse.Namespace:
+def options() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="the folder that SGLang serves")
@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=0.2, help="the ratio stays within 1 - CLIP and 1 + CLIP")
     parser.add_argument("--rows", type=int, default=8, help="rows in a forward pass")
     parser.add_argument("--seed", default="0", help="of the questions")
-    return parser.parse_args()
+    return parser
 
 
 class Run:
@@ -89,6 +89,10 @@ class Run:
         # the name appears when all files are complete
         new.rename(folder)
         shutil.rmtree(self.checkpoint(self.step - 2), ignore_errors=True)
+
+    def tasks(self) -> list[Sum]:
+        """The questions of this step."""
+        return sums(self.options.prompts, f"{self.options.seed}-{self.step}")
 
     def sample(self, tasks: list[Sum]) -> tuple[list[str], list[float]]:
         """Samples a group for each task and sets the rewards; each sample is a session."""
@@ -161,7 +165,7 @@ class Run:
     def one_step(self) -> None:
         """Samples, trains, saves and loads."""
         began = time.monotonic()
-        sessions, rewards = self.sample(sums(self.options.prompts, f"{self.options.seed}-{self.step}"))
+        sessions, rewards = self.sample(self.tasks())
         batch = self.batch(sessions)
         sampled = time.monotonic()
         line = {
@@ -183,7 +187,7 @@ class Run:
 
 def main() -> None:
     """Trains until the step that was asked for."""
-    made = options()
+    made = options().parse_args()
     logging.disable_progress_bar()
     run = Run(made)
     while run.step < made.steps:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT, Demo, running
 
 from tokentap import AsyncClient
@@ -33,13 +34,16 @@ def test_the_rollout_example_works_without_entropies() -> None:
         assert rollouts(demo).count("  no entropy  ") == 4
 
 
+@pytest.fixture
+def training_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules of the training loop can be imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "python" / "examples" / "train"))
+
+
+@pytest.mark.usefixtures("training_loop")
 def test_the_sums_of_the_training_loop_are_repeatable_and_verified() -> None:
-    folder = str(ROOT / "python" / "examples" / "train")
-    sys.path.insert(0, folder)
-    try:
-        from sums import sums, verify
-    finally:
-        sys.path.remove(folder)
+    from sums import sums, verify
+
     made = sums(50, "0-0")
     assert made == sums(50, "0-0") != sums(50, "0-1")
     assert len({task.prompt for task in made}) == 50
@@ -48,6 +52,27 @@ def test_the_sums_of_the_training_loop_are_repeatable_and_verified() -> None:
         assert task.answer == (int(a) + int(b) if sign == "+" else int(a) - int(b)) > 0
         rewards = {" {}": 1.0, " {} .": 0.5, " 7 or {}": 0.5, " {}1": 0.0, " {} or 99": 0.0, "": 0.0, " none": 0.0}
         assert [verify(text.format(task.answer), task.answer) for text in rewards] == list(rewards.values())
+
+
+@pytest.mark.usefixtures("training_loop")
+def test_the_products_of_the_agent_are_repeatable_and_rewarded() -> None:
+    from calculator import EXAMPLE, calculator, products, reward
+
+    made = products(50, "0-0")
+    assert made == products(50, "0-0") != products(50, "0-1")
+    assert len({task.prompt for task in made}) == 50
+    for task in made:
+        assert calculator(task.prompt.removeprefix("What is ").removesuffix("?")) == str(task.answer)
+        right, wrong = str(task.answer), ["error", "7"]
+        texts = {right: 1.0, f"It is {right}": 0.5, "": 0.3, f"{right} or 7": 0.3}
+        assert [reward(text, [*wrong, right], task.answer) for text in texts] == list(texts.values())
+        assert reward("", wrong, task.answer) == reward("7", [], task.answer) == 0.0
+    question, expression, result = EXAMPLE
+    assert expression in question
+    assert calculator(expression) == result
+    assert calculator("3 - 10") == "-7"
+    for wrong in ("", "3", "3 ** 4", "3 * 4 * 5", "__import__('os')", "1" * 10 + " * 2", "3 / 4"):
+        assert calculator(wrong).startswith("error: ")
 
 
 def test_the_rollout_example_uses_the_ports_of_the_demo() -> None:
