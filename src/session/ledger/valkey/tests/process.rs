@@ -48,28 +48,32 @@ impl Binary {
 
     /// Starts a server with some options.
     pub(super) fn start(&self, options: &[&str]) -> Process {
-        self.start_on(free_port(), options)
+        on_free_port(|port| self.try_start(port, options))
     }
 
     /// Starts a server on a port.
     pub(super) fn start_on(&self, port: u16, options: &[&str]) -> Process {
+        self.try_start(port, options).unwrap_or_else(|output| panic!("{output}"))
+    }
+
+    fn try_start(&self, port: u16, options: &[&str]) -> Result<Process, String> {
         let own = ["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"];
         self.launch(port, &[&own[..], options].concat(), "Ready to accept connections")
     }
 
     /// Starts a Sentinel.
     pub(super) fn sentinel(&self, config: &str) -> Process {
-        let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).unwrap();
-        let mut process = self.launch(port, &[file.to_str().unwrap(), "--sentinel"], "+monitor");
+        let mut process = on_free_port(|port| self.launch(port, &[file.to_str().unwrap(), "--sentinel"], "+monitor"));
         // it rewrites its file
         process.folder = folder;
         process
     }
 
-    fn launch(&self, port: u16, options: &[&str], ready: &str) -> Process {
+    /// Returns the output of a server that does not start.
+    fn launch(&self, port: u16, options: &[&str], ready: &str) -> Result<Process, String> {
         let folder = tempfile::tempdir().unwrap();
         // a file of settings comes first
         let (file, options) = options.split_at(options.first().is_some_and(|first| Path::new(first).is_file()).into());
@@ -88,13 +92,24 @@ impl Binary {
             match lines.next() {
                 Some(Ok(line)) if line.contains(ready) => break,
                 Some(Ok(line)) => seen.push(line),
-                _ => panic!("{} did not start:\n{}", self.0, seen.join("\n")),
+                _ => return Err(format!("{} did not start:\n{}", self.0, seen.join("\n"))),
             }
         }
         // a full pipe would stop the server
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        Process { child, port, folder }
+        Ok(Process { child, port, folder })
     }
+}
+
+/// Starts a server on a free port, and on another one if a process has taken the port (or that of the cluster's bus) in the meantime.
+fn on_free_port(mut start: impl FnMut(u16) -> Result<Process, String>) -> Process {
+    for _ in 0..5 {
+        match start(free_port()) {
+            Err(output) if output.contains("Address already in use") => {}
+            started => return started.unwrap_or_else(|output| panic!("{output}")),
+        }
+    }
+    panic!("five ports in a row were taken");
 }
 
 impl Process {
