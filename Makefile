@@ -36,7 +36,7 @@ real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared w
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/dialects.sh
 
 real-accuracy: TOKENS = 10000
-real-accuracy: ## entropies of TOKENS=10000 tokens of SmolLM2 on the CPU, compared with the weights (15 minutes, 7 GB, a package registry)
+real-accuracy: ## entropies of TOKENS=10000 tokens of SmolLM2 on the CPU, compared with the weights (five minutes, 7 GB, a package registry)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap TOKENS=$(TOKENS) bash tests/real/run.sh 0.5.23-smollm2
 

@@ -185,8 +185,8 @@ impl Chunk {
         scan::ids(bytes, span.start + 1, out).map(drop).map_err(|error| Malformed::new(error.at))
     }
 
-    /// Whether the id list ends with a token of an earlier event, or lists its own last token twice: when SGLang aborts a request that waits,
-    /// the last event of its stream lists the last id again. `known` is the number of tokens of the earlier events.
+    /// Whether the last id is listed once more than it was sampled, as in the last event of a stream whose waiting request SGLang aborts.
+    /// `known` is the number of tokens of the earlier events. If it is 1, a list of all tokens that ends with two equal ids looks the same.
     #[must_use]
     pub fn repeats_last_id(&self, bytes: &[u8], known: usize) -> bool {
         let (Some(span), Some(all)) = (&self.output_ids, self.completion_tokens) else { return false };

@@ -96,13 +96,15 @@ impl Capture {
         }
     }
 
-    /// Continues without anything forced, for `reason`. Returns whether the sequences have other ids now.
+    /// [`Plan::give_up`]; new ids replace the earlier ones, which no longer name this request.
     pub fn give_up(&mut self, reason: Reason) -> bool {
+        let earlier: Vec<_> = self.plan.rids.iter().map(|(rid, _)| Arc::clone(rid)).collect();
         let is_renamed = self.plan.give_up(reason);
         if is_renamed {
             let rids = self.plan.rids.iter().map(|(rid, _)| Arc::clone(rid));
             self.flight = Some(self.tools.flights.start(rids));
             self.name_sequences();
+            earlier.iter().for_each(|rid| self.entropy_writer.remove_name(rid));
         }
         is_renamed
     }

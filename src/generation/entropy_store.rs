@@ -232,6 +232,13 @@ pub struct EntropyWriter {
 }
 
 impl EntropyWriter {
+    /// The request is no longer readable by `rid`.
+    pub fn remove_name(&self, rid: &str) {
+        // the map's lock is not held while the entry is locked
+        self.store.names.remove_if(rid, |_, (named, _)| Arc::ptr_eq(named, &self.entry));
+        locked(&self.entry.names).retain(|name| **name != *rid);
+    }
+
     /// Makes the request readable by `rid`, which names sequence `index`.
     pub fn name(&self, rid: &Arc<str>, index: usize) {
         let is_ours = self.store.names.get(&**rid).map(|named| Arc::ptr_eq(&named.0, &self.entry));
@@ -405,5 +412,19 @@ mod tests {
         earlier.name(&"same".into(), 0);
         assert_eq!(store.follow("same", None).unwrap().index, 1);
         assert_eq!(locked(&earlier.entry.names).len(), 1);
+    }
+
+    #[test]
+    fn removed_name_no_longer_lists_the_request() {
+        let store = store(10, 1 << 20);
+        let (writer, other) = (store.begin(), store.begin());
+        writer.name(&"a-refused".into(), 0);
+        writer.name(&"b-accepted".into(), 0);
+        writer.remove_name("a-refused");
+        let query = RunningQuery { session: None, limit: 10, recent: 0 };
+        let listed = store.running(query).0;
+        assert_eq!(listed.iter().map(|running| &*running.rid).collect::<Vec<_>>(), ["b-accepted"]);
+        other.remove_name("b-accepted");
+        assert!(store.read("b-accepted", None, 0).is_some(), "a request removes only its own names");
     }
 }

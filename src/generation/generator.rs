@@ -334,6 +334,9 @@ impl Generator {
         self.context.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
         let is_renamed = active.capture_mut().give_up(Reason::Refused);
         let plan = active.capture_mut().plan_mut();
+        // an engine may keep the client's id when it refuses a request (SGLang 0.5.12); a second refusal is then about the id
+        let keeps_id = status == StatusCode::BAD_REQUEST && !is_renamed && !plan.rids.is_empty();
+        let refusal = keeps_id.then_some(first);
         // it replaces the forced body, so no room is asked for
         plan.body = self.context.budget.hold(std::mem::take(&mut plan.body));
         let second = send(
@@ -344,9 +347,8 @@ impl Generator {
         )
         .await;
         let second = second.inspect_err(|_| active.mark_ended())?;
-        if !is_renamed && second.status() == StatusCode::BAD_REQUEST {
-            // an engine may keep the client's id when it refuses the first request (SGLang 0.5.12); the second reply is then about the id
-            return Ok(first);
+        if let Some(refusal) = refusal.filter(|_| second.status() == StatusCode::BAD_REQUEST) {
+            return Ok(refusal);
         }
         let shape = active.capture().plan().shape;
         if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {

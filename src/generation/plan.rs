@@ -12,7 +12,7 @@ use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::{RewrittenBody, rewrite};
-use crate::generation::rid::{self, SpareRid};
+use crate::generation::rid::{self, InlineRid};
 
 /// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ pub struct UnforcedRequest {
     /// The body, which is built when it is needed.
     body: RewrittenBody,
     /// Another assigned id, because an engine may keep the id of a request that it has refused (SGLang 0.5.12).
-    rid: Option<SpareRid>,
+    rid: Option<InlineRid>,
 }
 
 impl RequestShape {
@@ -89,8 +89,8 @@ impl Plan {
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
         let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
             let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
-            let rid = assigned_rid.as_ref().map(|_| SpareRid::new());
-            UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(SpareRid::as_str), false), rid }
+            let rid = assigned_rid.as_ref().map(|_| InlineRid::new());
+            UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(InlineRid::as_str), false), rid }
         });
         let rid = match &request.rid {
             PerItem::One(rid) => Some(rid.as_str().into()),

@@ -4,11 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// An id without an allocation, for a request that will probably not be sent.
+/// A request id on the stack.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SpareRid([[u8; 2]; 16]);
+pub(crate) struct InlineRid([[u8; 2]; 16]);
 
-impl SpareRid {
+impl InlineRid {
     /// Returns a new id, random enough that two tokentaps in front of one engine do not collide.
     #[must_use]
     pub(crate) fn new() -> Self {
@@ -26,7 +26,6 @@ impl SpareRid {
         Self(digits)
     }
 
-    /// The id.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(self.0.as_flattened()).unwrap_or_default()
@@ -36,7 +35,7 @@ impl SpareRid {
 /// Returns a new id.
 #[must_use]
 pub(crate) fn fresh() -> Arc<str> {
-    SpareRid::new().as_str().into()
+    InlineRid::new().as_str().into()
 }
 
 /// The two hexadecimal digits of each byte.

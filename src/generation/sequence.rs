@@ -57,6 +57,8 @@ pub struct EventStep {
     pub chosen_from: usize,
     /// The number of leading tokens that repeat the previous event, because an abort was merged with it.
     pub merged: usize,
+    /// The list of ids has the last one twice.
+    pub repeats_last: bool,
     /// The index of the first new token's row in the parsed rows; `None` unless there is one row per token.
     pub row_from: Option<usize>,
     /// The event's difference from the expected mode.
@@ -117,10 +119,13 @@ impl Sequence {
         let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);
         let read = if chunk.chosen.is_some() { chosen } else { chunk.count_ids(bytes) };
         let completion = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
+        let event = EventLists { bytes, chunk, read, completion };
+        let repeats_last = self.repeats_last_id(&event);
         let (content, anomaly) = if known(&chunk.chosen) {
             (ListContent::Full, None)
+        } else if repeats_last {
+            (ListContent::Delta, None)
         } else {
-            let event = EventLists { bytes, chunk, read, completion };
             self.content(&event, expected)
         };
         self.contradicted |= anomaly == Some(Anomaly::Contradiction);
@@ -150,7 +155,7 @@ impl Sequence {
         };
         self.tokens += new;
         self.top_rows = if known(&chunk.top) || content == ListContent::Delta { self.top_rows + rows } else { rows };
-        EventStep { content, new, merged, chosen_from: before, row_from, anomaly }
+        EventStep { content, new, merged, repeats_last, chosen_from: before, row_from, anomaly }
     }
 
     /// Remembers the event's lists, so that only the new part of the next event is parsed.

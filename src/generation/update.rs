@@ -51,7 +51,8 @@ impl<'a> SequenceUpdate<'a> {
         let counted = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let tokens = counted.unwrap_or_else(|| chunk.count_ids(bytes)).max(known);
         let mut ids = Vec::new();
-        let repeats_last = chunk.repeats_last_id(bytes, known);
+        // after a single token, a list of all tokens is more likely
+        let repeats_last = known != 1 && chunk.repeats_last_id(bytes, known);
         let lists_earlier = match &chunk.output_ids {
             Some(span) => Chunk::last_ids(bytes, span, tokens - known + usize::from(repeats_last), &mut ids)?,
             None => false,
@@ -246,8 +247,13 @@ mod tests {
 
     #[test]
     fn id_that_an_abort_repeats_is_not_new() {
-        for (ids, known, expected) in [(&[2, 3, 3][..], 1, &[2, 3][..]), (&[3], 3, &[]), (&[1, 2, 3], 2, &[3])] {
-            let text = event(ids, "3", &[])
+        for (ids, known, expected) in [
+            (&[2, 3, 4, 4][..], 2, &[2, 3, 4][..]),
+            (&[5], 5, &[]),
+            (&[1, 2, 3, 4, 5], 3, &[4, 5]),
+            (&[1, 2, 3, 5, 5], 1, &[2, 3, 5, 5]),
+        ] {
+            let text = event(ids, "5", &[])
                 .replace("\"meta_info\": {", r#""meta_info": {"finish_reason": {"type": "abort"}, "#);
             let event = parsed(&text);
             let update = update(&event, known);

@@ -1,15 +1,26 @@
 # Sourced: functions that start, wait for and stop one server and one tokentap in front of it. Expects the path of the binary in
 # `tokentap` and a folder in `work`; sets `server` (a process group) and `proxy` (a process).
-server='' proxy=''
+server='' proxy='' pid_file=''
 
 stop() {
+  # serve was interrupted
+  if [[ ! $server && -s $pid_file ]]; then server=$(cat "$pid_file"); fi
   if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
   if [[ $server ]]; then
     kill -- "-$server" 2>/dev/null
     for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
     kill -9 -- "-$server" 2>/dev/null
   fi
-  server='' proxy=''
+  if [[ $pid_file ]]; then rm -f "$pid_file"; fi
+  server='' proxy='' pid_file=''
+}
+
+serve() { # serve VERSION PORT [argument...]: starts SGLang with serve.sh
+  pid_file=$REAL_SGLANG_HOME/$2.pid
+  rm -f "$pid_file"
+  bash "$(dirname "${BASH_SOURCE[0]}")/serve.sh" "$@"; local code=$?
+  server=$(cat "$pid_file")
+  return "$code"
 }
 
 free_ports() { # all at once, so that they differ

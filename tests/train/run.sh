@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # run.sh [train.py arguments]   trains SmolLM2-135M with python/examples/train on the CPU: a real SGLang samples through tokentap, a loop in plain
-# torch trains, and curves.png shows reward and entropy. A second start continues after the last checkpoint.
+# torch trains, and curves.png shows reward and entropy. With RESUME=1 a start continues after the last checkpoint in OUT.
 #   AGENT             sdk or strands: agent.py instead of train.py, with the openai SDK or strands-agents as the agent
 #   SHORT=1           two steps in a temporary folder
-#   STEPS             the number of steps (20)
+#   STEPS             the number of steps (20); from ten on the reward must rise
 #   ESTIMATOR         grpo (default) or egpo
 #   MODEL             a folder with other weights; without it that of ../real/smollm2.sh
-#   OUT               metrics, checkpoints and curves.png (target/train/ESTIMATOR, target/train/AGENT)
+#   OUT               metrics, checkpoints and curves.png (target/train/ESTIMATOR, target/train/AGENT-ESTIMATOR)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
-#   PYTHON            the interpreter that draws (python3)
+#   PYTHON            the interpreter that draws (python3); AGENT=strands also needs python3.11
 #   REAL_SGLANG_HOME  where ../real/setup.sh installs SGLang (~/.cache/real-sglang)
 # Builds no tokentap. Exit status 1 if the numbers of tokentap and the trainer differ, or the reward does not rise.
 set -uo pipefail
@@ -19,13 +19,19 @@ source "$here/../real/servers.sh"
 tokentap=$(find_tokentap "$root") || exit
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-estimator=${ESTIMATOR:-grpo} steps=${STEPS:-20} rises=(--rises)
+case ${AGENT:-} in '' | sdk | strands) ;; *) echo "AGENT is sdk or strands, not $AGENT" >&2; exit 2 ;; esac
+estimator=${ESTIMATOR:-grpo} steps=${STEPS:-20} rises=()
 work=$(mktemp -d)
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-if [[ ${SHORT:-} ]]; then steps=${STEPS:-2} rises=() OUT=$work/out; fi
-name=${AGENT:-$estimator} program=train.py flags=() arguments=()
+if [[ ${SHORT:-} ]]; then steps=${STEPS:-2} OUT=$work/out; fi
+if ((steps >= 10)); then rises=(--rises); fi
+name=${AGENT:+$AGENT-}$estimator program=train.py flags=() arguments=()
 out=${OUT:-$root/target/train/$name}
+if [[ -e $out/metrics.jsonl && ! ${RESUME:-} ]]; then
+  echo "$out has a run: remove it, set OUT, or continue it with RESUME=1" >&2
+  exit 2
+fi
 
 bash "$here/../real/setup.sh" 0.5.23 || exit
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
@@ -41,15 +47,13 @@ if [[ ${AGENT:-} ]]; then
   flags=(--tokenizer "$work/tokenizer" --tool-call-parser pythonic)
 fi
 if [[ ${AGENT:-} == strands ]]; then
-  venv=$(bash "$root/tests/trainers/setup.sh" strands) || exit
-  arguments=(--agent "env PYTHONPATH=$root/python/examples/train $venv/bin/python $here/strands/episodes.py")
+  venv=$(PYTHON=python3.11 bash "$root/tests/trainers/setup.sh" strands) || exit
+  arguments=(--agent "$(printf '%q ' env "PYTHONPATH=$root/python/examples/train" "$venv/bin/python" "$here/strands/episodes.py")")
 fi
 
 read -r engine data control < <(free_ports)
 # all samples of a step run at once
-MODEL=$model bash "$here/../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32; served=$?
-server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
-((served)) && exit "$served"
+MODEL=$model serve 0.5.23 "$engine" --max-running-requests 64 || exit
 front "http://127.0.0.1:$engine" "$data" "$control" ${flags[@]+"${flags[@]}"} || exit
 PYTHONPATH=$root/python/tokentap "$python" "$root/python/examples/train/$program" --model "$model" --work "$out" \
   --url "http://127.0.0.1:$data" --control-url "http://127.0.0.1:$control" --estimator "$estimator" --steps "$steps" \

@@ -4,7 +4,7 @@ agent.py --model FOLDER --work FOLDER [options of train.py] [--agent COMMAND]
 
 The agent is any program that talks to an OpenAI endpoint. Here it is the SDK in a loop. COMMAND runs another one: it
 reads a line of JSON for each episode (`base_url`, `question`, `temperature`, `tokens`), and prints a line for each, in
-the same order (`text` of the last message, `results` of the tool). The rows hold the sampled tokens of all turns; the
+the same order (`text` of the last message, `results` of the tool). An episode that fails ends the training. The rows hold the sampled tokens of all turns; the
 results of the tool are masked. tokentap needs a chat template that shows tools, such as tools.jinja.
 """
 
@@ -16,7 +16,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from calculator import EXAMPLE, SYSTEM, calculator, products, reward
+from calculator import EXAMPLE, MOST_CALLS, SYSTEM, calculator, products, reward
 from openai import OpenAI
 from sums import Sum
 from train import Run, options
@@ -28,8 +28,6 @@ TOOL = {
     "name": "calculator",
     "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
 }
-# then the episode ends without an answer
-MOST_CALLS = 2
 
 
 def call(expression: str) -> Json:
@@ -61,7 +59,12 @@ def result(arguments: str) -> str:
 
 def episode(task: Json) -> Json:
     """One episode of the SDK."""
-    client = OpenAI(base_url=task["base_url"], api_key="none")
+    with OpenAI(base_url=task["base_url"], api_key="none") as client:
+        return chat(client, task)
+
+
+def chat(client: OpenAI, task: Json) -> Json:
+    """The turns of an episode."""
     messages, results = beginning(task["question"]), []
     for _ in range(MOST_CALLS + 1):
         reply = client.chat.completions.create(

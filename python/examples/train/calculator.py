@@ -11,6 +11,8 @@ from sums import Sum, verify
 SYSTEM = "Compute with the tool."
 # shown before each question: a question, a call, and the answer after its result
 EXAMPLE = ("What is 31 * 12?", "31 * 12", "372")
+# then an episode ends without an answer
+MOST_CALLS = 2
 SIGNS = {"+": add, "-": sub, "*": mul}
 
 

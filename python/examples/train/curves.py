@@ -5,6 +5,7 @@ curves.py OUT.png NAME=metrics.jsonl...   runs with the same name have one colou
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def main(out: str, *runs: str) -> None:
     for run in runs:
         name, path = run.split("=", 1)
         named.setdefault(name, []).append([json.loads(line) for line in Path(path).read_text().splitlines()])
-    for (name, lines), colour in zip(named.items(), COLOURS, strict=False):
+    for (name, lines), colour in zip(named.items(), itertools.cycle(COLOURS), strict=False):
         for axes, column in ((left, "reward"), (right, "entropy")):
             axes.plot(mean(lines, column), color=colour, label=name)
             for run in lines if len(lines) > 1 else []:

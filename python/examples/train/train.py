@@ -173,7 +173,8 @@ class Run:
             "reward": sum(rewards) / len(rewards),
             "right": rewards.count(1.0) / len(rewards),
             **self.update(batch),
-            "epoch": self.client.policy()["epoch"],
+            # of the weights that sampled, by SGLang
+            "version": int(self.client.policy()["weight_version"].removeprefix("step-")),
             "seconds_sample": sampled - began,
             "seconds_train": time.monotonic() - sampled,
         }

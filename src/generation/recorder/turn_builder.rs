@@ -72,7 +72,7 @@ impl TurnBuilder {
                     let before = self.ids.len();
                     if Chunk::ids(bytes, span, &mut self.ids).is_err() {
                         self.ids.truncate(before);
-                    } else if chunk.repeats_last_id(bytes, self.tokens() as usize) {
+                    } else if step.repeats_last {
                         self.ids.pop();
                     }
                 }

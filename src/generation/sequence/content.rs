@@ -86,9 +86,6 @@ impl Sequence {
             // in both modes all tokens are new
             return (if let ExpectedContent::Known(content) = *expected { content } else { ListContent::Full }, None);
         }
-        if event.chunk.chosen.is_none() && event.chunk.repeats_last_id(event.bytes, seen) {
-            return (ListContent::Delta, None);
-        }
         let shown = match event.completion {
             Some(all) if seen + read == all && !self.may_lag(event) => Some(ListContent::Delta),
             // ambiguous: the new tokens, or all but the last ones; the expected mode decides
@@ -125,6 +122,12 @@ impl Sequence {
             }
             (ExpectedContent::Unknown, None) => (ListContent::Full, Some(Anomaly::Contradiction)),
         }
+    }
+
+    /// Whether the event has no tokens but those of its id list, and the last one is listed twice. The list is then a delta in every mode.
+    pub(super) fn repeats_last_id(&self, event: &EventLists<'_>) -> bool {
+        let is_whole = || event.completion == Some(event.read) && self.is_continued_by(event);
+        event.chunk.chosen.is_none() && event.chunk.repeats_last_id(event.bytes, self.tokens) && !is_whole()
     }
 
     /// Whether the event's list may be a cumulative one that lags behind `completion_tokens`. A list that adds nothing to the earlier

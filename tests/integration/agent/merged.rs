@@ -1,5 +1,5 @@
-//! Aborts as SGLang 0.5.23 writes them into an incremental stream: the last event repeats all tokens, sometimes after the tokens of an
-//! event that it was merged with.
+//! Aborts as SGLang writes them into a stream: the last event repeats the logprobs of all tokens, and the last id or all ids, sometimes
+//! after the tokens of an event that it was merged with.
 
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ async fn abort_that_repeats_tokens_is_recorded_without_the_repetition() {
 async fn abort_that_repeats_the_last_id_is_recorded_without_it() {
     // (streaming, the lists of all events, the number of tokens after each)
     type Case = (&'static str, &'static [&'static [u32]], &'static [usize]);
-    let cases: [Case; 5] = [
+    let cases: [Case; 7] = [
         ("incremental", &[&[1], &[2, 3], &[3]], &[1, 3, 3]),
         // merged with the event before it
         ("incremental", &[&[1], &[2, 3, 3]], &[1, 3]),
@@ -64,6 +64,9 @@ async fn abort_that_repeats_the_last_id_is_recorded_without_it() {
         ("incremental", &[&[1, 2, 3, 3]], &[3]),
         // 0.5.12
         ("cumulative", &[&[1, 2], &[1, 2, 3], &[3]], &[2, 3, 3]),
+        // all tokens after a single one
+        ("cumulative", &[&[1], &[1, 3, 3]], &[1, 3]),
+        ("cumulative", &[&[1, 2, 3, 3]], &[3]),
     ];
     for (streaming, lists, counts) in cases {
         let finish =
@@ -79,8 +82,9 @@ async fn abort_that_repeats_the_last_id_is_recorded_without_it() {
         assert!(answer.complete);
         let exported = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
         assert_eq!(exported["refused"], json!([{"leaf": 0, "reason": "aborted"}]), "{streaming} {lists:?}");
+        let sampled = if lists.concat() == [1, 1, 3, 3] { [1, 3, 3] } else { [1, 2, 3] };
         let row = &exported["trajectories"][0];
-        assert_eq!(row["token_ids"], json!([7, 8, 9, 1, 2, 3]), "{streaming} {lists:?}");
+        assert_eq!(row["token_ids"], json!([[7, 8, 9], sampled].concat()), "{streaming} {lists:?}");
     }
 }
 

@@ -12,15 +12,12 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from calculator import EXAMPLE, SYSTEM, calculator
+from calculator import EXAMPLE, MOST_CALLS, SYSTEM, calculator
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 from strands.types.exceptions import MaxTokensReachedException
 
 Json = dict[str, Any]
-
-# as in agent.py
-MOST_CALLS = 2
 
 
 def beginning() -> list[Json]:

@@ -95,7 +95,7 @@ class MeasuredLearner(GRPOLearner):
             "reward": np.mean(rewards),
             "right": rewards.count(1.0) / len(rewards),
             **self.measure(example, samples),
-            "epoch": self.client.policy()["epoch"],
+            "version": int(self.client.policy()["weight_version"]),
             "seconds_sample": sampled - began,
             "seconds_measure": time.monotonic() - sampled,
         }

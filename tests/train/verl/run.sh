@@ -17,6 +17,9 @@ tokentap=$(find_tokentap "$root") || exit
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 read -ra runs <<<"${RUNS:-grpo egpo older}"
+for run in "${runs[@]}"; do
+  case $run in grpo | egpo | older) ;; *) echo "RUNS has $run: grpo, egpo and older exist" >&2; exit 2 ;; esac
+done
 out=${OUT:-$root/target/train/verl}
 mkdir -p "$out" || exit
 work=$(mktemp -d)
@@ -29,9 +32,7 @@ model=$REAL_SGLANG_HOME/smollm2
 
 read -r engine data control < <(free_ports)
 # the samples of a step run at once, and the pool of tokens limits SGLang's memory
-MODEL=$model bash "$here/../../real/serve.sh" 0.5.23 "$engine" --max-running-requests 32 --max-total-tokens 4096; served=$?
-server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
-((served)) && exit "$served"
+MODEL=$model serve 0.5.23 "$engine" --max-running-requests 32 --max-total-tokens 4096 || exit
 front "http://127.0.0.1:$engine" "$data" "$control" || exit
 
 export PYTHONPATH=$here:$root/python/examples:$root/python/examples/train:$root/python/tokentap
@@ -48,7 +49,8 @@ verl() {
     "$venv/bin/python" -m verl.trainer.main_ppo --config-dir "$here" --config-name sums \
     "data.train_files=$work/$run.parquet" "actor_rollout_ref.model.path=$model" \
     "+actor_rollout_ref.rollout.engine_kwargs.attached.folder=$work" \
-    "reward.custom_reward_function.path=$here/verl_sums.py" "hydra.run.dir=$work/hydra" "$@" >"$out/$run.log" 2>&1 || {
+    "reward.custom_reward_function.path=$here/verl_sums.py" "hydra.run.dir=$work/hydra" \
+    "+ray_kwargs.ray_init._temp_dir=$work/ray" "$@" >"$out/$run.log" 2>&1 || {
     code=$?
     tail -40 "$out/$run.log"
     tail -20 "$work/tokentap.log"
@@ -67,7 +69,6 @@ for run in "${runs[@]}"; do
       settings=(trainer.use_v1=False "+$rollout.agent.agent_loop_manager_class=verl_older.Manager"
         "+$rollout.checkpoint_manager_class=tokentap.verl.CheckpointManager")
       checks=(--rollouts "$out/$run-rollouts.jsonl") ;;
-    *) echo "no run $run" >&2; exit 2 ;;
   esac
   echo "== $run"
   verl "$run" "$steps" ${settings[@]+"${settings[@]}"} &&
