@@ -56,7 +56,7 @@ train-tunix: ## tunix's GRPO learner in JAX with SmolLM2-135M on a real SGLang o
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap STEPS="$(STEPS)" SHORT="$(SHORT)" bash tests/train/tunix/run.sh
 
-train-verl: ## verl's own trainers with FSDP2 on the CPU, and SmolLM2-135M on a real SGLang: ten steps of GRPO, two of EGPO, two of the older trainer; STEPS=10, RUNS="grpo egpo older" (an estimated 15 minutes, 11 GB, Python 3.11, PyPI, npm)
+train-verl: ## verl's own trainers with FSDP2 on the CPU, and SmolLM2-135M on a real SGLang: ten steps of GRPO, two of EGPO, two of the older trainer; STEPS=10, RUNS="grpo egpo older" (nine minutes, 11 GB, 11 GB of memory, Python 3.11, PyPI, npm)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap RUNS="$(RUNS)" STEPS="$(STEPS)" bash tests/train/verl/run.sh
 

@@ -223,7 +223,8 @@ impl Observer {
     /// Resolves when `count` primaries are connected.
     pub(super) async fn until_up(&self, count: i32) {
         let mut up = self.up.subscribe();
-        let waited = tokio::time::timeout(Duration::from_secs(60), up.wait_for(|up| *up == count)).await;
+        // a Sentinel that was not scheduled in time does nothing for 30 seconds
+        let waited = tokio::time::timeout(Duration::from_secs(180), up.wait_for(|up| *up == count)).await;
         assert!(waited.is_ok(), "{} primaries are connected", *self.up.borrow());
     }
 
