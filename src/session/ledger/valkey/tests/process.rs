@@ -92,7 +92,11 @@ impl Binary {
             match lines.next() {
                 Some(Ok(line)) if line.contains(ready) => break,
                 Some(Ok(line)) => seen.push(line),
-                _ => return Err(format!("{} did not start:\n{}", self.0, seen.join("\n"))),
+                _ => {
+                    let _ = child.kill();
+                    child.wait().unwrap();
+                    return Err(format!("{} did not start:\n{}", self.0, seen.join("\n")));
+                }
             }
         }
         // a full pipe would stop the server
