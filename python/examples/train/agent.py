@@ -4,8 +4,9 @@ agent.py --model FOLDER --work FOLDER [options of train.py] [--agent COMMAND]
 
 The agent is any program that talks to an OpenAI endpoint. Here it is the SDK in a loop. COMMAND runs another one: it
 reads a line of JSON for each episode (`base_url`, `question`, `temperature`, `tokens`), and prints a line for each, in
-the same order (`text` of the last message, `results` of the tool). An episode that fails ends the training. The rows hold the sampled tokens of all turns; the
-results of the tool are masked. tokentap needs a chat template that shows tools, such as tools.jinja.
+the same order (`text` of the last message, `results` of the tool). An episode that fails ends the training. The rows
+hold the sampled tokens of all turns; the results of the tool are masked. tokentap needs a chat template that shows
+tools, such as tools.jinja.
 """
 
 from __future__ import annotations
