@@ -13,12 +13,14 @@ export PYTHONPATH=$shims${PYTHONPATH:+:$PYTHONPATH}
 log=$home/$port.log
 launcher=(-m sglang.launch_server)
 [[ ${PROMPT_LOG:-} ]] && launcher=("$here/prompt_log.py" "$PROMPT_LOG")
+# an idle scheduler would use a core; with the flag, 0.5.6 did not answer /get_server_info within two minutes
+idle=(--sleep-on-idle); [[ $version == 0.5.6* ]] && idle=()
 # setsid: the processes of the server get a separate group, which one kill ends
 setsid "$home/venv-$version/bin/python" "${launcher[@]}" \
   --model-path "${MODEL:-$home/model-0}" --served-model-name tiny --host 127.0.0.1 --port "$port" \
   --device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \
   --disable-cuda-graph --dtype float32 --mem-fraction-static 0.8 --max-total-tokens 16384 \
-  --max-running-requests 16 --skip-server-warmup --sleep-on-idle "$@" >"$log" 2>&1 &
+  --max-running-requests 16 --skip-server-warmup ${idle[@]+"${idle[@]}"} "$@" >"$log" 2>&1 &
 pid=$!
 echo "$pid" >"$home/$port.pid"
 for _ in $(seq 900); do
