@@ -9,10 +9,10 @@ import argparse
 import json
 from pathlib import Path
 
-# float32 of two implementations, in nats and as probabilities
-MOST_GAP, MOST_PROBABILITY_GAP = 1e-3, 1e-3
-# the estimate from the top 20 logprobs against the exact entropy, mean of a step in nats a token
-MOST_AWAY = 0.1
+from checks import MOST_AWAY, MOST_GAP, Checks, table
+
+# float32 of two implementations
+MOST_PROBABILITY_GAP = 1e-3
 REWARD, EXACT, PROBABILITIES = "critic/score/mean", "actor/entropy", "training/rollout_probs_diff_max"
 STALENESS = "training/off_policy/trajectory_staleness_worst"
 COLUMNS = {
@@ -50,25 +50,9 @@ if options.rollouts:
     # a rollout precedes the update of its step
     rollouts = read(options.rollouts)
     lines = [line | rollout for line, rollout in zip(lines, rollouts, strict=True)]
-shown = {name: key for name, key in COLUMNS.items() if key in lines[0]}
-print("| " + " | ".join(shown) + " |")
-print("|---" * len(shown) + "|")
-for line in lines:
-    print("| " + " | ".join(f"{line[key]:.4g}" for key in shown.values()) + " |")
-
-failed = 0
-
-
-def check(name: str, passed: bool, value: object) -> None:
-    """Prints a check and counts it if it failed."""
-    global failed
-    failed += not passed
-    print(f"{'ok' if passed else 'FAIL'} {name}: {value}")
-
-
-def within(values: list[float], limit: float) -> bool:
-    """Whether all are below the limit; NaN is not."""
-    return all(value < limit for value in values)
+table({name: key for name, key in COLUMNS.items() if key in lines[0]}, lines)
+checks = Checks()
+check = checks.check
 
 
 def column(key: str) -> list[float]:
@@ -89,20 +73,18 @@ else:
     late = [line[f"{STALENESS}/{bound}"] for line in lines for bound in ("min", "max")]
     check("verl finds each sample with the weights of the step before", not any(late), f"{max(late)} steps late")
     gaps = column("tokentap/logprob_gap")
-    check(f"SGLang's and the actor's logprobs agree within {MOST_GAP}", within(gaps, MOST_GAP), f"{max(gaps):.1e}")
+    checks.below(f"SGLang's and the actor's logprobs agree within {MOST_GAP}", gaps, MOST_GAP)
     means = [abs(line["tokentap/entropy_exact"] - line[EXACT]) for line in lines]
-    check("the exact entropies are those of verl's own metric", within(means, 1e-5), f"{max(means):.1e}")
+    checks.below("the exact entropies are those of verl's own metric", means, 1e-5)
     bonus = column("tokentap/bonus")
     has = any(value > 0 for value in bonus) if options.egpo else all(value == 0 for value in bonus)
     check(f"advantages {'with' if options.egpo else 'without'} a bonus", has, f"{max(bonus):.3f}")
 gaps = column(PROBABILITIES)
-check(f"verl finds probabilities within {MOST_PROBABILITY_GAP}", within(gaps, MOST_PROBABILITY_GAP), f"{max(gaps):.1e}")
+checks.below(f"verl finds probabilities within {MOST_PROBABILITY_GAP}", gaps, MOST_PROBABILITY_GAP)
 away = [abs(line["tokentap/entropy"] - line[EXACT]) for line in lines]
-check(f"each step's mean entropy is within {MOST_AWAY} nat of the actor's", within(away, MOST_AWAY), f"{max(away):.4f}")
+checks.below(f"each step's mean entropy is within {MOST_AWAY} nat of the actor's", away, MOST_AWAY)
 norms = column("actor/grad_norm")
 check("a step trains", max(norms) > 0, f"largest gradient norm {max(norms):.3f}")
 if options.rises:
-    rewards = column(REWARD)
-    first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
-    check("the reward rises", last > first, f"{first:.3f} to {last:.3f}")
-raise SystemExit(failed > 0)
+    checks.rises(column(REWARD))
+raise SystemExit(checks.failed > 0)

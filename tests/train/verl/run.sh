@@ -35,7 +35,7 @@ read -r engine data control < <(free_ports)
 MODEL=$model serve 0.5.23 "$engine" --max-running-requests 32 --max-total-tokens 4096 || exit
 front "http://127.0.0.1:$engine" "$data" "$control" || exit
 
-export PYTHONPATH=$here:$root/python/examples:$root/python/examples/train:$root/python/tokentap
+export PYTHONPATH=$here:$here/..:$root/python/examples:$root/python/examples/train:$root/python/tokentap
 export TOKENTAP_BASE_URL=http://127.0.0.1:$data TOKENTAP_CONTROL_URL=http://127.0.0.1:$control
 export VERL_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=verl_cpu,verl_attached,verl_sums,verl_compared
 export RAY_USAGE_STATS_ENABLED=0 TQ_NUM_THREADS=1 TQ_CLIENT_ZMQ_IO_THREADS=1
