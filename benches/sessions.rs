@@ -8,7 +8,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokentap::export::{Batch, Format};
+use tokentap::config::Format;
+use tokentap::export::Batch;
 use tokentap::session::{Call, Draft, EntropyMethod, Span, Store, StoreLimits, TurnMetadata};
 
 #[global_allocator]
@@ -42,8 +43,8 @@ fn main() {
         "| committing a turn of {TOKENS} tokens | {:.1} us | |",
         took.as_secs_f64() * 1e6 / (SESSIONS * TURNS) as f64
     );
-    for format in Format::ALL {
-        export(&store, format);
+    for format in Format::all() {
+        export(&store, *format);
     }
 }
 
@@ -113,10 +114,10 @@ fn export(store: &Arc<Store>, format: Format) {
         best = best.min(started.elapsed());
         growth = growth.max(peak().saturating_sub(before));
     }
-    let goal = if format.name() == "verl" { "500 MB/s, 64 MB" } else { "" };
+    let goal = if format == Format::Verl { "500 MB/s, 64 MB" } else { "" };
     println!(
         "| 1,000 sessions to {}: {:.0} MB | {:.0} MB/s, {:.1} MB of growth | {goal} |",
-        format.name(),
+        format,
         bytes as f64 / 1e6,
         bytes as f64 / 1e6 / best.as_secs_f64(),
         growth as f64 / 1e6

@@ -31,7 +31,7 @@ pub use archive::{ArchiveArgs, ArchiveConfig, ArchiveOperation};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use control_port::ControlPortArgs;
 pub use entropy::{EntropyConfig, EntropyDefault};
-pub use export::ExportArgs;
+pub use export::{ExportArgs, Format};
 pub use import::ImportArgs;
 pub use keys::{ControlToken, KeyConfig};
 pub use ledger::{LedgerConfig, LedgerConnection};

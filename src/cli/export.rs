@@ -13,7 +13,6 @@ use bytes::Bytes;
 use crate::cli::progress::{self, Progress};
 use crate::cli::serve::Signals;
 use crate::config::ExportArgs;
-use crate::export::Format;
 use sidecar::Sidecar;
 use summary::ExportSummary;
 use target::Target;
@@ -52,13 +51,9 @@ impl Chunks {
 /// # Errors
 /// A line for the user.
 pub async fn run(args: ExportArgs) -> Result<(), String> {
-    let format = Format::from_name(&args.format).ok_or_else(|| {
-        let names: Vec<&str> = Format::ALL.into_iter().map(Format::name).collect();
-        format!("--format cannot be '{}': it is one of {}", args.format, names.join(", "))
-    })?;
     let mut source = match &args.data_dir {
-        Some(dir) => data_dir::open(dir, &args, format)?,
-        None => Sidecar::try_new(&args)?.open(&args, format).await?,
+        Some(dir) => data_dir::open(dir, &args)?,
+        None => Sidecar::try_new(&args)?.open(&args).await?,
     };
     let mut target = Target::create(&args.out)?;
     let progress = Progress::bytes("writing", source.length);

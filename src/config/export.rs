@@ -3,19 +3,70 @@
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args};
+use clap::{ArgMatches, Args, ValueEnum};
 
 use super::{ControlPortArgs, LogConfig, ThinkIds};
 
 /// Bytes of the largest export file, for formats whose size is known before it is written: a long row pads all others.
 pub(super) const MAX_EXPORT_BYTES: u64 = 8 << 30;
 
+/// A format of an export. `export::format` has the code of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Format {
+    /// Safetensors with the keys of verl's `DataProto`
+    Verl,
+    /// Safetensors in the layout of the reply of miles' session server
+    Miles,
+    /// Safetensors with the keys of AReaL's tensor dictionaries
+    Areal,
+    /// JSON with a dictionary for slime's `Sample.from_dict` for each sample
+    Slime,
+    /// JSON with tunix' token-mode trajectories and one `RolloutOutput`
+    Tunix,
+    /// JSON with the arrays and segments of a strands-sglang rollout
+    Strands,
+    /// JSON with a `TraceRecord` of rLLM's model gateway for each trained call
+    Rllm,
+    /// JSON Lines in tokentap's own schema: one trajectory per line
+    Jsonl,
+    /// The columns of `jsonl` as an Arrow IPC stream
+    Arrow,
+    /// The columns of `jsonl` as a Parquet file
+    Parquet,
+}
+
+impl Format {
+    /// All formats.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+
+    /// The format with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::from_str(name, false).ok()
+    }
+
+    /// The names of the formats that meet a condition, for a message.
+    pub fn names(condition: impl Fn(Self) -> bool) -> String {
+        let formats = Self::all().iter().filter(|format| condition(**format));
+        formats.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.to_possible_value().expect("no format is hidden").get_name())
+    }
+}
+
 /// Settings of `tokentap export`.
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
-    /// Format of the file: verl, miles, areal, slime, tunix, strands, rllm, jsonl, arrow, parquet
+    /// Format of the file, such as verl or parquet
     #[arg(long, env = "TOKENTAP_FORMAT", value_name = "FORMAT")]
-    pub format: String,
+    pub format: Format,
     /// File to write; - is standard output
     #[arg(long, env = "TOKENTAP_OUT", value_name = "PATH")]
     pub out: PathBuf,

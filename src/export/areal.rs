@@ -6,12 +6,14 @@ use super::column::Column;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::table;
 use super::versions::Numbering;
-use super::{Batch, Export, Needs, facts, settle};
+use super::{Batch, Export, Exporter, Needs, facts, settle};
 use crate::session::{Row, Segment};
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+
 /// Whole rows, `[B, L]`. Integers are int64, as torch makes them from AReaL's Python lists.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
     let rows = settled.rows;
     let entries = table::entries(&rows, |_| [None, None]);

@@ -3,14 +3,16 @@
 use arrow_ipc::writer::StreamEncoder;
 
 use super::columnar::{Bounds, Table};
-use super::{Batch, Export, PIECE, pieces};
+use super::{Batch, Export, Exporter, PIECE, pieces};
 
 /// A message is as large as a piece of an export.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: true, has_advantages: true, export };
+
 /// The columns of `columnar::Table` in Arrow's IPC stream format. The schema comes first and has the metadata.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "arrow", BOUNDS);
     let tally = table.tally.clone();
     let encoder = StreamEncoder::try_new(&table.described()).expect("Arrow's own types can be encoded");

@@ -1,15 +1,17 @@
 //! JSON Lines: one line per row, with the members of `columnar`'s schema.
 
 use super::columnar::{Bounds, Table};
-use super::{Batch, Export, PIECE, pieces};
+use super::{Batch, Export, Exporter, PIECE, pieces};
 
 /// Lines are made from batches as large as a piece of an export.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: true, has_advantages: true, export };
+
 /// Writes rows only: a line of another kind, such as a refusal, would add nulls or a second type to each column. Refused rows are only
 /// counted.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let table = Table::new(batch, "jsonl", BOUNDS);
     let tally = table.tally.clone();
     Export::new("application/x-ndjson", pieces(table.lines())).counted(tally)

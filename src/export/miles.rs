@@ -7,14 +7,21 @@ use super::facts::{self, Status};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, ExcludedLeaf, Export, Needs, settle};
+use super::{Batch, ExcludedLeaf, Export, Exporter, Needs, settle};
 use crate::session::{Path, Row};
+
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter {
+    has_text: false,
+    // miles' reader refuses tensors that it does not expect
+    has_advantages: false,
+    export,
+};
 
 /// `tokens.i` has the whole row, the other tensors the tokens after the first prompt; `_samples_meta` has the metadata.
 ///
 /// miles refuses tensors that it does not expect, so `rollout_entropys.i` exists only if the batch requests entropies.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled =
         settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, ..Needs::default() });
     let rows = settled.rows;

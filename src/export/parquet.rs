@@ -13,7 +13,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::columnar::{Bounds, Table};
-use super::{Annotate, Batch, Export, PIECE, pieces};
+use super::{Annotate, Batch, Export, Exporter, PIECE, pieces};
 use crate::session::Path;
 
 /// Larger than a message of `arrow`: each batch is a row group, in which every column takes a header and an entry in the footer.
@@ -22,9 +22,11 @@ const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 /// The maximum rows that a read of a column returns.
 const AT_ONCE: usize = 1024;
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: true, has_advantages: true, export };
+
 /// The columns of `columnar::Table`, with a row group per batch. The metadata is in the footer.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let table = Table::new(batch, "parquet", BOUNDS);
     let tally = table.tally.clone();
     Export::new("application/vnd.apache.parquet", pieces(groups(table))).counted(tally)

@@ -2,13 +2,20 @@
 
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, Export, Needs, facts, settle};
+use super::{Batch, Export, Exporter, Needs, facts, settle};
 use crate::session::{Path, Row, Turn};
+
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter {
+    has_text: false,
+    // its records are calls
+    has_advantages: false,
+    export,
+};
 
 /// One record per trained turn, so that each trained token is in exactly one record. Unknown lists and objects are empty where rLLM's
 /// type does not allow null.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let rows = settled.rows;
     let steps = |(at, row): (usize, &Row)| -> Vec<(usize, usize)> {

@@ -147,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::export::Format;
+    use crate::config::Format;
     use crate::export::fixture::{File, batch, bytes, path, rows, rows_of, turn, turns};
     use crate::session::Fault;
 
@@ -289,7 +289,7 @@ mod tests {
             let areal = File::of(Format::Areal.export(batch(paths.clone())));
             prop_assert_eq!(areal.integers("loss_mask").iter().sum::<i64>(), expected);
             // Parquet's encoders are slow in tests; parquet.rs has a separate test
-            for format in Format::ALL.into_iter().filter(|format| *format != Format::Parquet) {
+            for format in Format::all().iter().filter(|format| **format != Format::Parquet) {
                 let [once, again] = [(), ()].map(|()| bytes(format.export(batch(paths.clone()))));
                 prop_assert_eq!(once, again, "{:?} gives the same bytes twice", format);
             }

@@ -75,9 +75,10 @@ impl Export {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Batch;
     use super::super::fixture::{batch, bytes, rows_of, turn, turns};
-    use super::super::{Batch, Format};
     use super::*;
+    use crate::config::Format;
     use crate::export::fixture::path;
 
     /// Three short rows and a long one.
@@ -91,7 +92,7 @@ mod tests {
     fn size_of_a_padded_file_is_exact_and_the_error_names_its_longest_row() {
         for format in [Format::Verl, Format::Areal, Format::Miles] {
             let length = bytes(format.export(uneven())).len() as u64;
-            assert!(format.export(uneven()).within(length).is_ok(), "{} fits", format.name());
+            assert!(format.export(uneven()).within(length).is_ok(), "{format} fits");
             let error = format.export(uneven()).within(length - 1).map(|_| ()).unwrap_err();
             let longest = Longest { session: "s".into(), leaf: 0, prompt: 900, response: 5000 };
             assert_eq!(error, TooLarge { bytes: length, limit: length - 1, longest: Some(longest) });
@@ -105,7 +106,7 @@ mod tests {
     fn padded_text_is_limited_and_unpadded_formats_are_not() {
         assert!(Format::Tunix.export(uneven()).within(1700).is_err(), "two prompts are padded to 900 tokens");
         for format in [Format::Jsonl, Format::Arrow, Format::Parquet, Format::Slime, Format::Strands, Format::Rllm] {
-            assert!(format.export(uneven()).within(1).is_ok(), "{} streams", format.name());
+            assert!(format.export(uneven()).within(1).is_ok(), "{format} streams");
         }
     }
 }

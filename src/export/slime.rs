@@ -3,13 +3,15 @@
 use super::column::{self, Column};
 use super::facts::{self, Status};
 use super::text::{self, Text};
-use super::{Batch, Export, Needs, settle};
+use super::{Batch, Export, Exporter, Needs, settle};
 use super::{miles, versions};
 use crate::session::Path;
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+
 /// One sample per row. Samples of one session share a `rollout_id`, samples of one prompt share a `group_index`.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {

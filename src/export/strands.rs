@@ -4,12 +4,14 @@ use serde_json::Value;
 
 use super::column::{self, Column};
 use super::text::{self, Text};
-use super::{Batch, Export, Needs, facts, settle};
+use super::{Batch, Export, Exporter, Needs, facts, settle};
 use crate::session::{Path, Turn};
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+
 /// One sample per row. strands-sglang allows null for a missing number, so no row is refused for one.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs::default());
     let rows = settled.rows;
     let count = rows.len();

@@ -4,12 +4,14 @@ use super::column::{self, Column};
 use super::facts::{self, Status};
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, Export, Needs, settle};
+use super::{Batch, Export, Exporter, Needs, settle};
 use crate::session::{Path, Row};
 
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+
 /// `samples` has the dictionaries of token mode. `rollout_output` has a list per member, with one item per row.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, count) = (settled.rows.clone(), settled.rows.len());
     let groups = facts::groups(&rows);

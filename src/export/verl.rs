@@ -5,15 +5,17 @@ use std::sync::Arc;
 use super::column::Column;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::table;
-use super::{Batch, Export, Needs, Shape, facts, settle};
+use super::{Batch, Export, Exporter, Needs, Shape, facts, settle};
 use crate::session::Row;
+
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
 
 /// Prompts are padded on the left and responses on the right, each to the same length in all rows.
 ///
 /// The entropies are written twice: as `rollout_entropys`, in verl's spelling, and as `rollout_entropy`. The name `entropys` is not used,
 /// because verl's actor writes its own entropies under it.
-#[must_use]
-pub(crate) fn export(batch: Batch) -> Export {
+fn export(batch: Batch) -> Export {
     let settled = settle(
         batch.rows,
         batch.refused,

@@ -5,7 +5,8 @@ use super::mean_entropy::MeanEntropy;
 use super::options::AdvantageEstimator;
 use super::row_index::RowIndex;
 use super::{AdvantageOptions, GroupRequest, GroupStats, RequestError};
-use crate::export::{Batch, Format};
+use crate::config::Format;
+use crate::export::Batch;
 use crate::session::Row;
 
 /// A row of a group: its position, and its reward.
@@ -20,9 +21,7 @@ type Member = (usize, f64);
 /// groups; `not_found` for a requested sample without a row; `missing_reward` and `invalid_reward` as for `POST /v1/advantages`.
 pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOptions) -> Result<(), RequestError> {
     if !format.has_advantages() {
-        let names: Vec<&str> =
-            Format::ALL.into_iter().filter(|format| format.has_advantages()).map(Format::name).collect();
-        let message = format!("{} has no advantages; {} have", format.name(), names.join(", "));
+        let message = format!("{format} has no advantages; {} have", Format::names(Format::has_advantages));
         return Err(RequestError::invalid("", &message));
     }
     options.check()?;

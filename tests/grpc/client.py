@@ -25,7 +25,6 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tokentap.v1 import tokentap_pb2 as pb
 from tokentap.v1 import tokentap_pb2_grpc as rpc
 
-FORMATS = ["verl", "miles", "areal", "slime", "tunix", "strands", "rllm", "jsonl", "arrow", "parquet"]
 # a sample, or a reply, may be larger than the 4 MiB that clients accept by default
 OPTIONS = [("grpc.max_receive_message_length", 256 << 20)]
 PATIENCE = 30.0
@@ -219,7 +218,8 @@ def samples(tap: Tokentap) -> None:
 
 def export(tap: Tokentap) -> None:
     sessions = ["py-b", "py-a"]
-    for name in FORMATS:
+    openapi = json.loads(tap.http("/openapi.json"))
+    for name in openapi["components"]["schemas"]["Format"]["enum"]:
         request = pb.ExportRequest(sessions=sessions, format=name)
         head, *pieces = tap.trajectories.Export(request, metadata=tap.signed, timeout=PATIENCE)
         ours = b"".join(piece.data for piece in pieces)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array")
 
-TENSORS = ("verl", "miles", "areal")
-
 
 @dataclass(frozen=True)
 class Batch(Generic[Array]):
@@ -40,6 +38,7 @@ class Samples:
     """The body of an export; it is parsed on demand."""
 
     format: str
+    content_type: str
     # The number of rows, and the numbers of refused leaves by reason.
     rows: int
     refused: dict[str, int]
@@ -49,13 +48,14 @@ class Samples:
     def of(cls, format: str, reply: Reply) -> Samples:
         """The samples of a reply."""
         rows, refused = reply.headers["tokentap-rows"], reply.headers["tokentap-refused"]
-        return cls(format, int(rows), json.loads(refused), reply.body)
+        content_type = reply.headers["content-type"]
+        return cls(format, content_type, int(rows), json.loads(refused), reply.body)
 
     def json(self) -> Any:
         """The object with `samples` and `refused` for `slime`, `tunix`, `strands`, `rllm`; a list for `jsonl`."""
-        if self.format == "jsonl":
+        if self.content_type == "application/x-ndjson":
             return [json.loads(line) for line in self.body.splitlines()]
-        if self.format in (*TENSORS, "arrow", "parquet"):
+        if self.content_type != "application/json":
             raise ValueError(f"{self.format} is not JSON; use numpy(), torch() or body")
         return json.loads(self.body)
 
@@ -70,8 +70,8 @@ class Samples:
         return self._batch(file, {name: tensor.torch() for name, tensor in file.tensors.items()})
 
     def _file(self) -> File:
-        if self.format not in TENSORS:
-            raise ValueError(f"{self.format} has no tensors; formats that have: {', '.join(TENSORS)}")
+        if self.content_type != "application/octet-stream":
+            raise ValueError(f"{self.format} has no tensors, but verl, miles and areal have")
         return File.of(self.body)
 
     def _batch(self, file: File, tensors: dict[str, Array]) -> Batch[Array]:

@@ -8,14 +8,14 @@ use super::{Chunks, ExportSource, ExportSummary};
 use crate::cli::local_log::{self, UNLIMITED};
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
-use crate::export::{Batch, Format, Shape};
+use crate::export::{Batch, Shape};
 use crate::rl::{self, AdvantageOptions, ThinkTokens};
 use crate::session::ledger::Record;
 use crate::session::ledger::log;
 use crate::session::{Classes, Session, Store, TurnSelection};
 
 /// Reads the log and prepares the export.
-pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
+pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String> {
     let classes =
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
     let selection = TurnSelection { classes, resumed: args.train_resumed };
@@ -55,11 +55,11 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Expo
         let added = serde_json::from_str::<AdvantageOptions>(options).map_err(|error| error.to_string());
         let added = added.and_then(|mut options| {
             options.set_default_think_tokens(tokens);
-            rl::add_advantages(&mut batch, format, &options).map_err(|error| error.to_string())
+            rl::add_advantages(&mut batch, args.format, &options).map_err(|error| error.to_string())
         });
         added.map_err(|error| format!("--advantages: {error}"))?;
     }
-    let export = format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
+    let export = args.format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let summary = ExportSummary::of(sessions.len(), &export.tally);
     Ok(ExportSource { length: export.length, chunks: Chunks::Local(export.chunks), summary })
 }

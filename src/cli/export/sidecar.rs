@@ -13,7 +13,6 @@ use super::{Chunks, ExportSource, ExportSummary};
 use crate::cli::control::{ControlClient, percent_encoded};
 use crate::config::ExportArgs;
 use crate::engine::client::innermost;
-use crate::export::Format;
 
 /// The number of sessions in a page of the list.
 const PAGE_SIZE: usize = 1000;
@@ -57,10 +56,10 @@ impl Sidecar {
     }
 
     /// Requests the export. The body of the reply is read later.
-    pub(super) async fn open(&self, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
+    pub(super) async fn open(&self, args: &ExportArgs) -> Result<ExportSource, String> {
         let sessions = if args.session.is_empty() { self.sessions().await? } else { args.session.clone() };
         let count = sessions.len();
-        let body = request_body(args, sessions, format)?.to_string();
+        let body = request_body(args, sessions)?.to_string();
         let reply = self.0.post("/v1/samples", body).await?;
         let summary = summary(count, reply.headers());
         let length = reply.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -95,10 +94,10 @@ impl Sidecar {
 ///
 /// # Errors
 /// A line for the user when `--advantages` is not JSON.
-fn request_body(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Result<Value, String> {
+fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, String> {
     let mut body = json!({
         "sessions": sessions,
-        "format": format.name(),
+        "format": args.format.to_string(),
         "pad_token_id": args.pad_token_id,
         "include_branches": !args.no_branches,
     });

@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use http::{HeaderValue, Request, Response};
 
+use crate::config::Format;
 use crate::engine::routes;
 use crate::entropy::Estimator;
-use crate::export::Format;
 use crate::generation::reason::Reason;
 use crate::json::Value;
 use crate::serve::body::Body;
@@ -59,8 +59,8 @@ fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
     Value::Object(members.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-fn strings(texts: impl IntoIterator<Item = &'static str>) -> Value {
-    Value::Array(texts.into_iter().map(Value::from).collect())
+fn strings<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Value {
+    Value::Array(texts.into_iter().map(|text| Value::from(text.as_ref())).collect())
 }
 
 fn parse(text: &str) -> Value {
@@ -117,7 +117,7 @@ fn compose() -> Value {
     let codes = Value::Array(codes.into_iter().map(Value::from).collect());
     let enumerations = [
         ("ErrorCode", codes, "The name of an error of the control port."),
-        ("Format", strings(Format::ALL.map(Format::name)), "The name of an export format."),
+        ("Format", strings(Format::all().iter().map(ToString::to_string)), "The name of an export format."),
         ("Estimator", strings(Estimator::NAMED.map(Estimator::name)), "Which number the entropies are."),
         ("EntropyReason", strings(Reason::ALL.map(Reason::name)), "Why entropies or their temperature are missing."),
         ("Cause", strings(Cause::ALL.map(Cause::name)), "How a turn found its place in its session."),

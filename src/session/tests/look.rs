@@ -3,7 +3,8 @@
 use super::super::{Cause, Path, Session, Turn};
 use super::model::{Model, ModelRow};
 use super::tokens;
-use crate::export::{Batch, Format};
+use crate::config::Format;
+use crate::export::Batch;
 
 /// The whole export of a version.
 #[derive(Debug, PartialEq)]

@@ -1,8 +1,8 @@
 //! Compares Export and Samples with `/v1/samples`.
 
 use serde_json::{Value, json};
+use tokentap::config::Format;
 use tokentap::demo::{EngineOptions, SamplingParams};
-use tokentap::export::Format;
 use tokentap::serve::grpc::pb::{
     ExportHead, ExportReply, ExportRequest, Refused, Sample, SamplesReply, SamplesRequest, export_reply, samples_reply,
 };
@@ -41,22 +41,22 @@ async fn export_has_the_bytes_of_http() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     record_sessions(&demo).await;
     let mut client = trajectories(demo.proxy.control).await;
-    for format in Format::ALL {
+    for format in Format::all() {
         let asked = ExportRequest {
             sessions: vec!["b".into(), "a".into()],
-            format: format.name().into(),
+            format: format.to_string(),
             pad_token_id: 7,
             max_response_length: Some(64),
             ..ExportRequest::default()
         };
         let (head, bytes) = read_export(&mut client, asked).await.unwrap();
         let body = json!({
-            "sessions": ["b", "a"], "format": format.name(), "pad_token_id": 7, "max_response_length": 64,
+            "sessions": ["b", "a"], "format": format.to_string(), "pad_token_id": 7, "max_response_length": 64,
         });
         let answer = http(&demo, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert!(bytes == answer.body, "{}: the same bytes", format.name());
-        assert!(!bytes.is_empty(), "{} is not empty", format.name());
+        assert!(bytes == answer.body, "{}: the same bytes", format);
+        assert!(!bytes.is_empty(), "{} is not empty", format);
         assert_eq!(Some(head.content_type.as_str()), answer.header("content-type"));
         assert_eq!(head.rows.to_string(), answer.header("tokentap-rows").unwrap());
         assert_eq!(json!(head.refused).to_string(), answer.header("tokentap-refused").unwrap());

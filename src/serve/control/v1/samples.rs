@@ -10,7 +10,8 @@ use super::advantages::problem as advantages_problem;
 use super::sessions::annotate;
 use super::{Problem, session, session_problem, stream_reply};
 use crate::chat::model::Chats;
-use crate::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
+use crate::config::Format;
+use crate::export::{Batch, Decoder, Export, Shape, TooLarge};
 use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
@@ -116,8 +117,7 @@ pub(crate) fn batch(
 /// When the request is invalid, a session cannot be read, or the export is too large.
 pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&request.format) else {
-        let names: Vec<&str> = Format::ALL.into_iter().map(Format::name).collect();
-        return Err(Problem::bad(format!("format: {:?} is none of {}", request.format, names.join(", "))));
+        return Err(Problem::bad(format!("format: {:?} is none of {}", request.format, Format::names(|_| true))));
     };
     for (name, length) in
         [("max_prompt_length", request.max_prompt_length), ("max_response_length", request.max_response_length)]
@@ -127,9 +127,8 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
         }
     }
     if request.text && !format.has_text() {
-        let with_text: Vec<&str> =
-            Format::ALL.into_iter().filter(|format| format.has_text()).map(Format::name).collect();
-        return Err(Problem::bad(format!("text: {} has no text; {} have", request.format, with_text.join(", "))));
+        let with_text = Format::names(Format::has_text);
+        return Err(Problem::bad(format!("text: {format} has no text; {with_text} have")));
     }
     let selection = selection(&request.classes, request.train_resumed)?;
     let decoder = request.text.then(|| decoder(state)).transpose()?;

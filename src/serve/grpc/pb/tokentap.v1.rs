@@ -401,7 +401,7 @@ pub struct Progress {
 pub struct ExportRequest {
     #[prost(string, repeated, tag = "1")]
     pub sessions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// `verl`, `miles`, `areal`, `slime`, `tunix`, `strands`, `rllm`, `jsonl`, `arrow`, `parquet`.
+    /// The name of a format, as in `POST /v1/samples`. The error for another name lists all.
     #[prost(string, tag = "2")]
     pub format: ::prost::alloc::string::String,
     /// The version of every session. The default is the last frozen version, or the open one if none is frozen.
