@@ -1,311 +1,263 @@
-//! Every metric, declared once, as typed handles.
+//! The table of all metrics, and their typed handles.
 //!
 //! Labels have few values: endpoints come from a table of routes, models from the probe. No request, session or user is a label.
 
-mod archive;
-mod buckets;
-mod chat;
 mod declare;
-mod ledger;
-mod session;
-mod slices;
 mod tally;
-mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use archive::ArchiveMetrics;
-pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
-pub use chat::ChatMetrics;
-pub use ledger::LedgerMetrics;
-pub use session::SessionMetrics;
-pub use slices::SliceMetrics;
-pub use tally::{Tallies, Tally};
-pub use tls::TlsMetrics;
+use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
 
-use prometheus::{
-    Encoder, Gauge, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
-};
-
-use buckets::{LATENCY_BUCKETS, OVERHEAD_BUCKETS};
 pub use declare::MetricDescription;
-use declare::{Declare, options};
+use declare::{Declare, metrics};
+pub use tally::{Tallies, Tally};
 
-/// Handles of every metric.
-#[derive(Debug)]
-pub struct Metrics {
-    registry: Registry,
-    described: Vec<MetricDescription>,
-    // locked while a counter is raised, so that two scrapes do not add the same count twice
-    raise_lock: Mutex<()>,
-    /// Requests that were answered, by `endpoint`, `method`, `status_code`.
-    pub requests: IntCounterVec,
-    /// Requests being served, by `endpoint`.
-    pub active: IntGaugeVec,
-    /// From the request's head to the reply's last byte, by `endpoint`, `is_streaming`.
-    pub duration: HistogramVec,
-    /// Time spent in tokentap's own work on a reply, by `endpoint`.
-    pub overhead: HistogramVec,
-    /// From sending a request to the upstream's headers, by `endpoint`.
-    pub upstream_ttfb: HistogramVec,
-    /// Failures of the upstream, by `kind`: connect, timeout, reset, `5xx`.
-    pub upstream_errors: IntCounterVec,
+/// Entropy in nats. Half of the tokens of a chain of thought are below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of every
+/// vocabulary in use.
+pub const ENTROPY_BUCKETS: [f64; 16] =
+    [0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.5, 7.0, 13.0];
+/// Probability mass of the reported top-k.
+pub const MASS_BUCKETS: [f64; 9] = [0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999];
+/// The buckets of SGLang's end-to-end latency in seconds, so that both can be shown in one panel.
+const LATENCY_BUCKETS: [f64; 19] =
+    [0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 2400.0];
+/// Time that tokentap spends on a reply in seconds, 10 µs to 100 ms.
+const OVERHEAD_BUCKETS: [f64; 13] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
+
+/// The time of an append, in seconds.
+const APPEND_BUCKETS: [f64; 9] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1, 0.5, 2.0];
+/// Rows that are measured together: one, those of a slot, or those of a kernel launch.
+const ROWS_BUCKETS: [f64; 10] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0];
+
+metrics! {
+    /// All metrics.
+    Metrics with d {
+        registry: Registry = d.registry.clone(),
+        // locked while a counter is raised, so that two scrapes do not add the same count twice
+        raise_lock: Mutex<()> = Mutex::default(),
+        /// Chats that are served from tokens.
+        pub chat: ChatMetrics = ChatMetrics::declare(d),
+        /// Session names, and the attachment of turns.
+        pub session: SessionMetrics = SessionMetrics::declare(d),
+        /// The shared ledger.
+        pub ledger: LedgerMetrics = LedgerMetrics::declare(d),
+        /// Rows of logits, and the device that measures them.
+        pub slices: SliceMetrics = SliceMetrics::declare(d),
+        /// TLS on the ports.
+        pub tls: TlsMetrics = TlsMetrics::declare(d),
+        /// The archive of finished paths.
+        pub archive: ArchiveMetrics = ArchiveMetrics::declare(d),
+    }
+
+    /// Version and configured entropy backend; the value is 1.
+    build: gauges "build_info" [version, entropy_backend];
+    /// Requests answered, on both ports.
+    requests: counters "http_requests_total" [endpoint, method, status_code];
+    /// Requests being served, without probes and scrapes.
+    active: gauges "http_requests_active" [endpoint];
+    /// Time from the request's head to the reply's last byte.
+    duration: histograms "request_duration_seconds" [endpoint, is_streaming] LATENCY_BUCKETS;
+    /// Time that tokentap itself spent on a reply.
+    overhead: histograms "overhead_seconds" [endpoint] OVERHEAD_BUCKETS;
+    /// Time from sending a request to the upstream's reply headers.
+    upstream_ttfb: histograms "upstream_ttfb_seconds" [endpoint] LATENCY_BUCKETS;
+    /// Failures of the upstream.
+    upstream_errors: counters "upstream_errors_total" [kind = "connect" | "timeout" | "reset" | "5xx"];
     /// 1 while the upstream answers.
-    pub upstream_up: IntGauge,
-    /// Bytes of buffered requests and replies.
-    pub bytes_in_flight: IntGauge,
+    upstream_up: gauge "upstream_up";
+    /// Bytes of buffered requests and replies, and of the work on requests.
+    bytes_in_flight: gauge "bytes_in_flight";
     /// 1 while requests are not sent because no connection to the upstream can be made.
-    pub breaker_open: IntGauge,
+    breaker_open: gauge "breaker_open";
     /// 1 from SIGTERM on.
-    pub draining: IntGauge,
-    /// Entropies of single tokens, by `model_name`, `estimator`.
-    pub token_entropy: Tallies,
-    /// Mean entropies of sequences, by `model_name`.
-    pub mean_entropy: HistogramVec,
-    /// Mean entropies of the thinking of turns, by `model_name`.
-    pub think_entropy: HistogramVec,
-    /// Probability mass of the reported top-k, by `model_name`.
-    pub topk_mass: Tallies,
-    /// Tokens seen, by `model_name`, `kind`: prompt, output.
-    pub tokens: IntCounterVec,
-    /// Invalid logprob rows, by `kind`.
-    pub anomalies: IntCounterVec,
-    /// Sequences without the requested entropy, by `reason`.
-    pub skipped: IntCounterVec,
-    /// Sequences for which the engine did not report the requested exact entropies, by `reason`: missing, misaligned.
-    pub exact_lost: IntCounterVec,
-    /// Requests that were sent again without forced logprobs, by `status_code` of the first reply.
-    pub unforced_retries: IntCounterVec,
+    draining: gauge "draining";
+    /// Entropy of the policy at each sampled token.
+    token_entropy: tallies "token_entropy_nats" [model_name, estimator] ENTROPY_BUCKETS;
+    /// Mean entropy of each sequence.
+    mean_entropy: histograms "request_mean_entropy_nats" [model_name] ENTROPY_BUCKETS;
+    /// Mean entropy of the thinking tokens of each recorded turn that has any.
+    think_entropy: histograms "think_mean_entropy_nats" [model_name] ENTROPY_BUCKETS;
+    /// Probability mass of the reported top-k.
+    topk_mass: tallies "topk_mass_ratio" [model_name] MASS_BUCKETS;
+    /// Prompt and output tokens in the engine's replies.
+    tokens: counters "tokens_observed_total" [model_name, kind];
+    /// Invalid logprob rows in the engine's replies.
+    anomalies: counters "logprob_anomalies_total" [kind];
+    /// Sequences without the requested entropy.
+    skipped: counters "entropy_skipped_total" [reason];
+    /// Sequences for which the engine did not report the requested exact entropies.
+    exact_lost: counters "exact_lost_total" [reason];
+    /// Requests that were sent again without forced logprobs.
+    unforced_retries: counters "unforced_retries_total" [status_code];
     /// Clients that disconnected before their reply was complete.
-    pub disconnects: IntCounter,
-    /// Aborts sent for them.
-    pub aborts: IntCounter,
-    /// Requests refused by the guard, by `rule`.
-    pub refused: IntCounterVec,
-    /// Requests refused because a limit was reached, by `reason`.
-    pub shed: IntCounterVec,
-    /// Chats served from tokens.
-    pub chat: ChatMetrics,
-    /// Generations that were forwarded without reading their tokens, by `endpoint`.
-    pub uncaptured: IntCounterVec,
+    disconnects: counter "client_disconnects_total";
+    /// Aborts sent after a client disconnected.
+    aborts: counter "aborts_sent_total";
+    /// Requests refused because they crash known server versions.
+    refused: counters "guard_refusals_total" [rule];
+    /// Requests refused because a limit was reached.
+    shed: counters "shed_total" [reason = "max_requests" | "max_bytes" | "breaker" | "entropy_calls" | "entropy_silent" | "listen_queue"];
+    /// Generations that were forwarded without reading their tokens.
+    uncaptured: counters "uncaptured_generations_total" [endpoint];
     /// Requests in the entropy store.
-    pub store_entries: IntGauge,
+    store_entries: gauge "entropy_store_entries";
     /// Bytes in the entropy store.
-    pub store_bytes: IntGauge,
-    /// Requests evicted from the entropy store, by `reason`: ttl, entries, bytes.
-    pub store_evictions: IntCounterVec,
-    /// Recorded turns, by `outcome`: trainable, or their fault.
-    pub turns: IntCounterVec,
-    /// Retried calls whose earlier reply did not reach the client, by `outcome`: joined, replayed, superseded.
-    pub retries: IntCounterVec,
-    /// Session names, and the attachment of turns.
-    pub session: SessionMetrics,
-    /// The shared ledger.
-    pub ledger: LedgerMetrics,
-    /// Sessions evicted from the store, by `reason`: ttl, bytes.
-    pub sessions_evicted: IntCounterVec,
-    /// Records that were not written to the log in time, by `reason`: write, queue_full, slow, ledger, memory.
-    pub log_failures: IntCounterVec,
+    store_bytes: gauge "entropy_store_bytes";
+    /// Requests evicted from the entropy store.
+    store_evictions: counters "entropy_store_evictions_total" [reason = "ttl" | "entries" | "bytes"];
+    /// Recorded turns.
+    turns: counters "turns_total" [outcome];
+    /// Retried calls whose earlier reply did not reach the client.
+    retries: counters "retries_total" [outcome];
+    /// Sessions evicted from the store.
+    sessions_evicted: counters "sessions_evicted_total" [reason = "ttl" | "bytes"];
+    /// Records that were not written to the log in time.
+    log_failures: counters "log_failures_total" [reason = "write" | "queue_full" | "slow" | "ledger" | "memory"];
     /// 1 while records cannot be written to the log.
-    pub log_degraded: IntGauge,
+    log_degraded: gauge "log_degraded";
     /// Bytes of the log on disk.
-    pub log_bytes: IntGauge,
+    log_bytes: gauge "log_bytes";
     /// Records written to the log.
-    pub log_records: IntCounter,
-    /// Records that are not in the log: it could not be written, or its queue was full.
-    pub log_lost: IntCounter,
+    log_records: counter "log_records_total";
+    /// Records that are not in the log.
+    log_lost: counter "log_lost_records_total";
     /// 1 while sessions are restored from the log.
-    pub log_restoring: IntGauge,
+    log_restoring: gauge "log_restoring";
     /// Bytes of the log that were read at the start.
-    pub log_restored_bytes: IntGauge,
-    /// The duration of that restoration.
-    pub log_restore_seconds: Gauge,
-    /// Damaged regions that were found when the log was read.
-    pub log_damaged: IntCounter,
+    log_restored_bytes: gauge "log_restored_bytes";
+    /// Duration of the restoration at the start.
+    log_restore_seconds: seconds "log_restore_seconds";
+    /// Damaged regions of the log whose records are lost.
+    log_damaged: counter "log_damaged_regions_total";
     /// Sessions in the store.
-    pub sessions: IntGauge,
+    sessions: gauge "sessions";
     /// Bytes in the store of sessions.
-    pub sessions_bytes: IntGauge,
-    /// Panics that were caught while a reply was being enriched.
-    pub panics: IntCounter,
-    /// Rows of logits, and the device that measures them.
-    pub slices: SliceMetrics,
-    /// TLS on the ports.
-    pub tls: TlsMetrics,
+    sessions_bytes: gauge "sessions_bytes";
+    /// Panics caught while a reply was being enriched.
+    panics: counter "panics_caught_total";
+}
+
+metrics! {
+    /// Chats that are served from tokens.
+    ChatMetrics;
+
+    /// Chats served from tokens, by how their prompts were built.
+    prompts: counters "chat_prompts_total" [how = "extended" | "whole" | "spliced" | "retokenised" | "foreign"];
+    /// Chats refused because they reached a limit.
+    refusals: counters "chat_refusals_total" [limit];
+    /// Extended prompts that were compared with a new rendering.
+    drift: counters "chat_drift_total" [drift];
+    /// Parts of requests that were left out of the prompt: blocks, items and tools that only the API's own servers support.
+    skipped_parts: counter "chat_skipped_parts_total";
+}
+
+metrics! {
+    /// Session names, and the attachment of turns.
+    SessionMetrics;
+
+    /// Turns by how they were attached to their sessions.
+    attachments: counters "attachments_total" [cause];
+    /// Calls without a session, because the field has an invalid session name.
+    names_ignored: counters "session_names_ignored_total" [field = "metadata" | "user" | "key"];
+}
+
+metrics! {
+    /// The shared ledger.
+    LedgerMetrics;
+
+    /// Time of an append to the shared ledger, replicas included.
+    append_seconds: histograms "ledger_append_seconds" [outcome] APPEND_BUCKETS;
+    /// 1 while the shared ledger cannot be used.
+    down: gauge "ledger_down";
+    /// Turns that the shared ledger confirmed in time.
+    confirmed: counter "ledger_turns_confirmed_total";
+    /// Turns that the shared ledger did not confirm in time.
+    detached: counter "ledger_turns_detached_total";
+    /// Turns that were appended after they had been detached.
+    joined: counter "ledger_turns_joined_total";
+    /// Detached turns that are in the local log only, because the memory was full of detached turns.
+    spilled: counter "ledger_turns_spilled_total";
+    /// Detached turns that were lost: the memory was full of them and there was no local log, or the log is damaged.
+    left_out: counter "ledger_turns_left_out_total";
+    /// Bytes of the sessions with changes that the shared ledger lacks.
+    detached_bytes: gauge "ledger_detached_bytes";
+    /// Appends repeated because another process had appended.
+    behind: counter "ledger_behind_total";
+    /// Entries that the shared ledger had lost and that were appended again.
+    healed: counter "ledger_healed_total";
+    /// Frozen versions and rewards that the shared ledger had lost and that could not be appended again.
+    unhealed: counter "ledger_unhealed_total";
+    /// Operations of the shared ledger that failed.
+    failures: counter "ledger_failures_total";
+    /// Appends sent to the shared ledger.
+    grouped: counter "ledger_appends_sent_total";
+    /// Bytes of appends sent to the shared ledger.
+    bytes: counter "ledger_sent_bytes_total";
+}
+
+metrics! {
+    /// Rows of logits, and the device that measures them. A `backend` is `cpu/…` or `cuda`; a `work` is `rows` or `top_k`.
+    SliceMetrics;
+
+    /// Rows measured on other threads than those for I/O.
+    rows: counters "slice_rows_total" [backend, work];
+    /// Rows measured together.
+    batch: histograms "slice_batch_rows" [backend, work] ROWS_BUCKETS;
+    /// Time that rows waited in the queue.
+    wait: histograms "slice_wait_seconds" [backend, work] OVERHEAD_BUCKETS;
+    /// Time of the computation, with copies to and from a device.
+    compute: histograms "slice_compute_seconds" [backend, work] OVERHEAD_BUCKETS;
+    /// Rows that the CPU measured instead of the device.
+    fallbacks: counters "slice_fallbacks_total" [reason];
+    /// Errors of the CUDA driver.
+    device_errors: counters "cuda_errors_total" [code];
+    /// 1 for the backend in use.
+    backend: gauges "entropy_backend" [work, backend];
+    /// Number of rows from which the device is faster, measured at start.
+    crossover: gauges "cuda_crossover_rows" [work];
+}
+
+metrics! {
+    /// TLS on the ports. A `port` is `data` or `control`. A port without TLS has no series.
+    TlsMetrics;
+
+    /// Expiry of the certificate, in seconds since 1970.
+    expiry: gauges "tls_certificate_expiry_timestamp_seconds" [port];
+    /// Reloads of certificate and key after they changed.
+    reloads: counters "tls_reloads_total" [port, result];
+    /// Failed TLS handshakes.
+    failures: counters "tls_handshake_failures_total" [port, reason];
+}
+
+metrics! {
     /// The archive of finished paths.
-    pub archive: ArchiveMetrics,
+    ArchiveMetrics;
+
+    /// Rows that were archived.
+    rows: counter "archive_rows_total";
+    /// Bytes of data files and blobs that were archived.
+    bytes: counter "archive_bytes_total";
+    /// Failed operations of the archive; each is repeated.
+    failures: counters "archive_failures_total" [step = "open" | "read" | "encode" | "data" | "manifest"];
+    /// Finished paths that were gone before they could be archived; an unknown number of them counts as 1.
+    missed: counters "archive_missed_paths_total" [reason = "evicted" | "deleted" | "unlisted" | "unreadable"];
+    /// Age of the oldest finished path that is not archived; 0 if all are. Since the start, until the archive was read.
+    oldest: seconds "archive_oldest_seconds";
 }
 
 impl Metrics {
     /// Creates metrics in a new registry. `backend` is the name of the configured entropy backend.
     #[must_use]
     pub fn new(backend: &str) -> Self {
-        let registry = Registry::new();
-        let d = Declare::new(&registry);
-        let build = d.keep(IntGaugeVec::new(
-            options("build_info", "Version and configured entropy backend; the value is 1."),
-            &["version", "entropy_backend"],
-        ));
-        build.with_label_values(&[env!("CARGO_PKG_VERSION"), backend]).set(1);
+        let metrics = Self::declare(&Declare::default());
         #[cfg(target_os = "linux")]
         {
             let process = prometheus::process_collector::ProcessCollector::for_self();
-            registry.register(Box::new(process)).expect("no metric of this file is named process_*");
+            metrics.registry.register(Box::new(process)).expect("no metric of this file is named process_*");
         }
-        let mut metrics = Self {
-            described: Vec::new(),
-            raise_lock: Mutex::default(),
-            requests: d.counters(
-                "http_requests_total",
-                "Requests answered, on both ports.",
-                &["endpoint", "method", "status_code"],
-            ),
-            active: d.keep(IntGaugeVec::new(
-                options("http_requests_active", "Requests being served, without probes and scrapes."),
-                &["endpoint"],
-            )),
-            duration: d.histograms(
-                "request_duration_seconds",
-                "Time from the request's head to the reply's last byte.",
-                &["endpoint", "is_streaming"],
-                &LATENCY_BUCKETS,
-            ),
-            overhead: d.histograms(
-                "overhead_seconds",
-                "Time that tokentap itself spent on a reply.",
-                &["endpoint"],
-                &OVERHEAD_BUCKETS,
-            ),
-            upstream_ttfb: d.histograms(
-                "upstream_ttfb_seconds",
-                "Time from sending a request to the upstream's reply headers.",
-                &["endpoint"],
-                &LATENCY_BUCKETS,
-            ),
-            upstream_errors: d.counters("upstream_errors_total", "Failures of the upstream.", &["kind"]),
-            upstream_up: d.gauge("upstream_up", "1 while the upstream answers."),
-            bytes_in_flight: d
-                .gauge("bytes_in_flight", "Bytes of buffered requests and replies, and of the work on requests."),
-            breaker_open: d.gauge(
-                "breaker_open",
-                "1 while requests are not sent because no connection to the upstream can be made.",
-            ),
-            draining: d.gauge("draining", "1 from SIGTERM on."),
-            token_entropy: d.tallies(
-                "token_entropy_nats",
-                "Entropy of the policy at each sampled token.",
-                &["model_name", "estimator"],
-                &ENTROPY_BUCKETS,
-            ),
-            mean_entropy: d.histograms(
-                "request_mean_entropy_nats",
-                "Mean entropy of each sequence.",
-                &["model_name"],
-                &ENTROPY_BUCKETS,
-            ),
-            think_entropy: d.histograms(
-                "think_mean_entropy_nats",
-                "Mean entropy of the thinking tokens of each recorded turn that has any.",
-                &["model_name"],
-                &ENTROPY_BUCKETS,
-            ),
-            topk_mass: d.tallies(
-                "topk_mass_ratio",
-                "Probability mass of the reported top-k.",
-                &["model_name"],
-                &MASS_BUCKETS,
-            ),
-            tokens: d.counters(
-                "tokens_observed_total",
-                "Prompt and output tokens in the engine's replies.",
-                &["model_name", "kind"],
-            ),
-            anomalies: d.counters(
-                "logprob_anomalies_total",
-                "Invalid logprob rows in the engine's replies.",
-                &["kind"],
-            ),
-            exact_lost: d.counters(
-                "exact_lost_total",
-                "Sequences for which the engine did not report the requested exact entropies.",
-                &["reason"],
-            ),
-            skipped: d.counters("entropy_skipped_total", "Sequences without the requested entropy.", &["reason"]),
-            unforced_retries: d.counters(
-                "unforced_retries_total",
-                "Requests that were sent again without forced logprobs.",
-                &["status_code"],
-            ),
-            disconnects: d
-                .counter("client_disconnects_total", "Clients that disconnected before their reply was complete."),
-            aborts: d.counter("aborts_sent_total", "Aborts sent after a client disconnected."),
-            refused: d.counters(
-                "guard_refusals_total",
-                "Requests refused because they crash known server versions.",
-                &["rule"],
-            ),
-            shed: d.counters("shed_total", "Requests refused because a limit was reached.", &["reason"]),
-            chat: ChatMetrics::declare(&d),
-            uncaptured: d.counters(
-                "uncaptured_generations_total",
-                "Generations that were forwarded without reading their tokens.",
-                &["endpoint"],
-            ),
-            store_entries: d.gauge("entropy_store_entries", "Requests in the entropy store."),
-            store_bytes: d.gauge("entropy_store_bytes", "Bytes in the entropy store."),
-            store_evictions: d.counters(
-                "entropy_store_evictions_total",
-                "Requests evicted from the entropy store.",
-                &["reason"],
-            ),
-            turns: d.counters("turns_total", "Recorded turns.", &["outcome"]),
-            retries: d.counters(
-                "retries_total",
-                "Retried calls whose earlier reply did not reach the client.",
-                &["outcome"],
-            ),
-            session: SessionMetrics::declare(&d),
-            ledger: LedgerMetrics::declare(&d),
-            sessions_evicted: d.counters("sessions_evicted_total", "Sessions evicted from the store.", &["reason"]),
-            log_failures: d.counters(
-                "log_failures_total",
-                "Records that were not written to the log in time.",
-                &["reason"],
-            ),
-            log_degraded: d.gauge("log_degraded", "1 while records cannot be written to the log."),
-            log_bytes: d.gauge("log_bytes", "Bytes of the log on disk."),
-            log_records: d.counter("log_records_total", "Records written to the log."),
-            log_lost: d.counter("log_lost_records_total", "Records that are not in the log."),
-            log_restoring: d.gauge("log_restoring", "1 while sessions are restored from the log."),
-            log_restored_bytes: d.gauge("log_restored_bytes", "Bytes of the log that were read at the start."),
-            log_restore_seconds: d.seconds("log_restore_seconds", "Duration of the restoration at the start."),
-            log_damaged: d.counter("log_damaged_regions_total", "Damaged regions of the log whose records are lost."),
-            sessions: d.gauge("sessions", "Sessions in the store."),
-            sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
-            panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
-            slices: SliceMetrics::declare(&d),
-            tls: TlsMetrics::declare(&d),
-            archive: ArchiveMetrics::declare(&d),
-            registry: registry.clone(),
-        };
-        metrics.described = d.into_described();
-        metrics.begin();
+        metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION"), backend]).set(1);
         metrics
-    }
-
-    /// Creates the series that alerts use with the value 0: `increase` sees no increase in a series whose first value is not 0.
-    fn begin(&self) {
-        for (counters, values) in [
-            (&self.upstream_errors, &["connect", "timeout", "reset", "5xx"][..]),
-            (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent", "listen_queue"]),
-            (&self.store_evictions, &["ttl", "entries", "bytes"]),
-            (&self.sessions_evicted, &["ttl", "bytes"]),
-            (&self.log_failures, &["write", "queue_full", "slow", "ledger", "memory"]),
-        ] {
-            for value in values {
-                counters.with_label_values(&[value]);
-            }
-        }
     }
 
     /// Raises a counter to a total that is counted elsewhere.
@@ -327,7 +279,9 @@ impl Metrics {
     /// The descriptions of all metrics, including those without a value, sorted by name.
     #[must_use]
     pub fn described() -> Vec<MetricDescription> {
-        let mut described = Self::new("none").described;
+        let declare = Declare::default();
+        let _ = Self::declare(&declare);
+        let mut described = declare.into_described();
         described.sort_by(|a, b| a.name.cmp(&b.name));
         described
     }
