@@ -8,8 +8,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokentap::config::Format;
-use tokentap::export::Batch;
+use tokentap::export::{Batch, Format};
 use tokentap::session::{Call, Draft, EntropyMethod, Span, Store, StoreLimits, TurnMetadata};
 
 #[global_allocator]

@@ -38,6 +38,7 @@ mod verl;
 mod versions;
 
 pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_keys};
+pub use crate::config::Format;
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use facts::flags;
 pub(crate) use facts::{groups, reward as reward_number};

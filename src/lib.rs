@@ -36,7 +36,7 @@
 //! | [`entropy`] | estimators and kernels of entropy, without I/O |
 //! | [`tokenizer`] | encodes and decodes text, renders chat templates |
 //! | [`parse`] | parses generated text into reasoning, content and tool calls |
-//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`] | shared utilities |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`], [`tls_client`] | shared utilities |
 //!
 //! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
 
@@ -67,4 +67,5 @@ pub mod parse;
 pub mod rl;
 pub mod serve;
 pub mod session;
+pub mod tls_client;
 pub mod tokenizer;

@@ -18,7 +18,7 @@ const LEVELS: &[&[&str]] = &[
     &["generation", "chat"],
     &["engine", "session", "logits", "tokenizer", "parse"],
     &["entropy"],
-    &["json", "config", "metrics", "error", "logprobs", "long_work"],
+    &["json", "config", "metrics", "error", "logprobs", "long_work", "tls_client"],
     &["budget"],
 ];
 
@@ -27,31 +27,22 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 
 /// The files and folders that may use each external crate. `src/demo` may use all of them.
 const CRATE_USERS: &[(&str, &[&str])] = &[
-    ("reqwest", &["src/engine/client.rs", "src/engine/transport.rs"]),
     (
-        "hyper",
-        &[
-            // a client of tokentap's control port, with its keys; it never sends requests to SGLang
-            "src/cli/control.rs",
-            "src/cli/control/connection.rs",
-            "src/cli/export/sidecar.rs",
-            "src/serve.rs",
-            "src/serve/",
-            "src/engine/client.rs",
-            "src/engine/transport.rs",
-        ],
+        "reqwest",
+        &["src/cli/control.rs", "src/cli/export/sidecar.rs", "src/engine/client.rs", "src/engine/transport.rs"],
     ),
+    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/client.rs", "src/engine/transport.rs"]),
     (
         "tokio_rustls",
         &[
             "src/serve/connection/tls.rs",
             "src/serve/connection/tls/",
-            "src/cli/control/tls.rs",
             "src/session/ledger/valkey/tls.rs",
+            "src/tls_client.rs",
         ],
     ),
     ("x509_cert", &["src/serve/connection/tls/"]),
-    ("hyper_util", &["src/serve/connection.rs", "src/cli/control/connection.rs", "src/engine/transport.rs"]),
+    ("hyper_util", &["src/serve/connection.rs", "src/engine/transport.rs"]),
     ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport.rs"]),
     ("tonic", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/reply_body.rs"]),
     ("tonic_prost", &[]),
@@ -75,15 +66,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/", "src/tokenizer/render/history_variables.rs"]),
     ("object_store", &["src/archive.rs", "src/archive/"]),
-    (
-        "rustls",
-        &[
-            "src/archive/storage.rs",
-            "src/serve/connection/tls.rs",
-            "src/serve/connection/tls/",
-            "src/cli/control/tls.rs",
-        ],
-    ),
+    ("rustls", &["src/archive/storage.rs", "src/serve/connection/tls.rs", "src/serve/connection/tls/"]),
     ("foldhash", &["src/generation/request.rs", "src/generation/entropy_store.rs"]),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::config::{Config, LedgerConnection};
 use crate::metrics::Metrics;
-use crate::session::ledger::valkey::{ClientCertificate, TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
+use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
 use crate::session::{SharingLimits, Store};
+use crate::tls_client::ClientCertificate;
 
 /// Counts what the ledger does.
 #[derive(Debug)]

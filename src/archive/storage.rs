@@ -14,6 +14,7 @@ use object_store::{ClientConfigKey, Error, ObjectStore, ObjectStoreExt, PutMode,
 
 use super::ArchiveError;
 use crate::config::without_credentials;
+use crate::tls_client;
 
 /// The time of one request. A file of 64 MiB must fit into it.
 const REQUEST_TIMEOUT: &str = "300s";
@@ -52,9 +53,7 @@ impl Storage {
             return Err(format!("{uri:?} is not the URI of an archive: {FORMS}"));
         }
         let prefix = Path::from_url_path(path.trim_end_matches('/')).map_err(|error| format!("{uri}: {error}"))?;
-        // the client of object_store takes the provider of the process
-        #[expect(clippy::let_underscore_must_use, reason = "an error means that a provider is installed already")]
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        tls_client::install_provider();
         let store = match scheme {
             "s3" | "s3a" => s3(bucket),
             "gs" => google(bucket),

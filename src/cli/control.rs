@@ -1,24 +1,19 @@
 //! A client of the control port of a running tokentap.
 
-mod connection;
-#[cfg(not(feature = "tls"))]
-#[path = "control/tls_disabled.rs"]
-mod tls;
-#[cfg(feature = "tls")]
-mod tls;
-
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use reqwest::{Client, RequestBuilder, Response, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cli::terminal::printable;
 use crate::config::{ControlPortArgs, ControlToken, Secret};
-use connection::ControlPort;
+use crate::engine::client::innermost;
+use crate::tls_client;
+
+/// The timeout of opening a connection. The request has no timeout, because the reply of an export is encoded while it is read.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The timeout of replies that are not exports.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,7 +27,9 @@ const NOT_CONTROL: &str =
 /// It does not use `engine::client`, whose requests to SGLang have the keys of SGLang.
 #[derive(Debug)]
 pub(super) struct ControlClient {
-    port: ControlPort,
+    client: Client,
+    /// The value of `--control`.
+    url: String,
     token: Option<Secret>,
 }
 
@@ -40,15 +37,28 @@ impl ControlClient {
     /// Reads the CA certificates, if any. Connects later.
     ///
     /// # Errors
-    /// A line for the user when the address is no URL, or the CA file cannot be used.
+    /// A line for the user when the CA file cannot be used.
     pub(super) fn try_new(args: &ControlPortArgs) -> Result<Self, String> {
+        tls_client::install_provider();
+        let mut builder = Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .http1_only()
+            .connect_timeout(CONNECT_TIMEOUT)
+            // the server may close an idle connection when the next request is sent
+            .pool_max_idle_per_host(0);
+        if let Some(ca) = &args.control_ca {
+            let config = tls_client::config(ca, None).map_err(|error| format!("--control-ca {error}"))?;
+            builder = builder.tls_backend_preconfigured(config);
+        }
+        let client = builder.build().map_err(|error| format!("--control: {}", innermost(&error)))?;
         let token = args.control_token.as_ref().and_then(ControlToken::secret).cloned();
-        Ok(Self { port: ControlPort::try_new(args)?, token })
+        Ok(Self { client, url: args.control.clone(), token })
     }
 
     /// The value of `--control`.
     pub(super) fn url(&self) -> &str {
-        self.port.url()
+        &self.url
     }
 
     /// Sends GET and parses the JSON reply.
@@ -56,10 +66,10 @@ impl ControlClient {
     /// # Errors
     /// A line for the user when there is no connection, the reply is an error, or it is not the expected JSON.
     pub(super) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, String> {
-        let read = async { self.body(self.send(Request::get(target), String::new()).await?).await };
+        let read = async { self.body(self.successful(self.client.get(self.at(target))).await?).await };
         let bytes = self.in_time(read).await?;
         let path = target.split('?').next().unwrap_or_default();
-        serde_json::from_slice(&bytes).map_err(|error| format!("{}: {path}: {error}{NOT_CONTROL}", self.url()))
+        serde_json::from_slice(&bytes).map_err(|error| format!("{}: {path}: {error}{NOT_CONTROL}", self.url))
     }
 
     /// Sends GET and returns the status and the text of the reply, whatever the status is.
@@ -67,7 +77,7 @@ impl ControlClient {
     /// # Errors
     /// A line for the user when there is no connection.
     pub(super) async fn status(&self, target: &str) -> Result<(StatusCode, String), String> {
-        let reply = self.call(Request::get(target), String::new()).await?;
+        let reply = self.send(self.client.get(self.at(target))).await?;
         let status = reply.status();
         let bytes = self.body(reply).await?;
         Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
@@ -77,8 +87,9 @@ impl ControlClient {
     ///
     /// # Errors
     /// A line for the user when there is no connection, or the reply is an error.
-    pub(super) async fn post(&self, target: &str, body: String) -> Result<Response<Incoming>, String> {
-        self.send(Request::post(target).header(header::CONTENT_TYPE, "application/json"), body).await
+    pub(super) async fn post(&self, target: &str, body: String) -> Result<Response, String> {
+        let request = self.client.post(self.at(target)).header(header::CONTENT_TYPE, "application/json");
+        self.successful(request.body(body)).await
     }
 
     /// Waits for a reply that is short, for at most [`REPLY_TIMEOUT`].
@@ -86,18 +97,21 @@ impl ControlClient {
     /// # Errors
     /// That of the reply, or a line for the user after the timeout.
     pub(super) async fn in_time<T>(&self, reply: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-        let late = || format!("{} did not answer within {} s", self.url(), REPLY_TIMEOUT.as_secs());
+        let late = || format!("{} did not answer within {} s", self.url, REPLY_TIMEOUT.as_secs());
         tokio::time::timeout(REPLY_TIMEOUT, reply).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Reads the body of a reply.
-    pub(super) async fn body(&self, reply: Response<Incoming>) -> Result<Bytes, String> {
-        let body = reply.into_body().collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(|error| self.port.connection_error(&error))
+    pub(super) async fn body(&self, reply: Response) -> Result<Bytes, String> {
+        reply.bytes().await.map_err(|error| self.connection_error(&error))
     }
 
-    async fn send(&self, request: http::request::Builder, body: String) -> Result<Response<Incoming>, String> {
-        let reply = self.call(request, body).await?;
+    fn at(&self, target: &str) -> String {
+        format!("{}{target}", self.url)
+    }
+
+    async fn successful(&self, request: RequestBuilder) -> Result<Response, String> {
+        let reply = self.send(request).await?;
         let status = reply.status();
         if status.is_success() {
             return Ok(reply);
@@ -106,15 +120,25 @@ impl ControlClient {
         let body = self.body(reply).await.unwrap_or_default();
         // without an error message the reply is from another server, or from the data port, which forwards the path to the engine
         let hint = if error_message(&body).is_empty() { NOT_CONTROL } else { "" };
-        Err(format!("{} answered {}{}{hint}", self.url(), status.as_u16(), error_message(&body)))
+        Err(format!("{} answered {}{}{hint}", self.url, status.as_u16(), error_message(&body)))
     }
 
-    async fn call(&self, mut request: http::request::Builder, body: String) -> Result<Response<Incoming>, String> {
+    async fn send(&self, mut request: RequestBuilder) -> Result<Response, String> {
         if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
+            request = request.bearer_auth(token.expose());
         }
-        let request = request.body(Full::from(body)).map_err(|error| format!("--control-token: {error}"))?;
-        self.port.call(request).await
+        request.send().await.map_err(|error| match () {
+            () if error.is_builder() => format!("--control or --control-token: {}", innermost(&error)),
+            () if error.is_connect() => {
+                let cause = innermost(&error);
+                format!("cannot connect to the tokentap at {}: {cause}; --control names its control port", self.url)
+            }
+            () => self.connection_error(&error),
+        })
+    }
+
+    fn connection_error(&self, error: &reqwest::Error) -> String {
+        format!("the connection failed to the tokentap at {}: {}", self.url, innermost(error))
     }
 }
 

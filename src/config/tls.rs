@@ -37,19 +37,15 @@ const BOTH: [&str; 2] = ["--tls-cert", "--tls-key"];
 const CONTROL: [&str; 2] = ["--control-tls-cert", "--control-tls-key"];
 
 impl TlsConfig {
-    /// Checks that each certificate has a key and that the binary has TLS.
+    /// Checks that each certificate has a key.
     pub(super) fn check(&self) -> Result<(), String> {
         for (cert, key, [cert_flag, key_flag]) in
             [(&self.tls_cert, &self.tls_key, BOTH), (&self.control_tls_cert, &self.control_tls_key, CONTROL)]
         {
             let (given, lacking) = match (cert, key) {
-                (None, None) => continue,
+                (None, None) | (Some(_), Some(_)) => continue,
                 (Some(_), None) => (cert_flag, key_flag),
                 (None, Some(_)) => (key_flag, cert_flag),
-                (Some(_), Some(_)) if cfg!(feature = "tls") => continue,
-                (Some(_), Some(_)) => {
-                    return Err(format!("{cert_flag} needs TLS, without which this tokentap was built (feature tls)"));
-                }
             };
             return Err(format!("{given} is of no use without {lacking}: give both, or neither"));
         }
@@ -98,9 +94,9 @@ mod tests {
             ([false, false, false, true], "--control-tls-key is of no use without --control-tls-cert"),
         ] {
             let line = config(given).check().unwrap_err();
-            assert!(line.contains(words) || !cfg!(feature = "tls"), "{given:?}: {line}");
+            assert!(line.contains(words), "{given:?}: {line}");
         }
-        assert_eq!(config([true; 4]).check().is_ok(), cfg!(feature = "tls"));
+        assert_eq!(config([true; 4]).check(), Ok(()));
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Format;
+    use crate::export::Format;
     use crate::export::fixture::{File, batch, bytes, path, rows, rows_of, turn, turns};
     use crate::session::Fault;
 

@@ -78,7 +78,7 @@ mod tests {
     use super::super::Batch;
     use super::super::fixture::{batch, bytes, rows_of, turn, turns};
     use super::*;
-    use crate::config::Format;
+    use crate::export::Format;
     use crate::export::fixture::path;
 
     /// Three short rows and a long one.

@@ -5,8 +5,7 @@ use super::mean_entropy::MeanEntropy;
 use super::options::AdvantageEstimator;
 use super::row_index::RowIndex;
 use super::{AdvantageOptions, GroupRequest, GroupStats, RequestError};
-use crate::config::Format;
-use crate::export::Batch;
+use crate::export::{Batch, Format};
 use crate::session::Row;
 
 /// A row of a group: its position, and its reward.

@@ -6,10 +6,6 @@ mod last_reply;
 mod listen_queue;
 mod listener;
 mod outgoing;
-#[cfg(not(feature = "tls"))]
-#[path = "connection/tls_disabled.rs"]
-mod tls;
-#[cfg(feature = "tls")]
 mod tls;
 
 use std::pin::pin;

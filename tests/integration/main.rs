@@ -77,7 +77,6 @@ mod support;
 mod targets;
 mod terminal;
 mod thought;
-#[cfg(feature = "tls")]
 mod tls;
 mod toy_api;
 mod truth;

@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use reqwest::Response;
+use reqwest::header::{self, HeaderMap};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -23,7 +22,7 @@ pub(super) struct Sidecar(ControlClient);
 
 /// The body of the reply to an export request.
 #[derive(Debug)]
-pub(super) struct ExportBody(Incoming);
+pub(super) struct ExportBody(Response);
 
 #[derive(Deserialize)]
 struct Page {
@@ -40,13 +39,7 @@ struct SessionEntry {
 impl ExportBody {
     /// Returns the next bytes; `None` at the end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
-        while let Some(frame) = self.0.frame().await {
-            let frame = frame.map_err(|error| format!("the export broke off: {}", innermost(&error)))?;
-            if let Ok(chunk) = frame.into_data() {
-                return Ok(Some(chunk));
-            }
-        }
-        Ok(None)
+        self.0.chunk().await.map_err(|error| format!("the export broke off: {}", innermost(&error)))
     }
 }
 
@@ -63,7 +56,7 @@ impl Sidecar {
         let reply = self.0.post("/v1/samples", body).await?;
         let summary = summary(count, reply.headers());
         let length = reply.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        Ok(ExportSource { length, chunks: Chunks::Remote(ExportBody(reply.into_body())), summary })
+        Ok(ExportSource { length, chunks: Chunks::Remote(ExportBody(reply)), summary })
     }
 
     /// Returns the names of all sessions. Requests the list page by page. A shared session that is used meanwhile is listed again.

@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use http::{HeaderValue, Request, Response};
 
-use crate::config::Format;
 use crate::engine::routes;
 use crate::entropy::Estimator;
+use crate::export::Format;
 use crate::generation::reason::Reason;
 use crate::json::Value;
 use crate::serve::body::Body;

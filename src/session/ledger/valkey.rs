@@ -40,7 +40,7 @@ use redis::Value;
 use tokio::sync::{Notify, watch};
 
 pub use inspection::{Description, Inspection, ServerFacts, inspect};
-pub use options::{ClientCertificate, InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
+pub use options::{InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
 pub use permissions::Permissions;
 
 use super::{

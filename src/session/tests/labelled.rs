@@ -6,8 +6,7 @@ use proptest::prelude::*;
 
 use super::super::{Classes, Draft, Labels, Path, RequestClass, Session, Store, TurnMetadata};
 use super::{BOUNDLESS, call, draft, store};
-use crate::config::Format;
-use crate::export::Batch;
+use crate::export::{Batch, Format};
 
 fn labelled(prompt: &[u32], response: &[u32], class: Option<RequestClass>) -> Draft {
     let labels = class.map(|class| Arc::new(Labels { request_class: Some(class), ..Labels::default() }));

@@ -3,8 +3,7 @@
 use super::super::{Cause, Path, Session, Turn};
 use super::model::{Model, ModelRow};
 use super::tokens;
-use crate::config::Format;
-use crate::export::Batch;
+use crate::export::{Batch, Format};
 
 /// The whole export of a version.
 #[derive(Debug, PartialEq)]

@@ -73,7 +73,6 @@ async fn serve_logs_a_ledger_that_evicts_as_an_error_and_answers() {
     assert_eq!(binary.code().await, Some(0));
 }
 
-#[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_is_presented() {
     let authority = crate::tls::authority::Authority::new();

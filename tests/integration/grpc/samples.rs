@@ -1,8 +1,8 @@
 //! Compares Export and Samples with `/v1/samples`.
 
 use serde_json::{Value, json};
-use tokentap::config::Format;
 use tokentap::demo::{EngineOptions, SamplingParams};
+use tokentap::export::Format;
 use tokentap::serve::grpc::pb::{
     ExportHead, ExportReply, ExportRequest, Refused, Sample, SamplesReply, SamplesRequest, export_reply, samples_reply,
 };

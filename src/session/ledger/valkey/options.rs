@@ -6,6 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::tls_client::ClientCertificate;
+
 /// The port of a server without one in its URL.
 const SERVER_PORT: u16 = 6379;
 /// The port of a Sentinel without one in the URL.
@@ -35,15 +37,6 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// The certificate and the key of this client.
     pub client: Option<ClientCertificate>,
-}
-
-/// The files of a client certificate.
-#[derive(Debug, Clone)]
-pub struct ClientCertificate {
-    /// The chain of certificates.
-    pub certificate: PathBuf,
-    /// The private key.
-    pub key: PathBuf,
 }
 
 /// The URL of a Valkey. Its texts do not contain the password.

@@ -6,8 +6,9 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 
 use super::process::{Binary, ledger, options};
 use super::{append, next};
-use crate::session::ledger::valkey::{ClientCertificate, TlsFiles, Valkey, ValkeyOptions};
+use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyOptions};
 use crate::session::ledger::{Append, Appended, Ledger, StreamId, partition_of};
+use crate::tls_client::ClientCertificate;
 use std::time::Duration;
 
 /// The permissions that the documentation states.
