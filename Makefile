@@ -22,7 +22,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench memory
 	cargo bench --bench start
 	cargo bench --bench archive
-	TOKENTAP_VALKEY_SERVER=$$(bash tests/fleet/run.sh server) cargo bench --bench ledger
+	VALKEY_SERVER=$$(bash tests/fleet/run.sh server) cargo bench --bench ledger
 
 pauses: ## latency with a full store compared with an empty one, longest operations, and restarts from a log (four minutes, 3 GB)
 	cargo bench --bench pauses
@@ -133,7 +133,7 @@ prometheus: ## Prometheus scrapes a demo under load: rules and dashboard return 
 
 compose: ## the compose profile fleet without containers: a session moves between three demos (VALKEY=valkey-server, HAPROXY=haproxy; half a minute)
 	cargo build
-	TOKENTAP=$(CURDIR)/target/debug/tokentap TOKENTAP_VALKEY_SERVER="$(VALKEY)" HAPROXY="$(HAPROXY)" bash tests/compose/run.sh
+	TOKENTAP=$(CURDIR)/target/debug/tokentap VALKEY_SERVER="$(VALKEY)" HAPROXY="$(HAPROXY)" bash tests/compose/run.sh
 
 page: ## the page in headless Chromium, with the demo engine and with hostile tokens (a minute or two, 90 MB, npm and its registry)
 	cargo build

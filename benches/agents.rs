@@ -3,7 +3,7 @@
 //! `cargo bench --bench agents` replays 48 sessions of 40 turns, `-- full` 391, `-- sessions=N turns=N clients=N` others. Each turn is a
 //! chat completion whose messages repeat the whole conversation; the reply calls a tool, and the result of the tool has 2,000 characters.
 //! The last prompt of a session has about 60,000 tokens. `TOKENIZER=FOLDER` is a model's tokenizer and chat template; without it they are
-//! those of the demo engine. The load and the engine share core 0, tokentap has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap
+//! those of the demo engine. The load and the engine share core 0, tokentap has core 1. `BASELINE=PATH` measures another tokentap
 //! binary beside this one. A check that fails ends the program with an error.
 #![allow(
     clippy::print_stdout,
@@ -96,7 +96,7 @@ async fn run(extent: Extent) {
     );
     println!("|---|---|---|---|---|---|---|---|");
     let mut recorded = None;
-    let baseline = std::env::var("TOKENTAP_BASELINE").ok().map(|binary| ("baseline", binary));
+    let baseline = std::env::var("BASELINE").ok().map(|binary| ("baseline", binary));
     let targets = baseline.into_iter().chain([("tokentap", env!("CARGO_BIN_EXE_tokentap").to_owned())]);
     for (name, binary) in targets {
         for mode in [Mode::Whole, Mode::Stream] {

@@ -1,7 +1,7 @@
 //! The cost of shared sessions: latency and CPU that a turn takes with and without a ledger, bytes in Valkey, and appends a second of one
 //! primary. Starts a Valkey on loopback, with and without a replica.
 //!
-//! `TOKENTAP_VALKEY_SERVER=PATH cargo bench --bench ledger`
+//! `VALKEY_SERVER=PATH cargo bench --bench ledger`
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
 
 #[path = "support/turns.rs"]
@@ -177,8 +177,8 @@ async fn fill(name: &str, server: &Server, store: &Arc<Store>, sessions: u64, at
 }
 
 fn main() {
-    let Ok(binary) = std::env::var("TOKENTAP_VALKEY_SERVER") else {
-        println!("TOKENTAP_VALKEY_SERVER is not set: nothing is measured");
+    let Ok(binary) = std::env::var("VALKEY_SERVER") else {
+        println!("VALKEY_SERVER is not set: nothing is measured");
         return;
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT...` the workloads whose names hold one of the
 //! texts. `-- "stream 512"` compares /generate, chat and gRPC on the same bytes of the engine. The load and the engine share core 0, the
-//! proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside this one.
+//! proxy has core 1. `BASELINE=PATH` measures another tokentap binary beside this one.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

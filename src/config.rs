@@ -13,13 +13,13 @@ mod ledger;
 mod load;
 mod logging;
 mod provenance;
-mod removed;
 mod sessions;
 mod slice_file;
 mod slices;
 mod terminal;
 mod tls;
 mod units;
+mod unknown;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -40,7 +40,7 @@ pub const UNRECORDED: &str = "unrecorded";
 /// This tokentap with `--record false --entropy off`: it only forwards.
 pub const OFF: &str = "off";
 
-/// The binary that `TOKENTAP_BASELINE` names, with the same settings as this one.
+/// The binary that `BASELINE` names, with the same settings as this one.
 pub const BASELINE: &str = "baseline";
 
 /// A kind of proxy.
@@ -65,7 +65,7 @@ impl Target {
         for name in [UNRECORDED, OFF] {
             all.push(Self::Tokentap(name, env!("CARGO_BIN_EXE_tokentap").to_owned()));
         }
-        all.extend(std::env::var("TOKENTAP_BASELINE").ok().map(|binary| Self::Tokentap(BASELINE, binary)));
+        all.extend(std::env::var("BASELINE").ok().map(|binary| Self::Tokentap(BASELINE, binary)));
         all
     }
 

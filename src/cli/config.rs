@@ -24,19 +24,4 @@ pub fn run(args: &ConfigArgs) {
     print(text.trim_start());
     // logs the same warning as `serve`, which lowers the limits
     descriptors::fit_limits(&mut args.config.limits.clone());
-    for name in unknown_variables(&args.effective) {
-        tracing::warn!(name, "this variable of the environment is no setting of serve");
-    }
-}
-
-/// Environment variables with the prefix `TOKENTAP_` that are not settings.
-fn unknown_variables(settings: &[Setting]) -> Vec<String> {
-    let known = |variable: &str| {
-        let name = variable.trim_start_matches("TOKENTAP_").to_lowercase().replace('_', "-");
-        name == "config" || settings.iter().any(|setting| setting.name == name)
-    };
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.starts_with("TOKENTAP_") && !known(name)).collect();
-    names.sort();
-    names
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, provenance, removed, without_credentials};
+use super::{Cli, Command, Config, provenance, unknown, without_credentials};
 
 /// Why settings cannot be used.
 #[derive(Debug)]
@@ -23,9 +23,6 @@ pub enum Invalid {
 /// [`Invalid`] when they cannot be used, or help was asked for.
 pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
     let args: Vec<OsString> = args.into_iter().collect();
-    if let Some(line) = removed::in_environment() {
-        return Err(Invalid::Line(line));
-    }
     let file = config_file(&args);
     let mut command = Cli::command();
     let mut in_file = Vec::new();
@@ -37,6 +34,10 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         .try_get_matches_from(&args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)))
         .map_err(|error| explain(&error, &args, file.as_deref()))?;
+    let environment: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+    if let Some(line) = unknown::in_environment(&Cli::command(), &environment) {
+        return Err(Invalid::Line(line));
+    }
     if let (Command::Export(export), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
         export.choose(matches).map_err(Invalid::Line)?;
         export.port.control = authority("--control", &["http://", "https://"], &export.port.control)?;
@@ -95,12 +96,10 @@ fn values(path: &Path) -> Result<Vec<(String, String)>, Invalid> {
 
 fn with_file(command: clap::Command, path: &Path, values: &[(String, String)]) -> Result<clap::Command, Invalid> {
     let shown = path.display();
-    let known = |name: &str| Config::augmented().get_arguments().any(|arg| arg.get_long() == Some(name));
-    if let Some((key, _)) = values.iter().find(|(key, _)| !known(key)) {
-        if let Some(instead) = removed::replacement(key) {
-            return Err(Invalid::Line(format!("{key} in {shown}: this setting was removed; {instead}")));
-        }
-        return Err(Invalid::Line(format!("{key} in {shown}: there is no such setting")));
+    let config = Config::augmented();
+    let settings = || config.get_arguments().filter_map(clap::Arg::get_long);
+    if let Some((key, _)) = values.iter().find(|(key, _)| !settings().any(|setting| setting == key)) {
+        return Err(Invalid::Line(unknown::line(key, &format!("in {shown}"), settings(), str::to_owned)));
     }
     Ok(command.mut_subcommands(|subcommand| {
         // the other commands do not read the file
@@ -140,11 +139,14 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
         return Invalid::Line(format!("{} must be given", names.join(" and ")));
     }
     let argument = context(ContextKind::InvalidArg);
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Some(removed) = argument.as_deref().and_then(|arg| arg.strip_prefix("--"))
-        && let Some(instead) = removed::replacement(removed)
+    if let (ErrorKind::UnknownArgument, Some(flag)) = (error.kind(), argument.as_deref())
+        && flag.starts_with("--")
     {
-        return Invalid::Line(format!("--{removed} was removed; {instead}"));
+        let command = Cli::command();
+        let subcommand = args.iter().skip(1).find_map(|arg| command.find_subcommand(arg));
+        let flags = subcommand.into_iter().flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long);
+        let flag = without_credentials(flag);
+        return Invalid::Line(unknown::line(&flag, "on the command line", flags, |name| format!("--{name}")));
     }
     let name = argument.as_deref().and_then(|arg| arg.split_whitespace().next()).unwrap_or_default().to_owned();
     let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
@@ -156,7 +158,7 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
         return Invalid::Line(first);
     };
-    let variable = format!("TOKENTAP_{}", name.trim_start_matches('-').to_uppercase().replace('-', "_"));
+    let variable = unknown::variable(name.trim_start_matches('-'));
     let on_line = args.iter().any(|arg| {
         let arg = arg.to_string_lossy();
         arg == name || arg.starts_with(&format!("{name}="))
@@ -303,29 +305,22 @@ mod tests {
         let line = loaded(&["serve", "--config", file]).unwrap_err();
         assert!(line.contains("--top-logprobs") && line.contains("settings.toml"), "{line}");
         std::fs::write(&path, "tops = 1\n").unwrap();
-        assert!(loaded(&["serve", "--config", file]).unwrap_err().starts_with("tops in "));
-        std::fs::write(&path, "think-start = 1\n").unwrap();
         let line = loaded(&["serve", "--config", file]).unwrap_err();
-        assert!(line.starts_with("think-start in ") && line.ends_with("give --think-tokens OPEN,CLOSE"), "{line}");
+        assert_eq!(line, format!("tops in {file}: there is no such setting; a similar one is top-logprobs"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
-    fn removed_flags_name_their_replacement() {
-        let line = loaded(&["serve", "--control-token-file", "x"]).unwrap_err();
-        assert_eq!(line, "--control-token-file was removed; give --control-token @FILE");
-        let line = loaded(&["serve", "--slice-memory=1"]).unwrap_err();
-        assert_eq!(line, "--slice-memory was removed; it is fixed at 64 MiB");
-        let known = Config::augmented();
-        for (name, instead) in removed::REMOVED {
-            assert!(!known.get_arguments().any(|arg| arg.get_long() == Some(name)), "--{name} exists");
-            for flag in instead.split_whitespace().filter_map(|word| word.strip_prefix("--")) {
-                assert!(
-                    known.get_arguments().any(|arg| arg.get_long() == Some(flag)),
-                    "--{name}: there is no --{flag}"
-                );
-            }
-        }
+    fn unknown_flag_is_named_with_a_similar_one() {
+        let line = loaded(&["serve", "--control-token-file=x"]).unwrap_err();
+        assert_eq!(
+            line,
+            "--control-token-file on the command line: there is no such setting; a similar one is --control-token"
+        );
+        let line = loaded(&["export", "--forma", "jsonl"]).unwrap_err();
+        assert!(line.ends_with("; a similar one is --format"), "{line}");
+        let line = loaded(&["serve", "--qqq"]).unwrap_err();
+        assert_eq!(line, "--qqq on the command line: there is no such setting");
     }
 
     #[test]
@@ -380,8 +375,6 @@ mod tests {
         assert!(keys("").is_err(), "an empty token does not open the port");
         let exported = exported(&["--format", "jsonl", "--out", "x", "--control-token", "none"]).unwrap();
         assert!(exported.port.control_token.unwrap().secret().is_none(), "no token is sent");
-        let line = loaded(&["serve", "--control-open"]).unwrap_err();
-        assert_eq!(line, "--control-open was removed; to leave the control port open give --control-token none");
     }
 
     fn exported(args: &[&str]) -> Result<ExportArgs, String> {

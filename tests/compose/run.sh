@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # The compose profile `fleet` without containers: a Valkey with a replica, an S3, three demos, and HAProxy with the profile's own configuration.
 # agent.py talks to the load balancer only, and checks what every replica has.
-#   TOKENTAP                 the binary
-#   TOKENTAP_VALKEY_SERVER   valkey-server, or redis-server 7 (the one on the PATH)
-#   HAPROXY                  haproxy (the one on the PATH)
-#   PYTHON                   the interpreter (python3)
+#   TOKENTAP        the binary
+#   VALKEY_SERVER   valkey-server, or redis-server 7 (the one on the PATH)
+#   HAPROXY         haproxy (the one on the PATH)
+#   PYTHON          the interpreter (python3)
 # The S3 is moto's, in target/archive, which needs PyPI the first time.
 # Linux only: the replicas use three loopback addresses, because they have one port.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 tokentap=${TOKENTAP:?the path of tokentap}
-valkey=${TOKENTAP_VALKEY_SERVER:-$(command -v valkey-server || command -v redis-server)}
+valkey=${VALKEY_SERVER:-$(command -v valkey-server || command -v redis-server)}
 haproxy=${HAPROXY:-$(command -v haproxy)}
 export PYTHONDONTWRITEBYTECODE=1
 source "$root/tests/common.sh"

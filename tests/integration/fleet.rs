@@ -1,4 +1,4 @@
-//! Several tokentaps that share sessions through a real Valkey. `TOKENTAP_VALKEY_SERVER` is the path of its server; without it these tests
+//! Several tokentaps that share sessions through a real Valkey. `VALKEY_SERVER` is the path of its server; without it these tests
 //! do nothing.
 
 mod check;

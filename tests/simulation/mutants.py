@@ -195,7 +195,7 @@ SWITCH = """
 /// Whether this injected fault takes effect.
 pub(in crate::session) fn is_injected(number: usize) -> bool {
     static NUMBER: std::sync::LazyLock<Option<usize>> =
-        std::sync::LazyLock::new(|| std::env::var("TOKENTAP_FAULT").ok().and_then(|number| number.parse().ok()));
+        std::sync::LazyLock::new(|| std::env::var("FAULT").ok().and_then(|number| number.parse().ok()));
     *NUMBER == Some(number)
 }
 """
@@ -255,14 +255,14 @@ def main() -> int:
         checkout.mkdir()
         copy(checkout)
         inject(checkout)
-        environment = os.environ | {"TOKENTAP_HISTORIES": str(options.histories)}
+        environment = os.environ | {"HISTORIES": str(options.histories)}
         environment.setdefault("CARGO_TARGET_DIR", str(ROOT / "target" / "mutants"))
         if found := first_failure(checkout, environment):
             raise SystemExit(f"the simulation fails without a fault: {found}")
         for number, name in enumerate(FAULTS):
             if not re.search(options.only, name):
                 continue
-            found = first_failure(checkout, environment | {"TOKENTAP_FAULT": str(number)})
+            found = first_failure(checkout, environment | {"FAULT": str(number)})
             if found is None:
                 missed.append(name)
             print(f"MISSED  {name}" if found is None else f"found   {name}: {found}", flush=True)

@@ -1,4 +1,4 @@
-"""open_responses.py BUN CHECKOUT: runs the compliance tests of Open Responses against TOKENTAP_URL, and prints the result of each case.
+"""open_responses.py BUN CHECKOUT: runs the compliance tests of Open Responses against DATA_URL, and prints the result of each case.
 
 Exit status 1 if a case fails that is not in FAILURES, or if one of these passes.
 """
@@ -30,7 +30,7 @@ FAILURES = {
 
 def main() -> int:
     bun, checkout = sys.argv[1:]
-    options = ["--base-url", f"{os.environ['TOKENTAP_URL']}/v1", "--api-key", "none", "--model", "scripted", "--json"]
+    options = ["--base-url", f"{os.environ['DATA_URL']}/v1", "--api-key", "none", "--model", "scripted", "--json"]
     ran = subprocess.run(
         [bun, "run", "bin/compliance-test.ts", *options], cwd=checkout, stdout=subprocess.PIPE, text=True, check=False
     )

@@ -64,7 +64,7 @@ cd "$home/llama.cpp"
 deselect=()
 for name in "${skipped[@]}"; do deselect+=("not $name"); done
 printf -v expression '%s and ' "${deselect[@]}"
-TOKENTAP_URL=http://127.0.0.1:$data "$home/venv/bin/python" -m pytest -q -p no:cacheprovider --tb=short -k "${expression% and }" . "$@" || failed=1
+DATA_URL=http://127.0.0.1:$data "$home/venv/bin/python" -m pytest -q -p no:cacheprovider --tb=short -k "${expression% and }" . "$@" || failed=1
 echo "skipped, with the reasons in tests/suites/run.sh: ${skipped[*]}"
 
 missing=()

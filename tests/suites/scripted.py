@@ -1,7 +1,7 @@
 """scripted.py TOKENTAP COMMAND...: runs a command with tokentap in front of the scripted engine of tests/clients.
 
 The demo's model calls a tool only if a grammar forces it to. The scripted model calls the tools that the suites offer.
-TOKENTAP_URL is the data port. The exit status is that of the command.
+DATA_URL is the data port. The exit status is that of the command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     engine = Engine(Tokenizer(ASSETS), rules(REPLIES))
     try:
         with sidecar(tokentap, engine.url, ASSETS) as tap:
-            return subprocess.run(command, env=os.environ | {"TOKENTAP_URL": tap.data}, check=False).returncode
+            return subprocess.run(command, env=os.environ | {"DATA_URL": tap.data}, check=False).returncode
     finally:
         engine.close()
 

@@ -1,4 +1,4 @@
-"""A pytest plugin that replaces the modules of SGLang which its server tests import. The launched server is the tokentap at TOKENTAP_URL.
+"""A pytest plugin that replaces the modules of SGLang which its server tests import. The launched server is the tokentap at DATA_URL.
 
 Settings of the original server, such as its tool call parser, are accepted and have no effect.
 """
@@ -47,7 +47,7 @@ CONTENTS: dict[str, dict[str, Any]] = {
         "CustomTestCase": unittest.TestCase,
         "DEFAULT_SMALL_MODEL_NAME_FOR_TEST": "scripted",
         "DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH": 0,
-        "DEFAULT_URL_FOR_TEST": os.environ["TOKENTAP_URL"],
+        "DEFAULT_URL_FOR_TEST": os.environ["DATA_URL"],
         "popen_launch_server": lambda *_, **__: Launched(),
     },
 }

@@ -28,7 +28,7 @@ class Reply:
 class ServerProcess:
     """The running tokentap."""
 
-    url: str = field(default_factory=lambda: os.environ["TOKENTAP_URL"])
+    url: str = field(default_factory=lambda: os.environ["DATA_URL"])
 
     def __post_init__(self) -> None:
         address = urlsplit(self.url)

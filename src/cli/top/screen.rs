@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     /// The variable with which the next test runs this one in a terminal.
-    const IN_TERMINAL: &str = "TOKENTAP_TEST_IN_TERMINAL";
+    const IN_TERMINAL: &str = "TEST_IN_TERMINAL";
 
     /// Panics while the table is shown.
     #[test]

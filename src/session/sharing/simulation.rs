@@ -15,9 +15,9 @@ mod random;
 use faults::Loss;
 use history::{History, Settings};
 
-/// Histories of a run of the test suite, for each kind of loss. `TOKENTAP_HISTORIES` sets another number.
+/// Histories of a run of the test suite, for each kind of loss. `HISTORIES` sets another number.
 fn histories() -> u64 {
-    std::env::var("TOKENTAP_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(250)
+    std::env::var("HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(250)
 }
 
 /// Runs histories from these seeds on all processors. Returns the failed seeds with their messages.
@@ -86,11 +86,11 @@ fn ledger_that_loses_all_data_is_healed() {
     assert_none(&run_all(0..histories(), Loss::All), histories());
 }
 
-/// Repeats one history: `TOKENTAP_SEED=7 TOKENTAP_LOSS=none cargo test --lib repeat_history -- --ignored`.
+/// Repeats one history: `SEED=7 LOSS=none cargo test --lib repeat_history -- --ignored`.
 #[test]
 #[ignore = "repeats a seed"]
 fn repeat_history() {
-    let seed = std::env::var("TOKENTAP_SEED").expect("a number").parse().expect("a number");
-    let loss = Loss::from_name(&std::env::var("TOKENTAP_LOSS").unwrap_or_default());
+    let seed = std::env::var("SEED").expect("a number").parse().expect("a number");
+    let loss = Loss::from_name(&std::env::var("LOSS").unwrap_or_default());
     run(seed, loss).unwrap();
 }

@@ -44,7 +44,6 @@ async fn clock_jumps_do_not_lose_end_or_reorder_sessions() {
         ("TOKENTAP_DATA_DIR", data.to_str().unwrap()),
         ("TOKENTAP_SESSION_IDLE", "1s"),
         ("TOKENTAP_SESSION_TTL", "1h"),
-        ("TOKENTAP_ENTROPY_TTL", "1h"),
     ];
     set("+0d");
     let binary = Binary::serve(alone.addr, &environment).await.probed().await;

@@ -60,7 +60,7 @@ async fn check_reports_the_settings_of_the_ledger() {
 #[tokio::test(flavor = "multi_thread")]
 async fn serve_logs_a_ledger_that_evicts_as_an_error_and_answers() {
     let options = ["--maxmemory-policy", "allkeys-lru"];
-    let Some(server) = Server::start_with("TOKENTAP_VALKEY_SERVER", &options) else { return };
+    let Some(server) = Server::start_with("VALKEY_SERVER", &options) else { return };
     let alone = StandaloneEngine::start().await;
     let mut binary = Binary::with_flags(alone.addr, &["--ledger", &server.url()]).await;
     let line =
@@ -81,7 +81,7 @@ async fn client_certificate_is_presented() {
     let port_text = port.to_string();
     let options =
         ["--tls-port", &port_text, "--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
-    let Some(_server) = Server::start_with("TOKENTAP_VALKEY_TLS_SERVER", &options) else { return };
+    let Some(_server) = Server::start_with("VALKEY_TLS_SERVER", &options) else { return };
     let (alone, url) = (StandaloneEngine::start().await, format!("rediss://127.0.0.1:{port}"));
     let [own, own_key] = authority.write("tokentap", &authority.issue(2099));
     let flags = ["--ledger", &url, "--ledger-replicas", "0", "--ledger-ca", &ca];

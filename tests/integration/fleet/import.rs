@@ -88,7 +88,7 @@ async fn end(mut binary: Binary) {
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_of_a_single_tokentap_are_continued_by_a_fleet() {
     let debug = ["--enable-debug-command", "yes"];
-    let Some(server) = Server::start_with("TOKENTAP_VALKEY_SERVER", &debug) else { return };
+    let Some(server) = Server::start_with("VALKEY_SERVER", &debug) else { return };
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let single = alone.start_binary(&dir, &["--session-idle", "1h"]).await;
     record(&single).await;

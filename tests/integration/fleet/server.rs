@@ -14,9 +14,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server; `None` if `TOKENTAP_VALKEY_SERVER` is not set.
+    /// Starts a server; `None` if `VALKEY_SERVER` is not set.
     pub(super) fn start() -> Option<Self> {
-        Self::start_with("TOKENTAP_VALKEY_SERVER", &[])
+        Self::start_with("VALKEY_SERVER", &[])
     }
 
     /// Starts the server that the environment variable names, with options; `None` if it is not set.

@@ -45,7 +45,7 @@ verl() {
   local run=$1 steps=$2; shift 2
   rm -f "$out/$run.jsonl" "$out/$run-rollouts.jsonl"
   "$venv/bin/python" "$here/prompts.py" "$work/$run.parquet" $((4 * steps)) "$run" || return
-  VERL_FILE_LOGGER_PATH=$out/$run.jsonl TOKENTAP_ROLLOUTS=$out/$run-rollouts.jsonl \
+  VERL_FILE_LOGGER_PATH=$out/$run.jsonl ROLLOUTS=$out/$run-rollouts.jsonl \
     "$venv/bin/python" -m verl.trainer.main_ppo --config-dir "$here" --config-name sums \
     "data.train_files=$work/$run.parquet" "actor_rollout_ref.model.path=$model" \
     "+actor_rollout_ref.rollout.engine_kwargs.attached.folder=$work" \

@@ -16,7 +16,7 @@ from tokentap.verl import AgentLoopManager
 
 
 class Manager(AgentLoopManager):  # type: ignore[misc]
-    """A line of TOKENTAP_ROLLOUTS for each batch."""
+    """A line of ROLLOUTS for each batch."""
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """As in tokentap's manager."""
@@ -29,6 +29,6 @@ class Manager(AgentLoopManager):  # type: ignore[misc]
             "steps": sorted(steps),
             **policy(),
         }
-        with Path(os.environ["TOKENTAP_ROLLOUTS"]).open("a") as file:
+        with Path(os.environ["ROLLOUTS"]).open("a") as file:
             print(json.dumps(line), file=file)
         return data

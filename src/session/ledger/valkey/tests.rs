@@ -1,6 +1,6 @@
 //! Tests with real servers.
 //!
-//! `TOKENTAP_VALKEY_SERVER` is the path of a server: `valkey-server`, or `redis-server` 7 or later. `TOKENTAP_VALKEY_TLS_SERVER` is one
+//! `VALKEY_SERVER` is the path of a server: `valkey-server`, or `redis-server` 7 or later. `VALKEY_TLS_SERVER` is one
 //! that was built with TLS. Without them the tests are skipped.
 
 mod cluster;

@@ -30,12 +30,12 @@ pub(super) struct Binary(String);
 impl Binary {
     /// The server of the tests.
     pub(super) fn any() -> Option<Self> {
-        Self::of("TOKENTAP_VALKEY_SERVER")
+        Self::of("VALKEY_SERVER")
     }
 
     /// A server with TLS.
     pub(super) fn with_tls() -> Option<Self> {
-        Self::of("TOKENTAP_VALKEY_TLS_SERVER")
+        Self::of("VALKEY_TLS_SERVER")
     }
 
     fn of(variable: &str) -> Option<Self> {
