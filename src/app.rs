@@ -398,9 +398,6 @@ fn replay_limits(in_flight: u64) -> ReplayLimits {
     ReplayLimits { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
 
-// a session with the maximum number of turns can be restored from the log
-const _: () = assert!(config::MOST_SESSION_TURNS < crate::session::MOST_TURNS as usize);
-
 /// Builds the session store, and locks the log from which it will be restored, if any.
 fn session_store(
     (config, is_shared): (&SessionConfig, bool),

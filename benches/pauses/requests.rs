@@ -48,8 +48,6 @@ pub fn run(sizes: Sizes) {
                 "--session-idle",
                 // the sweeps publish the paths of all sessions during the run
                 "5s",
-                "--max-session-turns",
-                "1000000",
                 "--tokenizer",
                 TOKENIZER,
             ];

@@ -73,7 +73,7 @@ impl ChatService {
     /// `--strict`: a request with a part that cannot be served is an error.
     #[must_use]
     pub fn is_strict(&self) -> bool {
-        self.config.entropy.strict
+        self.config.entropy.strict.parts
     }
 
     /// Counts the parts of a request that were left out, such as blocks of an unknown type.

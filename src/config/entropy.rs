@@ -1,5 +1,6 @@
 //! Entropy settings.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -17,6 +18,36 @@ pub enum EntropyDefault {
     Request,
     /// Never, even if the request asks for it.
     Off,
+}
+
+/// `--strict`: what costs a reply instead of failing open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Strict {
+    /// Missing entropies: 502.
+    pub entropy: bool,
+    /// Parts of a request that are not supported: 400.
+    pub parts: bool,
+    /// A turn that the shared ledger did not confirm in time: 503.
+    pub ledger: bool,
+}
+
+impl FromStr for Strict {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut strict = Self::default();
+        for name in text.split(',').map(str::trim) {
+            match name {
+                "all" => strict = Self { entropy: true, parts: true, ledger: true },
+                "none" if text.trim() == "none" => {}
+                "entropy" => strict.entropy = true,
+                "parts" => strict.parts = true,
+                "ledger" => strict.ledger = true,
+                _ => return Err("it is none, all, or some of entropy,parts,ledger".to_owned()),
+            }
+        }
+        Ok(strict)
+    }
 }
 
 /// Entropy settings.
@@ -41,9 +72,9 @@ pub struct EntropyConfig {
     /// k is lowered until the expected reply fits this many bytes.
     #[arg(skip = 64_u64 << 20)]
     pub reply_budget: u64,
-    /// Answer 502 instead of a reply without entropies
-    #[arg(long, env = "TOKENTAP_STRICT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
-    pub strict: bool,
+    /// Refuse instead of failing open: entropy (502 without entropies), parts (400 for unsupported parts of a request), ledger (503 if the shared ledger did not confirm the turn in time), any of them, all or none
+    #[arg(long, env = "TOKENTAP_STRICT", value_name = "LIST", default_value = "none", num_args = 0..=1, default_missing_value = "all")]
+    pub strict: Strict,
     /// Forward requests that are known to crash a server
     #[arg(long, env = "TOKENTAP_NO_GUARD", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
     pub no_guard: bool,

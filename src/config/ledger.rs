@@ -14,9 +14,6 @@ pub struct LedgerConfig {
     /// The ledger.
     #[command(flatten)]
     pub connection: LedgerConnection,
-    /// Answer 503 instead of a reply whose turn the shared ledger did not confirm in time
-    #[arg(long, env = "TOKENTAP_LEDGER_STRICT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
-    pub ledger_strict: bool,
 }
 
 /// Where the shared ledger is, and when it has confirmed a turn.

@@ -223,6 +223,7 @@ fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid>
 mod tests {
     use super::*;
     use crate::config::ExportArgs;
+    use crate::config::Strict;
 
     fn loaded(args: &[&str]) -> Result<Cli, String> {
         load(std::iter::once("tokentap").chain(args.iter().copied()).map(OsString::from)).map_err(|invalid| {
@@ -294,11 +295,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("tokentap-config-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("settings.toml");
-        std::fs::write(&path, "top-logprobs = 7\nstrict = true\n").unwrap();
+        std::fs::write(&path, "top-logprobs = 7\nstrict = \"entropy\"\n").unwrap();
         let file = path.to_str().unwrap();
         let cli = loaded(&["serve", "--config", file]).unwrap();
         let entropy = &cli.command.config().unwrap().entropy;
-        assert_eq!((entropy.top_logprobs, entropy.strict), (7, true));
+        assert_eq!((entropy.top_logprobs, entropy.strict), (7, Strict { entropy: true, ..Strict::default() }));
         let cli = loaded(&["serve", "--config", file, "--top-logprobs", "9"]).unwrap();
         assert_eq!(cli.command.config().unwrap().entropy.top_logprobs, 9);
         std::fs::write(&path, "top-logprobs = \"x\"\n").unwrap();

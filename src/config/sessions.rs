@@ -39,14 +39,6 @@ pub enum FsyncPolicy {
     Always,
 }
 
-/// The largest `--max-session-turns`. Calls that run at once may pass it together.
-pub const MOST_SESSION_TURNS: usize = 1_000_000;
-
-fn turns(text: &str) -> Result<usize, String> {
-    let turns: usize = text.parse().map_err(|_| "not a number".to_owned())?;
-    if turns > MOST_SESSION_TURNS { Err(format!("at most {MOST_SESSION_TURNS}")) } else { Ok(turns) }
-}
-
 /// What is recorded.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sessions")]
@@ -66,8 +58,8 @@ pub struct SessionConfig {
     /// A session that is unused for this time has finished
     #[arg(long, env = "TOKENTAP_SESSION_IDLE", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub session_idle: Duration,
-    /// Turns of a session, at most 1000000, and four times its branches; further calls get 403
-    #[arg(long, env = "TOKENTAP_MAX_SESSION_TURNS", value_name = "N", default_value = "65536", value_parser = turns)]
+    /// Turns of a session, and four times its branches; further calls get 403.
+    #[arg(skip = 65_536_usize)]
     pub max_session_turns: usize,
     /// Bytes of the largest export file, for formats whose size is known before it is written.
     #[arg(skip = MAX_EXPORT_BYTES)]

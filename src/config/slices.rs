@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-/// The backend that computes entropies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// `--entropy-backend`: what computes entropies.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntropyBackend {
-    /// The CUDA device that is named, for whole rows that it measures faster; otherwise the CPU.
-    Auto,
     /// The CPU.
     Cpu,
-    /// The CUDA device, also for top-k; the CPU if it fails.
-    Cuda,
+    /// A CUDA device, for whole rows that it measures faster; otherwise the CPU.
+    Auto(CudaDevice),
+    /// A CUDA device, also for top-k; the CPU if it fails.
+    Cuda(CudaDevice),
 }
 
 /// A CUDA device.
@@ -50,16 +50,27 @@ impl fmt::Display for CudaDevice {
     }
 }
 
+impl FromStr for EntropyBackend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, device) = text.split_once(':').unwrap_or((text, "0"));
+        match kind {
+            "cpu" if text == "cpu" => Ok(Self::Cpu),
+            "auto" => Ok(Self::Auto(device.parse()?)),
+            "cuda" => Ok(Self::Cuda(device.parse()?)),
+            _ => Err("it is cpu, auto, cuda, auto:DEVICE or cuda:DEVICE".to_owned()),
+        }
+    }
+}
+
 /// The backend, and its memory.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Rows of logits")]
 pub struct SliceConfig {
-    /// Backend: auto (CUDA only if --cuda-device is set), cpu, cuda (also for top-k)
-    #[arg(long, env = "TOKENTAP_ENTROPY_BACKEND", value_name = "BACKEND", default_value = "auto")]
+    /// Backend: cpu, auto:DEVICE (CUDA for whole rows that it measures faster), cuda:DEVICE (also for top-k); a device is an index or a UUID, by default 0
+    #[arg(long, env = "TOKENTAP_ENTROPY_BACKEND", value_name = "BACKEND", default_value = "cpu")]
     pub entropy_backend: EntropyBackend,
-    /// The CUDA device, by index or UUID
-    #[arg(long, env = "TOKENTAP_CUDA_DEVICE", value_name = "DEVICE")]
-    pub cuda_device: Option<CudaDevice>,
     /// The most bytes for rows on the device, and as many pinned on the host.
     #[arg(skip = 256_u64 << 20)]
     pub cuda_memory: u64,

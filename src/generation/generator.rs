@@ -82,7 +82,7 @@ impl Generator {
         let shared = &config.ledger.connection;
         let longest = shared.ledger.as_ref().map_or(MAX_WAIT, |_| shared.ledger_timeout + MAX_WAIT);
         let context = GenerationContext {
-            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(config.ledger.ledger_strict)),
+            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(config.entropy.strict.ledger)),
             metrics,
             config,
             client,
@@ -175,7 +175,7 @@ impl Generator {
             let _ = known.set(rid);
         }
         if let (true, Some(reason)) =
-            (self.context.config.entropy.strict && plan.entropy_request.wanted, plan.unavailable_reason())
+            (self.context.config.entropy.strict.entropy && plan.entropy_request.wanted, plan.unavailable_reason())
         {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }
@@ -388,7 +388,7 @@ impl Generator {
             }
             return Ok(generation);
         }
-        let strict = self.context.config.entropy.strict && active.capture().plan().entropy_request.wanted;
+        let strict = self.context.config.entropy.strict.entropy && active.capture().plan().entropy_request.wanted;
         let reply = match collect(body, &head.headers, limit, self.context.budget.reply()).await {
             Ok(reply) => reply,
             Err(failure) => {

@@ -22,7 +22,7 @@ pub struct LogWait {
     /// The end of the back-off after a timeout. The lock is held for one read or write.
     skipped_until: Mutex<Option<Instant>>,
     longest: Duration,
-    /// `--ledger-strict`: a reply whose turn is not confirmed is refused.
+    /// `--strict ledger`: a reply whose turn is not confirmed is refused.
     strict: bool,
     metrics: Arc<Metrics>,
 }
@@ -52,7 +52,7 @@ impl LogWait {
     }
 
     /// Waits until the log or the shared ledger acknowledges records. Returns whether the reply may be handed out: a failure loses the
-    /// record, and the reply only with `--ledger-strict`.
+    /// record, and the reply only with `--strict ledger`.
     pub async fn wait(&self, acks: Vec<Ack>) -> bool {
         let is_skipped = !self.strict && self.is_skipped();
         let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { self.longest };
@@ -80,11 +80,11 @@ impl LogWait {
     }
 }
 
-/// The error of a reply that `--ledger-strict` refuses.
+/// The error of a reply that `--strict ledger` refuses.
 #[must_use]
 pub(crate) fn unconfirmed() -> Error {
     Error::Unavailable {
-        message: "the shared ledger did not confirm the turn in time, and --ledger-strict is on".to_owned(),
+        message: "the shared ledger did not confirm the turn in time, and --strict asks for it".to_owned(),
     }
 }
 

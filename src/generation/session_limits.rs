@@ -14,24 +14,26 @@ pub(crate) fn check(config: &SessionConfig, sessions: &Store, session: &str, new
     let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
     if new > config.max_session_turns || new > config.max_session_branches() {
         let message = format!(
-            "{new} generations in one call of session {session:?} are more than --max-session-turns allows, or a quarter of it for branches"
+            "{new} generations in one call of session {session:?} are more than its {} turns and {} branches",
+            config.max_session_turns,
+            config.max_session_branches(),
         );
         return Err(Error::Client { status: StatusCode::FORBIDDEN, message });
     }
-    let full = |count: usize, what: &str, flag: &str| {
+    let full = |count: usize, what: &str| {
         let message = format!(
-            "session {session:?} has {count} {what}, as many as {flag} allows; \
+            "session {session:?} has {count} {what}, as many as it may have; \
              begin another session, or delete this one once it is exported"
         );
         Err(Error::Client { status: StatusCode::FORBIDDEN, message })
     };
     if turns.saturating_add(new) > config.max_session_turns {
-        return full(turns, "turns", "--max-session-turns");
+        return full(turns, "turns");
     }
     if branches >= config.max_session_branches()
         || new > 1 && branches.saturating_add(new) > config.max_session_branches()
     {
-        return full(branches, "branches", "a quarter of --max-session-turns");
+        return full(branches, "branches");
     }
     Ok(())
 }

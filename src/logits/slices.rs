@@ -69,7 +69,7 @@ impl Slices {
             metrics.slices.backend.with_label_values(&[work, cpu.name()]).set(1);
         }
         #[cfg(not(feature = "cuda"))]
-        if config.entropy_backend == crate::config::EntropyBackend::Cuda || config.cuda_device.is_some() {
+        if config.entropy_backend != crate::config::EntropyBackend::Cpu {
             tracing::warn!("tokentap was built without CUDA; rows are measured on the CPU");
         }
         Ok(Self {

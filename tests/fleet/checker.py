@@ -98,7 +98,7 @@ class Checker:
         found = []
 
         async def are_equal():
-            # turns of replies that --ledger-strict refused may be appended meanwhile
+            # turns of replies that --strict ledger refused may be appended meanwhile
             found[:] = [(await self.list_of(one, name), self.generation) for one in self.tokentaps]
             return all(one == found[0] for one in found)
 

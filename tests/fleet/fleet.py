@@ -24,7 +24,7 @@ CI = ["kill_tokentap", "restart_primary"]
 
 def extra_flags(number, work):
     """One tokentap loses what is detached when it ends, one writes it to a log, and one refuses it."""
-    return [[], ["--data-dir", work / "log"], ["--ledger-strict"]][number]
+    return [[], ["--data-dir", work / "log"], ["--strict", "ledger"]][number]
 
 
 async def history(options, kind, seed, table, planned=None):

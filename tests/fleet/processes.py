@@ -156,7 +156,7 @@ class Tokentap(Process):
     def __init__(self, name, work, binary, flags, node=None):
         super().__init__(name, work, node)
         self.binary, self.flags, self.starts, self.data, self.control = binary, flags, 0, None, None
-        self.has_log, self.is_strict = "--data-dir" in flags, "--ledger-strict" in flags
+        self.has_log, self.is_strict = "--data-dir" in flags, "--strict" in flags
 
     async def start(self):
         self.starts += 1

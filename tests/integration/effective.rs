@@ -18,14 +18,14 @@ fn assert_line(text: &str, line: &str) {
 async fn each_setting_names_its_origin() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokentap.toml");
-    std::fs::write(&file, "top-logprobs = 7\nstrict = true\nsession_bytes = \"1MiB\"\n").unwrap();
+    std::fs::write(&file, "top-logprobs = 7\nstrict = \"entropy,parts\"\nsession_bytes = \"1MiB\"\n").unwrap();
     let file = file.to_str().unwrap();
     let environment = [("TOKENTAP_CONTROL_TOKEN", "hush-1"), ("TOKENTAP_MAX_REQUESTS", "9")];
     let flags = ["--config", file, "--agent-token", "hush-2", "--session-bytes", "2MiB", "--control-host", "a,b"];
     let (code, out, err) = config(&flags, &environment).await;
     assert_eq!(code, Some(0), "{err}");
     assert_line(&out, &format!("top-logprobs = 7 # from the file {file}"));
-    assert_line(&out, &format!("strict = true # from the file {file}"));
+    assert_line(&out, &format!("strict = \"entropy,parts\" # from the file {file}"));
     assert_line(&out, "session-bytes = \"2MiB\" # from the command line");
     assert_line(&out, "max-requests = 9 # from the environment, TOKENTAP_MAX_REQUESTS");
     assert_line(&out, "control-host = \"a,b\" # from the command line");

@@ -140,8 +140,8 @@ async fn missing_device_falls_back_to_the_cpu_with_the_reason() {
         ("", &[("STAND_IN_MEMORY", "1000000")], "memory of the device: "),
         ("", &[("STAND_IN_FAIL", "load:1=218")], "returned error 218 for cuModuleLoadData"),
         ("", &[("STAND_IN_FAIL", "alloc:7=2")], "returned error 2 for"),
-        ("", &[("TOKENTAP_CUDA_DEVICE", "3")], "--cuda-device 3: no such device; the driver reports 0 GPU-"),
-        ("", &[("TOKENTAP_CUDA_DEVICE", "GPU-0")], "--cuda-device GPU-0: no such device"),
+        ("", &[("TOKENTAP_ENTROPY_BACKEND", "cuda:3")], "--entropy-backend: no device 3; the driver reports 0 GPU-"),
+        ("", &[("TOKENTAP_ENTROPY_BACKEND", "cuda:GPU-0")], "--entropy-backend: no device GPU-0"),
         ("", &[("STAND_IN_FAIL", "launch:1=700")], "returned error 700 for a launch"),
     ];
     for (library, environment, words) in cases {
@@ -309,12 +309,12 @@ async fn auto_opens_only_a_configured_device() {
     let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let journals = tempfile::tempdir().unwrap();
     // the last one is the UUID of the fake device
-    let cases = [None, Some("0"), Some("gpu-7374616e-642d-696e-2064-657669636530")];
+    let cases = [None, Some("auto"), Some("auto:gpu-7374616e-642d-696e-2064-657669636530")];
     for (at, device) in cases.into_iter().enumerate() {
         let journal = journals.path().join(at.to_string());
         let mut environment =
             vec![("LD_LIBRARY_PATH", &*folder), SMALL, ("STAND_IN_JOURNAL", journal.to_str().unwrap())];
-        environment.extend(device.map(|device| ("TOKENTAP_CUDA_DEVICE", device)));
+        environment.extend(device.map(|device| ("TOKENTAP_ENTROPY_BACKEND", device)));
         let mut binary = Binary::serve(upstream.addr, &environment).await;
         generate(&binary, "a").await;
         check_upload(&binary, &Slice::new(Dtype::F32, 5, 3000), false).await;

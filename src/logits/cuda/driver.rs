@@ -45,7 +45,7 @@ pub enum Unavailable {
         minor: i32,
     },
     /// The requested device does not exist.
-    #[error("--cuda-device {wanted}: no such device; the driver reports {known}")]
+    #[error("--entropy-backend: no device {wanted}; the driver reports {known}")]
     Unknown {
         /// The requested device.
         wanted: String,

@@ -31,13 +31,13 @@ pub(super) enum Share {
 
 /// The device that the settings ask for, if any. The only visible GPU is usually the engine's, so tokentap opens none by default.
 pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
-    let settings =
-        Settings { device: config.cuda_device.clone(), memory: config.cuda_memory, deadline: config.cuda_deadline };
-    match config.entropy_backend {
-        EntropyBackend::Cuda => Some((settings, Share::All)),
-        EntropyBackend::Auto if config.cuda_device.is_some() => Some((settings, Share::Worthwhile)),
-        EntropyBackend::Auto | EntropyBackend::Cpu => None,
-    }
+    let (device, share) = match &config.entropy_backend {
+        EntropyBackend::Cpu => return None,
+        EntropyBackend::Auto(device) => (device, Share::Worthwhile),
+        EntropyBackend::Cuda(device) => (device, Share::All),
+    };
+    let device = Some(device.clone());
+    Some((Settings { device, memory: config.cuda_memory, deadline: config.cuda_deadline }, share))
 }
 
 /// A device that may be opening, open or unavailable.

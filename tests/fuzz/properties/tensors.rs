@@ -51,7 +51,6 @@ async fn measured(pieces: &[&[u8]]) -> Result<Vec<RowStats>, SafetensorsError> {
     let slices = SLICES.get_or_init(|| {
         let config = SliceConfig {
             entropy_backend: EntropyBackend::Cpu,
-            cuda_device: None,
             cuda_memory: 0,
             cuda_deadline: std::time::Duration::ZERO,
             entropy_threads: 1,

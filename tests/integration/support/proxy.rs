@@ -56,6 +56,7 @@ fn set_limit(config: &mut Config, name: &str, value: &str) {
         "client-read-timeout" => config.limits.client_read_timeout = time(),
         "pool-idle-timeout" => config.limits.pool_idle_timeout = time(),
         "breaker-failures" => config.limits.breaker_failures = value.parse().unwrap(),
+        "max-session-turns" => config.sessions.max_session_turns = value.parse().unwrap(),
         "max-export-bytes" => config.sessions.max_export_bytes = size(),
         "slice-memory" => config.slices.slice_memory = size(),
         "max-slice-bytes" => config.slices.max_slice_bytes = size(),
