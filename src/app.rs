@@ -246,10 +246,10 @@ impl App {
     /// Serves until the drain has ended. Returns the number of connections that were still open and were closed.
     ///
     /// # Errors
-    /// A line for the user when sessions cannot be restored.
+    /// A line for the user when sessions cannot be restored, or the shared ledger cannot be used.
     pub async fn run(self) -> Result<usize, String> {
         let Self { parts, apis, data, control, probed, ready, discovery, chats, directory, archive, renderer } = self;
-        shared_ledger::share(&parts.sessions, &parts.config, &parts.metrics)?;
+        let ledger = shared_ledger::share(&parts.sessions, &parts.config, &parts.metrics)?;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
             states: states(&parts),
@@ -305,6 +305,7 @@ impl App {
         let cut = tokio::select! {
             cut = serving => Ok(cut),
             error = restoring => Err(error),
+            error = shared_ledger::refusal(ledger) => Err(error),
         };
         // the runtime waits for blocking threads when it shuts down
         parts.sessions.cancel_restore();

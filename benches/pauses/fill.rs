@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokentap::session::ledger::log::{Fsync, Log, Options};
-use tokentap::session::ledger::{Record, RecordLog};
+use tokentap::session::ledger::{Change, Record, RecordLog};
 use tokentap::session::{Draft, EntropyMethod, Span, Turn, TurnMetadata};
 
 /// The session with many turns, each of which continues the one before.
@@ -83,7 +83,7 @@ pub fn tokens(seed: u32, count: usize) -> Vec<u32> {
 
 /// A turn that samples `response` after `parent`.
 pub fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: Vec<u32>) -> Arc<Turn> {
-    let about = metadata(response.len());
+    let about = TurnMetadata { uid: format!("{id:032x}").parse().ok(), ..metadata(response.len()) };
     let (logprobs, entropy) = floats(&response);
     Arc::new(Turn {
         id,
@@ -123,6 +123,11 @@ pub fn turns(sizes: Sizes) -> impl Iterator<Item = (Arc<str>, Arc<Turn>)> {
     short.chain(chain).chain(samples)
 }
 
+/// The record of a turn.
+pub fn record(session: Arc<str>, turn: Arc<Turn>) -> Record {
+    Record::new(session, "000000000000000000000000000000b1".parse().unwrap(), Change::Turn(turn))
+}
+
 /// Writes turns to a log in `directory`. Returns the bytes that they take in a store.
 pub fn write_log(directory: &Path, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) -> u64 {
     let options = Options { fsync: Fsync::Never, ..Options::new(directory) };
@@ -132,7 +137,7 @@ pub fn write_log(directory: &Path, turns: impl Iterator<Item = (Arc<str>, Arc<Tu
     for (session, turn) in turns {
         bytes += turn.bytes();
         waiting += turn.bytes();
-        drop(log.append(Record::Turn { session: (&*session).into(), turn }));
+        drop(log.append(record(session, turn).into()));
         // the queue is bounded in records and bytes
         if waiting > 4 << 20 {
             runtime.block_on(log.written()).unwrap();

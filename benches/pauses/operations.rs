@@ -4,7 +4,6 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use tokentap::metrics::Metrics;
-use tokentap::session::ledger::Record;
 use tokentap::session::{Call, Store, StoreLimits};
 
 use crate::fill::{self, BOUNDLESS, LONG, PROMPT, SAMPLED, Sizes, TOKENS};
@@ -130,7 +129,7 @@ fn store(sizes: Sizes) -> Arc<Store> {
     let limits = StoreLimits { bytes: 1 << 40, ttl: BOUNDLESS, idle: BOUNDLESS };
     let store = Arc::new(Store::new(limits));
     for (session, turn) in fill::turns(sizes) {
-        store.restore(Record::Turn { session: (&*session).into(), turn });
+        store.restore(fill::record(session, turn));
     }
     store
 }

@@ -122,10 +122,8 @@ fn digests(request: &Conversation, tools: &str, renderer: &Renderer, work: &Work
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");
     hash.update(tools.as_bytes());
-    match renderer.history_digest(&request.template_variables, work)? {
-        Some(variables) => hash.update(variables),
-        // as in earlier versions
-        None => hash.update(b"{}"),
+    if let Some(variables) = renderer.history_digest(&request.template_variables, work)? {
+        hash.update(variables);
     }
     let mut digests = Vec::with_capacity(request.messages.len() + 1);
     let mut call_indexes = HashMap::new();

@@ -9,9 +9,9 @@ use crate::cli::local_log::{self, UNLIMITED};
 use crate::cli::print;
 use crate::cli::progress::Progress;
 use crate::config::ImportArgs;
-use crate::session::ledger::Record;
 use crate::session::ledger::log::{Directory, Options};
 use crate::session::ledger::valkey::{NoValkeyObserver, Valkey};
+use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record};
 use crate::session::{Imported, SharingLimits, SkipReason, Store};
 
 /// What became of the sessions.
@@ -41,7 +41,11 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     let progress = Progress::bytes("reading the log", Some(directory.bytes()));
     let (found, _guard) = directory.read(|bytes, record| {
         progress.set(bytes);
-        counts.evicted += usize::from(matches!(record, Record::Evicted { .. }));
+        counts.evicted += usize::from(matches!(
+            record,
+            LogRecord::Session(Record { change: Change::Evicted, .. })
+                | LogRecord::Process(ProcessRecord::Settled { .. })
+        ));
         source.restore(record);
     });
     progress.clear();

@@ -20,7 +20,10 @@ pub(super) fn check(dir: &Path, found: &ReplaySummary) -> Result<(), String> {
     found.torn.iter().for_each(|torn| tracing::warn!(%torn, "not all of the log can be read"));
     found.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "not all of the log can be read"));
     if found.unknown > 0 {
-        tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
+        tracing::warn!(
+            records = found.unknown,
+            "the log holds records that this build cannot read, which are left out"
+        );
     }
     Ok(())
 }

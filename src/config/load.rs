@@ -305,9 +305,9 @@ mod tests {
         std::fs::write(&path, "top-logprobs = \"x\"\n").unwrap();
         let line = loaded(&["serve", "--config", file]).unwrap_err();
         assert!(line.contains("--top-logprobs") && line.contains("settings.toml"), "{line}");
-        std::fs::write(&path, "tops = 1\n").unwrap();
+        std::fs::write(&path, "top_logprob = 1\n").unwrap();
         let line = loaded(&["serve", "--config", file]).unwrap_err();
-        assert_eq!(line, format!("tops in {file}: there is no such setting; a similar one is top-logprobs"));
+        assert_eq!(line, format!("top-logprob in {file}: there is no such setting; a similar one is top-logprobs"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

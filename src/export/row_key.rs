@@ -6,8 +6,7 @@ use crate::session::{Path, Turn};
 /// change, except that a shared ledger that has lost turns may get them again in another order. The key does not depend on the version,
 /// on other rows, or on the process, so the same path has the same key after a restart and on another replica.
 ///
-/// A turn that was recorded before turns had uids has a hash instead: of the session's name and of the recorded facts of the first and
-/// the last turn.
+/// A turn without a uid has a hash instead: of the session's name and of the recorded facts of the first and the last turn.
 pub(crate) fn row_key(path: &Path) -> String {
     if let Some(uid) = path.leaf().about.uid {
         return uid.to_string();

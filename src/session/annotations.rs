@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ledger::{Ack, Record};
+use super::ledger::{Ack, Change};
 use super::state::{Session, SessionError};
 use super::store::Store;
 
@@ -14,7 +14,7 @@ impl Store {
     /// # Errors
     /// [`SessionError::EvictedSession`].
     pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
-        let record = |turns| self.log.append(Record::Freeze { session: session.key(), turns });
+        let record = |turns| self.log.append(session.record(Change::Freeze { turns }));
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
         Ok((version, ack.unwrap_or_else(Ack::done)))
@@ -28,7 +28,7 @@ impl Store {
         }
         let mut state = session.state();
         let deletes = !state.removed && state.deleted_responses.insert(turn);
-        deletes.then(|| self.log.append(Record::ResponseDeleted { session: session.key(), turn }))
+        deletes.then(|| self.log.append(session.record(Change::ResponseDeleted { turn })))
     }
 
     /// Attaches a reward.
@@ -36,8 +36,7 @@ impl Store {
     /// # Errors
     /// When the session is frozen, or has no such turn.
     pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
-        let record =
-            |version, reward| self.log.append(Record::Reward { session: session.key(), leaf, reward, version });
+        let record = |version, reward| self.log.append(session.record(Change::Reward { leaf, reward, version }));
         let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;
         self.order().change(bytes);
         Ok(ack)

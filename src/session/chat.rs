@@ -17,31 +17,26 @@ pub struct Chat {
     /// The digest of the messages that the turn answers.
     pub conversation: Digest,
     /// Whether the prompt contains the tools.
-    #[serde(default)]
     pub tools: bool,
     /// How its text was parsed. Together with the tokens it determines the message that the client received.
     pub reading: ParseOptions,
-    /// Whether the prompt contains text that was sampled in this session and had to be tokenized again. Logs of version 0.1 set it for any
-    /// assistant text.
-    #[serde(default)]
+    /// Whether the prompt contains text that was sampled in this session and had to be tokenized again.
     pub retokenised: bool,
     /// Whether the prompt contains assistant text that was not sampled in this session, such as examples, a prefill or a fixed greeting.
-    #[serde(default)]
     pub foreign_text: bool,
     /// The number of end-of-turn tokens that the prompt adds after the previous turn, which ended by length.
-    #[serde(default)]
     pub inserted_end_of_turn: u32,
     /// What the client changed in replies whose sampled tokens the prompt contains. The replies in the prompts of earlier turns do not count.
     #[serde(default, skip_serializing_if = "ReplyChanges::is_empty")]
     pub reply_changes: ReplyChanges,
-    /// Digests that later calls are compared with. `None` in turns of older logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Digests that later calls are compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
-    /// The sources of the sampling parameters that the client did not set. `None` if they are not known, as in older logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The sources of the sampling parameters that the client did not set. `None` if they are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling_sources: Option<SamplingSources>,
     /// The request, if the response is stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<Arc<StoredRequest>>,
     /// [`Session::number`](super::Session::number) of the session whose turns the fields of this chat name by their numbers.
     #[serde(skip)]
@@ -57,9 +52,8 @@ pub struct Chat {
 pub struct ParseOptions {
     /// The format of the tool calls; `None` if tool calls are not parsed.
     pub format: Option<Box<str>>,
-    /// The types of the parameters of the tools, if the format needs them, as `parse::ParameterTypes` writes them. `None` in older
-    /// logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The types of the parameters of the tools, if the format needs them, as `parse::ParameterTypes` writes them.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Arc<str>>,
     /// Whether the thinking is separated from the text.
     pub separate: bool,

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::View;
-use super::ledger::{Ack, Record};
+use super::ledger::{Ack, Change, Record};
 use super::order_index::{EvictedSession, Order};
 use super::state::{Session, State};
 use super::store::{Store, now_ms};
@@ -72,7 +72,7 @@ impl Store {
             let mut order = self.order();
             for (number, leaf) in session.publish(count, &claimed, || order.next_finished()) {
                 order.finished.push(number, Arc::clone(&session.id));
-                let record = Record::Finished { session: session.key(), leaf, turns: count, number };
+                let record = session.record(Change::Finished { leaf, turns: count, number });
                 self.log.append_unacknowledged(record);
                 self.feed.send_finished(number);
             }
@@ -171,7 +171,7 @@ impl Store {
                 self.forget(&mut order, &session, None, unused);
                 continue;
             }
-            let evicted = Record::Evicted { session: session.key() };
+            let evicted = session.record(Change::Evicted);
             if self.forget(&mut order, &session, Some(evicted), unused).is_some() {
                 order.remember(EvictedSession { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
                 self.observer.session_evicted(reason);

@@ -1,10 +1,12 @@
 //! Durable storage for the records of sessions.
 //!
-//! A store and the policy epochs append one [`Record`] for each change, in the order of the changes. The [`log`] of one process is read
-//! once, at the start of the process. A [`Ledger`] is shared by several processes, and each of them reads it whenever it needs a session.
+//! A store appends one [`Record`] for each change of a session, in the order of the changes. The [`log`] of one process, which also has policy
+//! epochs, is read once, at the start of the process. A [`Ledger`] is shared by several processes, and each of them reads it whenever it
+//! needs a session.
 
 mod ack;
 pub mod log;
+mod log_record;
 #[cfg(test)]
 pub(crate) mod memory;
 mod record;
@@ -16,7 +18,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 pub use ack::{Ack, AppendError};
-pub use record::{Record, SessionKey};
+pub use log_record::{LogRecord, ProcessRecord};
+pub use record::{Change, Record, SCHEMA};
 pub use shared::{
     Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
     PARTITIONS, Position, StreamId, Tail, partition_of,
@@ -25,7 +28,7 @@ pub use shared::{
 /// The log of one process. Stores records in the order in which they are appended.
 pub trait RecordLog: Debug + Send + Sync {
     /// Appends a record. Never blocks. The [`Ack`] resolves when the record is stored, or with the reason why it is not.
-    fn append(&self, record: Record) -> Ack;
+    fn append(&self, record: LogRecord) -> Ack;
 
     /// Resolves when all records that were appended before are stored or have failed.
     fn written(&self) -> Ack;
@@ -37,7 +40,7 @@ pub trait RecordLog: Debug + Send + Sync {
     ///
     /// # Errors
     /// When the log cannot be read.
-    fn read(&self, each: &mut dyn FnMut(Record)) -> std::io::Result<()>;
+    fn read(&self, each: &mut dyn FnMut(LogRecord)) -> std::io::Result<()>;
 
     /// Whether records are stored.
     fn health(&self) -> Health;
@@ -96,12 +99,12 @@ impl SharedLog {
     }
 
     /// Appends a record. Without a log, the ack resolves at once.
-    pub(super) fn append(&self, record: Record) -> Ack {
-        self.get().map_or_else(Ack::done, |log| log.append(record))
+    pub(super) fn append(&self, record: impl Into<LogRecord>) -> Ack {
+        self.get().map_or_else(Ack::done, |log| log.append(record.into()))
     }
 
     /// Appends a record without waiting for it.
-    pub(super) fn append_unacknowledged(&self, record: Record) {
+    pub(super) fn append_unacknowledged(&self, record: impl Into<LogRecord>) {
         drop(self.append(record));
     }
 

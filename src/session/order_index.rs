@@ -56,7 +56,7 @@ pub(super) struct Order {
 
 impl Order {
     /// Creates a session that was not used yet.
-    pub(super) fn begin(&mut self, id: Arc<str>, birth: Option<Uid>, now_ms: u64) -> Session {
+    pub(super) fn begin(&mut self, id: Arc<str>, birth: Uid, now_ms: u64) -> Session {
         self.begun += 1;
         Session::new(id, self.begun, birth, now_ms)
     }

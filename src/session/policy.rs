@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::ProcessId;
-use super::ledger::{Ack, Record, SharedLog};
+use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
 use spans::{begun, covers, cut, possible};
 
 /// SGLang's `weight_version` before an update sets another.
@@ -43,13 +43,13 @@ pub struct Span {
     /// The last possible epoch; equal to `epoch` if the epoch is certain.
     pub until: u64,
     /// The engine's `weight_version`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_version: Option<Box<str>>,
     /// The trainer's name of the epoch (`POST /v1/policy`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Box<str>>,
     /// The process that counted the epochs, if sessions are shared. Epochs of different processes cannot be compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessId>,
 }
 
@@ -298,7 +298,7 @@ impl Policy {
     }
 
     fn append(&self, Epoch { number, version, .. }: Epoch) -> (u64, Ack) {
-        (number, self.log.append(Record::Policy { epoch: number, version }))
+        (number, self.log.append(ProcessRecord::Epoch { number, version }))
     }
 
     /// Raises the epoch to at least the one before a restart.
@@ -311,15 +311,15 @@ impl Policy {
     }
 
     /// Restores the epoch of a record, before the log is open.
-    pub(super) fn restore_record(&self, record: &Record) {
+    pub(super) fn restore_record(&self, record: &LogRecord) {
         match record {
-            Record::Turn { turn, .. } => {
+            LogRecord::Session(Record { change: Change::Turn(turn), .. }) => {
                 let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
                 if epoch > self.epoch() {
                     self.restore(epoch, None);
                 }
             }
-            Record::Policy { epoch, version } => self.restore(*epoch, version.clone()),
+            LogRecord::Process(ProcessRecord::Epoch { number, version }) => self.restore(*number, version.clone()),
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
-use super::ledger::{Record, SessionKey};
+use super::ledger::{Change, LogRecord, ProcessRecord, Record};
 use super::publication::FinishedPath;
 use super::state::{Reward, Session, State};
 use super::store::Store;
@@ -76,7 +76,7 @@ impl Store {
         self.log.set(log);
         if self.sharing().is_some() {
             // the turns of this epoch are in the shared ledger, so the next start would not find it in the log, and use it again
-            self.log.append_unacknowledged(Record::Policy { epoch: policy.epoch(), version: None });
+            self.log.append_unacknowledged(ProcessRecord::Epoch { number: policy.epoch(), version: None });
         }
         self.sweep();
         self.restoration.end();
@@ -99,78 +99,71 @@ impl Store {
     }
 
     /// Applies one record. Records come in the order in which they were written; some may be missing.
-    pub fn restore(&self, record: Record) {
-        // epochs are restored by Policy::restore_record
-        let Some(key) = record.session().cloned() else { return };
-        if matches!(record, Record::Deleted { .. } | Record::Evicted { .. }) {
-            return self.restore_deleted(&key.name);
+    pub fn restore(&self, record: impl Into<LogRecord>) {
+        match record.into() {
+            LogRecord::Session(record) => self.restore_change(record),
+            LogRecord::Process(ProcessRecord::Settled { session }) => self.restore_deleted(&session),
+            // restored by Policy::restore_record
+            LogRecord::Process(ProcessRecord::Epoch { .. }) => {}
         }
-        let (turn, finished) = match &record {
-            Record::Turn { turn, .. } => (Some(turn), None),
-            Record::Finished { number, .. } => (None, Some(*number)),
-            _ => (None, None),
-        };
-        // records without births: a contradiction means another session
-        let contradicts = |known: Arc<Session>| turn.is_some_and(|turn| known.state().contradicts(turn));
-        if self.session(&key.name).is_some_and(contradicts) {
-            self.restore_deleted(&key.name);
+    }
+
+    fn restore_change(&self, record: Record) {
+        let Record { session: name, birth, change } = record;
+        if matches!(change, Change::Deleted | Change::Evicted) {
+            return self.restore_deleted(&name);
         }
-        let is_turn = turn.is_some();
-        let bytes = self.restored_session(&key).apply(record);
+        // another session of this name: the record of the earlier one's end is missing
+        if self.session(&name).is_some_and(|known| known.birth != birth) {
+            self.restore_deleted(&name);
+        }
+        let is_turn = matches!(change, Change::Turn(_));
+        let finished = if let Change::Finished { number, .. } = change { Some(number) } else { None };
+        let bytes = self.session_of(&name, birth).apply(change);
         self.order().change(bytes);
         if is_turn {
             self.evict();
         }
         if let Some(number) = finished {
-            self.restore_finished(number, key.name);
+            self.restore_finished(number, name);
         }
-    }
-
-    /// The session of a record, which is created if it does not exist.
-    fn restored_session(&self, key: &SessionKey) -> Arc<Session> {
-        // another session of this name: the record of the earlier one's end is missing
-        let differs = |known: Arc<Session>| known.birth.zip(key.birth).is_some_and(|(known, birth)| known != birth);
-        if self.session(&key.name).is_some_and(differs) {
-            self.restore_deleted(&key.name);
-        }
-        self.session_of(key)
     }
 }
 
 impl Session {
-    /// Applies a record of the session, which follows the records that were applied before; some may be missing. Returns the bytes by
-    /// which the session grows.
-    pub(super) fn apply(&self, record: Record) -> i64 {
+    /// Applies a change of the session, which follows those that were applied before; some may be missing. Returns the bytes by which the
+    /// session grows.
+    pub(super) fn apply(&self, change: Change) -> i64 {
         // locked before the state
-        let mut publication = matches!(record, Record::Finished { .. }).then(|| self.publication());
+        let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication());
         let mut state = self.state();
-        match record {
-            Record::Begin { created_ms, .. } => state.created_ms = created_ms,
-            Record::Healed { .. } => state.generation += 1,
-            Record::Turn { turn, .. } => return i64::try_from(state.restore(turn)).unwrap_or(i64::MAX),
-            Record::Reward { leaf, reward, version, .. } => {
+        match change {
+            Change::Begin { created_ms } => state.created_ms = created_ms,
+            Change::Healed => state.generation += 1,
+            Change::Turn(turn) => return i64::try_from(state.restore(turn)).unwrap_or(i64::MAX),
+            Change::Reward { leaf, reward, version } => {
                 return state.reward(Reward { version, leaf, value: reward });
             }
-            Record::Freeze { turns, .. } => {
+            Change::Freeze { turns } => {
                 state.fill(turns);
                 // concurrent freezes may be in the log in the reverse order
                 let at = state.frozen.partition_point(|before| *before < turns);
                 state.frozen.insert(at, turns);
             }
-            Record::Incomplete { .. } => {
+            Change::Incomplete => {
                 let version = state.open_version();
                 // a frozen version does not change
                 state.incomplete.get_or_insert(version);
             }
-            Record::ResponseDeleted { turn, .. } => {
+            Change::ResponseDeleted { turn } => {
                 state.deleted_responses.insert(turn);
             }
-            Record::Finished { leaf, turns, number, .. } => {
+            Change::Finished { leaf, turns, number } => {
                 state.fill(turns);
-                let publication = publication.as_mut().expect("it is locked for this record");
+                let publication = publication.as_mut().expect("it is locked for this change");
                 state.finish(publication, FinishedPath { number, leaf, turns, trained_from: 0 });
             }
-            Record::Deleted { .. } | Record::Evicted { .. } | Record::Policy { .. } => {}
+            Change::Deleted | Change::Evicted => {}
         }
         0
     }
@@ -204,17 +197,6 @@ impl State {
         self.bytes - before
     }
 
-    /// Whether the session already has another turn with this number.
-    fn contradicts(&self, turn: &Turn) -> bool {
-        let known = self.forest.turns().get(turn.id as usize).filter(|known| known.about.fault != Some(Fault::Lost));
-        let same = |known: &Turn| {
-            known.response == turn.response
-                && known.about.rid == turn.about.rid
-                && known.about.started_ms == turn.about.started_ms
-        };
-        known.is_some_and(|known| !same(known))
-    }
-
     /// Adds a placeholder for each missing turn below `until`, so that the numbers of later turns stay the same.
     fn fill(&mut self, until: u32) {
         while self.forest.next_id() < until {
@@ -236,14 +218,13 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::StoreLimits;
-    use crate::session::Uid;
+    use crate::session::{StoreLimits, Uid};
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
         let about = TurnMetadata { finish: Some("stop".into()), started_ms, ..TurnMetadata::default() };
         let (logprobs, entropy) = (vec![-1.0; response.len()].into(), vec![0.5; response.len()].into());
         let turn = Turn { id, parent, prompt: prompt.into(), response: response.into(), logprobs, entropy, about };
-        Record::Turn { session: "s".into(), turn: Arc::new(turn) }
+        Record::new("s", Uid::from_bytes([1; 16]), Change::Turn(Arc::new(turn)))
     }
 
     fn restored(records: Vec<Record>) -> Store {
@@ -254,40 +235,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_sessions_of_one_name_are_not_merged() {
-        let store = restored(vec![
-            turn(0, None, &[1], &[2], 5),
-            turn(1, Some(0), &[3], &[4], 6),
-            // the end of that session is not in the log
-            turn(0, None, &[1], &[7], 9),
-            turn(0, None, &[1], &[7], 9),
-        ]);
-        let rows = store.session("s").unwrap().snapshot(None).unwrap().paths(true).0;
-        assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].leaf().response.to_vec(), rows[0].steps.len()), (vec![7], 1));
-        assert_eq!(store.session("s").unwrap().summary().created_ms, 9);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn births_tell_sessions_of_one_name_apart() {
-        let (first, second) = (Uid::unique(), Uid::unique());
-        let born = |birth, record| match record {
-            Record::Turn { session, turn } => {
-                Record::Turn { session: SessionKey { birth: Some(birth), ..session }, turn }
-            }
-            other => other,
-        };
+        let born = |birth, record| Record { birth: Uid::from_bytes([birth; 16]), ..record };
         let root = || turn(0, None, &[1], &[2], 5);
         let store = restored(vec![
-            born(first, root()),
-            born(first, turn(1, Some(0), &[3], &[4], 6)),
+            born(2, root()),
+            born(2, turn(1, Some(0), &[3], &[4], 6)),
             // the end of that session is not in the log, and the next one begins with an equal turn
-            born(second, root()),
+            born(3, root()),
+            born(3, root()),
         ]);
         let session = store.session("s").unwrap();
-        assert_eq!((session.birth, session.summary().turns), (Some(second), 1));
-        let unborn = restored(vec![root(), turn(1, Some(0), &[3], &[4], 6)]).session("s").unwrap();
-        assert_eq!((unborn.birth, unborn.summary().turns), (None, 2), "a log of a version without births");
+        assert_eq!((session.birth, session.summary().turns), (Uid::from_bytes([3; 16]), 1));
+        assert_eq!(session.summary().created_ms, 5);
+        let rows = session.snapshot(None).unwrap().paths(true).0;
+        assert_eq!((rows.len(), rows[0].leaf().response.to_vec(), rows[0].steps.len()), (1, vec![2], 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -320,7 +282,7 @@ mod tests {
         let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
         let store = Store::new(limits);
         for turns in [5, 3] {
-            store.restore(Record::Freeze { session: "s".into(), turns });
+            store.restore(Record::new("s", Uid::from_bytes([1; 16]), Change::Freeze { turns }));
         }
         let session = store.session("s").expect("it is restored");
         let turns = |version| session.snapshot(Some(version)).map(|snapshot| snapshot.turns().len());

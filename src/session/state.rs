@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use serde_json::Value;
 
-use super::ledger::SessionKey;
+use super::ledger::{Change, Record};
 use super::lineage::upwards;
 use super::publication::{FinishedPath, Publication};
 use super::replies::{Replies, ReplyDigests, ReplyTurns};
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, Turn, TurnKey, Uid};
+use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, TokenRange, Turn, TurnKey, Uid};
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
@@ -29,8 +29,8 @@ pub struct Session {
     pub(super) tick: AtomicU64,
     /// Its position in the order of creation in this process. Numbers of turns are those of the session with this number only.
     pub number: u64,
-    /// Distinguishes it from other sessions of the same name; `None` if it was restored from records without births.
-    pub birth: Option<Uid>,
+    /// Distinguishes it from other sessions of the same name.
+    pub birth: Uid,
     // locked for one access or insertion, never across an await
     state: Mutex<State>,
     // locked while new replies are indexed, never across an await; locked before `state`
@@ -162,7 +162,7 @@ impl State {
 }
 
 impl Session {
-    pub(super) fn new(id: Arc<str>, number: u64, birth: Option<Uid>, created_ms: u64) -> Self {
+    pub(super) fn new(id: Arc<str>, number: u64, birth: Uid, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
         let (state, publication, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
         Self { id, number, birth, tick: AtomicU64::new(0), state, publication, replies }
@@ -175,9 +175,9 @@ impl Session {
         (std::mem::take(replies), std::mem::take(state))
     }
 
-    /// The key of the session in records.
-    pub(super) fn key(&self) -> SessionKey {
-        SessionKey { name: Arc::clone(&self.id), birth: self.birth }
+    /// The record of a change of the session.
+    pub(super) fn record(&self, change: Change) -> Record {
+        Record { session: Arc::clone(&self.id), birth: self.birth, change }
     }
 
     /// Whether the shared ledger lacks changes of it.
@@ -361,6 +361,10 @@ impl Session {
                 }
                 let place = state.forest.place(prompt, &changes);
                 draft.about.predecessor = place.predecessor;
+                if place.suffix.len() < prompt.len() {
+                    // a column that this build does not know cannot be cut
+                    draft.about.columns.retain(|column| column.tokens == TokenRange::Response);
+                }
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),

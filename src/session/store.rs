@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::change_feed::{ChangeFeed, CommittedTurn};
 use super::ledger::log::random_store_id;
-use super::ledger::{Ack, Ledger, LedgerError, Record, RecordLog, SessionKey, SharedLog};
+use super::ledger::{Ack, Change, Ledger, LedgerError, ProcessRecord, Record, RecordLog, SharedLog};
 use super::name::is_name;
 use super::observer::{NoObserver, StoreObserver};
 use super::order_index::{EvictedSession, Order};
@@ -116,7 +116,7 @@ impl Store {
 
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
-            let record = Record::Deleted { session: session.key() };
+            let record = session.record(Change::Deleted);
             drop(self.forget(&mut self.order(), &session, Some(record), |_| true));
         }
     }
@@ -164,11 +164,11 @@ impl Store {
     }
 
     /// Like [`Store::enter`]; a new session gets this birth.
-    pub(super) fn enter_as<B: Into<Option<Uid>>>(&self, id: &Arc<str>, birth: impl Fn() -> B) -> Arc<Session> {
+    pub(super) fn enter_as(&self, id: &Arc<str>, birth: impl Fn() -> Uid) -> Arc<Session> {
         loop {
             let session = self.session(id).unwrap_or_else(|| {
                 // the order is never locked while the map is
-                let fresh = Arc::new(self.order().begin(Arc::clone(id), birth().into(), now_ms()));
+                let fresh = Arc::new(self.order().begin(Arc::clone(id), birth(), now_ms()));
                 Arc::clone(self.sessions.entry(Arc::clone(id)).or_insert(fresh).value())
             });
             let mut state = session.state();
@@ -220,7 +220,7 @@ impl Store {
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
         let record = |turn: &Arc<Turn>| {
             self.observer.turn_committed(turn);
-            let ack = self.log.append(Record::Turn { session: session.key(), turn: Arc::clone(turn) });
+            let ack = self.log.append(session.record(Change::Turn(Arc::clone(turn))));
             self.feed.send_turn(&session.id, turn);
             (Some(turn.id), ack)
         };
@@ -246,7 +246,7 @@ impl Store {
             new
         };
         if new {
-            self.log.append_unacknowledged(Record::Incomplete { session: session.key() });
+            self.log.append_unacknowledged(session.record(Change::Incomplete));
         }
         self.leave(&session, false);
     }
@@ -254,7 +254,7 @@ impl Store {
     /// Deletes a session. Returns `None` if it did not exist.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
-        let record = Record::Deleted { session: session.key() };
+        let record = session.record(Change::Deleted);
         self.forget(&mut self.order(), &session, Some(record), |_| true)
     }
 
@@ -301,9 +301,9 @@ impl Store {
         }
     }
 
-    /// The session of a key, which is created if it does not exist.
-    pub(super) fn session_of(&self, key: &SessionKey) -> Arc<Session> {
-        let session = self.enter_as(&key.name, || key.birth);
+    /// The session of this name, which is created with this birth if it does not exist.
+    pub(super) fn session_of(&self, name: &Arc<str>, birth: Uid) -> Arc<Session> {
+        let session = self.enter_as(name, || birth);
         session.state().running -= 1;
         self.touch(&session, Instant::now());
         session
@@ -360,17 +360,19 @@ impl Store {
         self.feed.send_turn(session, turn);
     }
 
-    /// Writes a turn that is not in the shared ledger to the local log, with its whole prompt.
-    pub(super) fn log_detached(&self, session: SessionKey, id: u32, draft: &Draft) -> Ack {
+    /// Writes a turn that is not in the shared ledger to the local log, with its whole prompt. Without a birth, the turn is in the log
+    /// only, and its own uid is the birth.
+    pub(super) fn log_detached(&self, session: &Arc<str>, birth: Option<Uid>, id: u32, draft: &Draft) -> Ack {
         let (prompt, cause) = (draft.prompt.clone().unwrap_or_default(), Cause::NewConversation);
         let cause = if draft.prompt.is_some() { cause } else { Cause::Unplaced };
         let turn = Arc::new(draft.clone().place(id, None, cause, prompt));
-        self.log.append(Record::Turn { session, turn })
+        let birth = birth.or(turn.about.uid).expect("a placed turn has a uid");
+        self.log.append(Record { session: Arc::clone(session), birth, change: Change::Turn(turn) })
     }
 
     /// Notes in the local log that no turn of the session is detached any more.
     pub(super) fn end_detached(&self, name: &Arc<str>) {
-        self.log.append_unacknowledged(Record::Evicted { session: SessionKey { name: Arc::clone(name), birth: None } });
+        self.log.append_unacknowledged(ProcessRecord::Settled { session: Arc::clone(name) });
     }
 
     /// Appends what the shared ledger lacks.

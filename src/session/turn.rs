@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Fault, Labels, ReplyChanges, RequestClass, SamplingSources, Span, TurnKey, Uid};
+use super::{Chat, Column, Fault, Labels, ReplyChanges, RequestClass, SamplingSources, Span, TurnKey, Uid};
 
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
@@ -17,21 +17,25 @@ const PLACE: usize = 256;
 /// The most turns of a session. A larger number in a log comes from damage or another program; restoring it would exhaust the memory.
 pub const MOST_TURNS: u32 = 1 << 20;
 
-/// A finished turn. It never changes.
-#[derive(Debug, Clone, PartialEq)]
+/// A finished turn. It never changes. Its serialized form is a part of the head of its record, without token columns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// Its number in its session, from 0, which the API uses as well.
     pub id: u32,
     /// The turn it continues; `None` for a root.
     pub parent: Option<u32>,
     /// The prompt's tokens after those of the parent (loss mask 0). Samples of one prompt share them.
+    #[serde(skip)]
     pub prompt: Arc<[u32]>,
     /// The sampled tokens (loss mask 1, if the turn is trained).
+    #[serde(skip)]
     pub response: Box<[u32]>,
     /// Logprobs of the sampled tokens under the sampling policy, natural logarithm, NaN for a missing one. Empty if none were requested
     /// from the engine.
+    #[serde(skip)]
     pub logprobs: Box<[f32]>,
     /// Entropies in nats, NaN for a missing one. Empty if none were measured.
+    #[serde(skip)]
     pub entropy: Box<[f32]>,
     /// Its metadata.
     pub about: TurnMetadata,
@@ -39,10 +43,8 @@ pub struct Turn {
 
 /// The metadata of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct TurnMetadata {
-    /// Its globally unique id; `None` in records of versions before ids.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Its globally unique id; `None` in a draft, and for a turn that is lost.
     pub uid: Option<Uid>,
     /// The URL of the engine that sampled it; `None` if a router chose the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,6 +91,9 @@ pub struct TurnMetadata {
     pub labels: Option<Arc<Labels>>,
     /// Requested members of `meta_info` by name, as JSON text: routed experts, hidden states, sampling masks, top-k rows, prompt logprobs.
     pub extras: BTreeMap<Box<str>, Box<str>>,
+    /// Token columns beyond ids, logprobs and entropies.
+    #[serde(skip)]
+    pub columns: Vec<Column>,
 }
 
 impl TurnMetadata {
@@ -121,7 +126,8 @@ impl TurnMetadata {
             + text(&self.finish)
             + text(&self.sampling)
             + self.model.len();
-        (size_of::<Turn>() + PLACE + 4 * arrays + texts + extras + spans + 4 * self.supersedes.len()) as u64
+        let columns: usize = self.columns.iter().map(Column::bytes).sum();
+        (size_of::<Turn>() + PLACE + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len()) as u64
     }
 
     /// What the client changed in replies whose sampled tokens the prompt contains.
@@ -180,11 +186,11 @@ pub struct EntropyMethod {
     pub estimator: Cow<'static, str>,
     /// The temperature of the distribution that the numbers describe.
     pub temperature: Option<f64>,
-    /// k of the widest row if the source is `top_k`; `None` for other sources, and in turns that were recorded before this member existed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// k of the widest row if the source is `top_k`; `None` for other sources.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
     /// Why entropies or the temperature are missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
 }
 
@@ -206,7 +212,6 @@ pub enum Cause {
     /// A branch: the same history and another continuation.
     Forks,
     /// A branch: a root that shares no turn with earlier ones, such as that of a sub-agent.
-    #[serde(alias = "unrelated")]
     NewConversation,
     /// A branch: the messages of an earlier conversation under another system prompt.
     SystemChanged,
@@ -215,7 +220,6 @@ pub enum Cause {
     /// A branch: a tool result of the history was emptied or shortened.
     ToolResultCleared,
     /// A branch: a part of the history was changed, and a response that was sampled after that part is still in the prompt.
-    #[serde(alias = "prompt_edited")]
     HistoryEdited,
     /// A branch: the prompt has other tokens in place of a sampled response.
     ResponseEdited,

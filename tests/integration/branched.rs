@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokentap::session::ledger::log::{Fsync, Log, Options};
-use tokentap::session::ledger::{Record, RecordLog};
+use tokentap::session::ledger::{Change, Record, RecordLog};
 use tokentap::session::{Call, Draft, Store, Turn, TurnMetadata};
 use tokio::task::LocalSet;
 
@@ -206,7 +206,8 @@ async fn log(dir: &Path, turns: u32) {
     let (log, _) = Log::open(&Options { fsync: Fsync::Never, ..Options::new(dir) }, |_| ()).unwrap();
     let mut last = None;
     for id in 0..2 * turns {
-        let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
+        let uid = Some(format!("{id:032x}").parse().unwrap());
+        let about = TurnMetadata { uid, finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
         let turn = Turn {
             id,
             parent: id.checked_sub(1).map(|before| before.min(turns - 1)),
@@ -216,7 +217,9 @@ async fn log(dir: &Path, turns: u32) {
             entropy: [0.25].into(),
             about,
         };
-        last = Some(log.append(Record::Turn { session: "branched".into(), turn: Arc::new(turn) }));
+        let record =
+            Record::new("branched", "000000000000000000000000000000b1".parse().unwrap(), Change::Turn(Arc::new(turn)));
+        last = Some(log.append(record.into()));
     }
     last.unwrap().await.unwrap();
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 use tokentap::config::{self, Command};
 use tokentap::session::ledger::log::{Log, Options};
-use tokentap::session::ledger::{Record, RecordLog};
+use tokentap::session::ledger::{Change, Record, RecordLog};
 use tokentap::session::{Cause, Span, Turn, TurnMetadata};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -21,8 +21,13 @@ use crate::support::engine;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{EngineProfile, Upstream, json_message};
 
+fn record(session: &str, change: Change) -> Record {
+    Record::new(session, "000000000000000000000000000000b1".parse().unwrap(), change)
+}
+
 fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
     let about = TurnMetadata {
+        uid: Some(format!("{id:032x}").parse().unwrap()),
         cause: if id == 0 { Cause::First } else { Cause::Extends },
         finish: Some("stop".into()),
         model: "m".into(),
@@ -46,25 +51,25 @@ fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
         entropy: Box::default(),
         about,
     };
-    Record::Turn { session: session.into(), turn: Arc::new(turn) }
+    record(session, Change::Turn(Arc::new(turn)))
 }
 
 /// Writes a log of session `a`, with two turns and one more after its first version, and of session `b` without logprobs.
 async fn write_log() -> TempDir {
     let dir = tempdir().unwrap();
     let (log, _) = Log::open(&Options::new(dir.path()), |_| ()).unwrap();
-    let Record::Turn { session, turn: bare } = turn("b", 0, &[1], &[9]) else { panic!("it is a turn") };
-    let bare = Record::Turn { session, turn: Arc::new(Turn { logprobs: Box::default(), ..(*bare).clone() }) };
-    let reward = Record::Reward { session: "a".into(), leaf: None, reward: Arc::new(json!(0.5)), version: 1 };
+    let Change::Turn(bare) = turn("b", 0, &[1], &[9]).change else { panic!("it is a turn") };
+    let bare = Change::Turn(Arc::new(Turn { logprobs: Box::default(), ..(*bare).clone() }));
+    let reward = Change::Reward { leaf: None, reward: Arc::new(json!(0.5)), version: 1 };
     for record in [
         turn("a", 0, &[1, 2], &[3, 4]),
         turn("a", 1, &[5], &[6]),
-        reward,
-        Record::Freeze { session: "a".into(), turns: 2 },
+        record("a", reward),
+        record("a", Change::Freeze { turns: 2 }),
         turn("a", 2, &[7], &[8]),
-        bare,
+        record("b", bare),
     ] {
-        log.append(record).await.unwrap();
+        log.append(record.into()).await.unwrap();
     }
     dir
 }

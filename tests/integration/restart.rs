@@ -118,6 +118,35 @@ async fn metric(control: std::net::SocketAddr, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn log_of_an_earlier_schema_is_refused_and_stays_as_it_is() {
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let folder = dir.path().to_str().unwrap();
+    let binary = alone.start_binary(&dir, &[]).await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
+    binary.kill();
+    // the file of the previous schema differs in its first line, and in its records
+    let path = segments(&dir).remove(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let text = String::from_utf8(bytes[..48].to_vec()).unwrap().replace("tokentap-log 3", "tokentap-log 2");
+    bytes[..58].copy_from_slice(format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes())).as_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let expected = format!(
+        "tokentap: --data-dir: {} has the schema 2, and this build reads and writes the schema 3: export it with the build that wrote \
+         it (tokentap export --data-dir), and give this one another folder\n",
+        path.display()
+    );
+    assert_eq!(refused(alone.addr, folder).await, expected);
+    for command in [
+        &["export", "--format", "jsonl", "--out", "-", "--data-dir", folder][..],
+        &["import", "--data-dir", folder, "--ledger", "redis://127.0.0.1:1"],
+    ] {
+        assert_eq!(error_line(&output(command).await), expected);
+    }
+    assert_eq!(segments(&dir).len(), 1, "no file was added");
+    assert!(std::fs::read(&path).unwrap() == bytes, "its bytes are unchanged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn shutdown_during_restore_loses_nothing() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let binary = alone.start_binary(&dir, &[]).await;

@@ -170,8 +170,8 @@ FAULTS = {
     ),
     "a frozen version counts one turn less": (
         SHARING + "annotate.rs",
-        "let records = vec![Record::Freeze { session: session.key(), turns }];",
-        "let records = vec![Record::Freeze { session: session.key(), turns: turns - u32::from(FAULT && turns > 0) }];",
+        "let records = vec![session.record(Change::Freeze { turns })];",
+        "let records = vec![session.record(Change::Freeze { turns: turns - u32::from(FAULT && turns > 0) })];",
     ),
     "a frozen session takes a reward": (
         SHARING + "annotate.rs",

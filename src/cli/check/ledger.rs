@@ -141,7 +141,7 @@ mod tests {
             are_keys_denied,
             write_error: write_error.map(str::to_owned),
         };
-        let unusable = || LedgerError::Unreadable("the key tt:meta has schema \"9\"".into());
+        let unusable = || LedgerError::OtherSchema("9".into());
         let cases: [(ServerFacts, u32, &str); 12] = [
             (ServerFacts { append_only: Some(false), ..facts() }, 1, "warn  ledger       h:1: appendonly is no"),
             (ServerFacts { append_only: None, ..facts() }, 1, "warn  ledger       h:1: appendonly is unknown"),

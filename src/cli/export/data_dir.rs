@@ -10,8 +10,7 @@ use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Shape};
 use crate::rl::{self, AdvantageOptions, ThinkTokens};
-use crate::session::ledger::Record;
-use crate::session::ledger::log;
+use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record, log};
 use crate::session::{Classes, Session, Store, TurnSelection};
 
 /// Reads the log and prepares the export.
@@ -75,21 +74,24 @@ struct SessionNames {
 }
 
 impl SessionNames {
-    /// Returns the record with the unique name of its session; `None` for an eviction.
-    fn rename(&mut self, mut record: Record) -> Option<Record> {
-        let begins = matches!(&record, Record::Turn { turn, .. } if turn.id == 0);
-        if let Record::Evicted { session } = &record {
-            self.evicted.insert(Arc::clone(&session.name));
-            return None;
+    /// Returns the change of a session with its unique name; `None` for other records, and for an eviction.
+    fn rename(&mut self, record: LogRecord) -> Option<Record> {
+        let Record { session, birth, change } = match record {
+            LogRecord::Session(Record { session, change: Change::Evicted, .. })
+            | LogRecord::Process(ProcessRecord::Settled { session }) => {
+                self.evicted.insert(session);
+                return None;
+            }
+            LogRecord::Process(ProcessRecord::Epoch { .. }) => return None,
+            LogRecord::Session(record) => record,
+        };
+        let begins = matches!(&change, Change::Turn(turn) if turn.id == 0);
+        if begins && self.evicted.remove(&session) {
+            *self.numbers.entry(Arc::clone(&session)).or_insert(1) += 1;
         }
-        let Some(session) = record.session_mut() else { return Some(record) };
-        if begins && self.evicted.remove(&session.name) {
-            *self.numbers.entry(Arc::clone(&session.name)).or_insert(1) += 1;
-        }
-        if let Some(number) = self.numbers.get(&session.name) {
-            session.name = format!("{}~{number}", session.name).into();
-        }
-        Some(record)
+        let number = self.numbers.get(&session);
+        let session = number.map_or_else(|| Arc::clone(&session), |number| format!("{session}~{number}").into());
+        Some(Record { session, birth, change })
     }
 }
 
@@ -108,23 +110,22 @@ fn select(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Turn, TurnMetadata};
+    use crate::session::{Turn, TurnMetadata, Uid};
 
     #[test]
     fn session_with_the_name_of_an_evicted_session_is_renamed() {
+        let birth: Uid = "00000000000000000000000000000001".parse().unwrap();
+        let record = |change| Record::new("s", birth, change);
         let turn = |id| {
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
             let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about: TurnMetadata::default() };
-            Record::Turn { session: "s".into(), turn: Arc::new(turn) }
+            record(Change::Turn(Arc::new(turn)))
         };
         let mut names = SessionNames::default();
-        let mut name = |record| match names.rename(record) {
-            Some(Record::Turn { session, .. }) => Some(session.name.to_string()),
-            _ => None,
-        };
+        let mut name = |record: Record| Some(names.rename(record.into())?.session.to_string());
         assert_eq!(name(turn(0)).as_deref(), Some("s"));
-        assert_eq!(name(Record::Evicted { session: "s".into() }), None);
+        assert_eq!(name(record(Change::Evicted)), None);
         assert_eq!(name(turn(0)).as_deref(), Some("s~2"));
         assert_eq!(name(turn(1)).as_deref(), Some("s~2"));
     }

@@ -32,9 +32,8 @@ pub use directory::{Directory, DirectoryGuard};
 pub use health::LogStats;
 pub use replay::{DamagedFile, ReplaySummary, TornFile, read, size};
 
-use super::{Ack, AppendError, Health, Record, RecordLog, RecordLogStats};
+use super::{Ack, AppendError, Health, LogRecord, RecordLog, RecordLogStats, SCHEMA};
 use disk::Create;
-use frame::Framing;
 use health::{Shared, add};
 use segment::{Header, StoreId};
 use tail::Tail;
@@ -77,6 +76,18 @@ pub enum OpenError {
     /// Another process uses the directory.
     #[error("{} is in use by another tokentap: give each its own directory", .0.display())]
     Locked(PathBuf),
+    /// A file has another schema than this build. It stays as it is.
+    #[error(
+        "{} has the schema {found}, and this build reads and writes the schema {SCHEMA}: export it with the build that wrote it \
+         (tokentap export --data-dir), and give this one another folder",
+        path.display()
+    )]
+    OtherSchema {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        found: u64,
+    },
     /// A file operation failed.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
@@ -136,8 +147,8 @@ impl Log {
     /// full, the log is [degraded](Health::Degraded).
     ///
     /// # Errors
-    /// When another process uses the directory, or it cannot be created, locked or listed.
-    pub fn open(options: &Options, mut each: impl FnMut(Record)) -> Result<(Self, ReplaySummary), OpenError> {
+    /// When another process uses the directory, the log has another schema, or the directory cannot be created, locked or listed.
+    pub fn open(options: &Options, mut each: impl FnMut(LogRecord)) -> Result<(Self, ReplaySummary), OpenError> {
         let opened = Directory::lock(options)?.open(&mut |_, record| {
             record.into_iter().for_each(&mut each);
             ControlFlow::Continue(())
@@ -153,7 +164,7 @@ impl Log {
     ) -> Result<Self, OpenError> {
         let Directory { options, lock, segments, encoder, .. } = directory;
         let store = store.map_or_else(StoreId::random, StoreId);
-        let header = Header { store: store.clone(), framing: Framing::Marked(encoder.marker()) };
+        let header = Header { store: store.clone(), marker: encoder.marker() };
         let shared = Arc::<Shared>::default();
         let (queue, jobs) = sync_channel(options.queue_records.max(1));
         let mut writer = Writer {
@@ -196,7 +207,7 @@ impl Log {
 
 impl RecordLog for Log {
     /// Rejects the record at once if the queue is full.
-    fn append(&self, record: Record) -> Ack {
+    fn append(&self, record: LogRecord) -> Ack {
         let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
         let bytes = record.bytes();
         let before = self.shared.waiting.fetch_add(bytes, Ordering::Relaxed);
@@ -223,7 +234,7 @@ impl RecordLog for Log {
         }
     }
 
-    fn read(&self, each: &mut dyn FnMut(Record)) -> io::Result<()> {
+    fn read(&self, each: &mut dyn FnMut(LogRecord)) -> io::Result<()> {
         // records that are being written are not stored yet
         read(&self.dir, |_, record| each(record)).map(drop).map_err(io::Error::other)
     }
@@ -274,6 +285,7 @@ mod tests {
     use super::fake::{Disk, finished, turn};
     use super::*;
     use crate::session::Turn;
+    use crate::session::ledger::{Change, ProcessRecord, Record};
 
     const NO_RETRY: Duration = Duration::from_secs(3600);
 
@@ -281,7 +293,7 @@ mod tests {
         Options { fsync: Fsync::Never, ..Options::new(dir.path()) }
     }
 
-    fn open(options: &Options) -> (Log, ReplaySummary, Vec<Record>) {
+    fn open(options: &Options) -> (Log, ReplaySummary, Vec<LogRecord>) {
         let mut records = Vec::new();
         let (log, replayed) = Log::open(options, |record| records.push(record)).unwrap();
         (log, replayed, records)
@@ -291,7 +303,7 @@ mod tests {
         Log::start(Directory::lock(options).unwrap(), None, disk.create(), retry).unwrap()
     }
 
-    fn contents(dir: &TempDir) -> (Vec<Record>, ReplaySummary) {
+    fn contents(dir: &TempDir) -> (Vec<LogRecord>, ReplaySummary) {
         let mut records = Vec::new();
         let replayed = read(dir.path(), |_, record| records.push(record)).unwrap();
         (records, replayed)
@@ -325,10 +337,7 @@ mod tests {
         log.append(finished(0)).await.unwrap();
         drop(log);
         assert_eq!((mode(&dir), modes()), (0o700, vec![0o600; 2]), "a segment and the lock");
-        // as an earlier version created them
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let segment = segment::Segment::list(&dir).unwrap().remove(0).path;
-        std::fs::set_permissions(&segment, std::fs::Permissions::from_mode(0o644)).unwrap();
         let (log, ..) = open(&options);
         log.append(finished(1)).await.unwrap();
         drop(log);
@@ -473,14 +482,16 @@ mod tests {
     async fn records_with_invalid_sessions_and_turns_are_skipped() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
-        let deleted = |session: &str| Record::Deleted { session: session.into() };
+        let record = |session, change| LogRecord::from(fake::record(session, change));
+        let deleted = |session| record(session, Change::Deleted);
         let foreign = [
             deleted("../../etc/passwd"),
             deleted("a\r\nset-cookie: b"),
             deleted(""),
             turn("s", u32::MAX, 1),
-            Record::Freeze { session: "s".into(), turns: u32::MAX },
-            Record::Finished { session: "s".into(), leaf: 7, turns: 7, number: 1 },
+            record("s", Change::Freeze { turns: u32::MAX }),
+            record("s", Change::Finished { leaf: 7, turns: 7, number: 1 }),
+            ProcessRecord::Settled { session: "../../etc/passwd".into() }.into(),
         ];
         log.append(finished(0)).await.unwrap();
         for record in foreign.clone() {
@@ -503,7 +514,8 @@ mod tests {
         let mut frames = std::fs::read(&files(&own)[0]).unwrap();
         frames.resize(frames.len().next_multiple_of(4), 0);
         let prompt = frames.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
-        let planted = Record::Turn { session: "s".into(), turn: Arc::new(Turn { prompt, ..fake::bare_turn(0) }) };
+        let planted = Change::Turn(Arc::new(Turn { prompt, ..fake::bare_turn(0) }));
+        let planted = LogRecord::from(fake::record("s", planted));
         let (log, ..) = open(&options(&dir));
         let mut ends = vec![];
         for record in [finished(0), planted.clone(), finished(1)] {
@@ -547,6 +559,27 @@ mod tests {
         assert_eq!(torn, [(&files[1], segment::FIRST_LINE, "a checksum does not hold")]);
         let damaged: Vec<_> = replayed.damaged.iter().map(|damaged| (&damaged.path, damaged.offset)).collect();
         assert_eq!(damaged, [(&files[2], 0)], "the first line is damaged, and its record is read");
+    }
+
+    #[tokio::test]
+    async fn log_of_another_schema_is_refused_and_stays_as_it_is() {
+        for (number, members) in [(1, "0123456789abcdef"), (2, "0123456789abcdef 0123456789abcdef"), (99, "x")] {
+            let dir = tempdir().unwrap();
+            open(&options(&dir)).0.append(finished(0)).await.unwrap();
+            let text = format!("tokentap-log {number} {members}");
+            let other = format!("{text} {:08x}\nrecords of that schema", crc32c::crc32c(text.as_bytes()));
+            let path = dir.path().join("segment-0000000000000009.log");
+            std::fs::write(&path, &other).unwrap();
+            let before = files(&dir);
+            let errors = [Log::open(&options(&dir), |_| ()).unwrap_err(), read(dir.path(), |_, _| ()).unwrap_err()];
+            for error in errors {
+                assert!(matches!(&error, OpenError::OtherSchema { found, .. } if *found == number), "{error}");
+                let line = error.to_string();
+                assert!(line.starts_with(&format!("{} has the schema {number}, ", path.display())), "{line}");
+                assert!(line.contains("the schema 3: export it with the build that wrote it"), "{line}");
+            }
+            assert_eq!((files(&dir), std::fs::read_to_string(&path).unwrap()), (before, other));
+        }
     }
 
     #[tokio::test]
@@ -792,8 +825,8 @@ mod tests {
                 let log = &log;
                 scope.spawn(move || {
                     for number in 0..300 {
-                        let session = (&*caller.to_string()).into();
-                        drop(log.append(Record::Finished { session, leaf: caller, turns: 8, number }));
+                        let finished = Change::Finished { leaf: caller, turns: 8, number };
+                        drop(log.append(fake::record(&caller.to_string(), finished).into()));
                     }
                 });
             }
@@ -804,7 +837,9 @@ mod tests {
         assert!(replayed.segments > 2 && replayed.torn.is_empty());
         let mut next = [0_u64; 8];
         for record in records {
-            let Record::Finished { leaf, number, .. } = record else { panic!("nothing else was written") };
+            let LogRecord::Session(Record { change: Change::Finished { leaf, number, .. }, .. }) = record else {
+                panic!("nothing else was written")
+            };
             assert_eq!(number, std::mem::replace(&mut next[leaf as usize], number + 1), "caller {leaf}");
         }
     }

@@ -1,57 +1,45 @@
-//! The records of the log, and their encoding.
+//! The records of sessions, and their encoding.
 //!
-//! A record is encoded as the length of a JSON head, the head, and the arrays of a turn, little-endian. So the head can get new members
-//! and kinds without a new format, and NaN keeps its bits.
+//! A record is encoded as the length of a JSON head, the head, and the token columns of a turn, little-endian and in the order in which the head
+//! lists them. So a NaN keeps its bits, and a reader keeps a column that it does not know.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{MOST_TURNS, Turn, TurnMetadata, Uid, is_name};
+use crate::session::{Column, MOST_TURNS, NumberType, Shape, TokenRange, Turn, Uid, is_name};
 
-/// The key of a session in records.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionKey {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its birth, which distinguishes sessions of one name; `None` in records of versions before births.
-    pub birth: Option<Uid>,
-}
+/// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
+pub const SCHEMA: u64 = 3;
 
-impl From<&str> for SessionKey {
-    /// A session without a birth.
-    fn from(name: &str) -> Self {
-        Self { name: name.into(), birth: None }
-    }
-}
-
-/// One change of a session or of the policy.
+/// One change of a session.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Record {
-    /// A session begins. Only in shared ledgers, as the first record of the session.
+pub struct Record {
+    /// The name of the session.
+    pub session: Arc<str>,
+    /// The birth of the session, which distinguishes sessions of one name.
+    pub birth: Uid,
+    /// The change.
+    pub change: Change,
+}
+
+/// What a record changes. Its serialized form has no token columns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// The session begins. Only in shared ledgers, as the first record of the session.
     Begin {
-        /// The session.
-        session: SessionKey,
         /// Its start: milliseconds since 1970.
         created_ms: u64,
     },
     /// The records after this one were appended again, because the ledger had lost them. Numbers of turns may have changed.
-    Healed {
-        /// The session.
-        session: SessionKey,
-    },
+    Healed,
     /// A turn was added.
-    Turn {
-        /// Its session.
-        session: SessionKey,
-        /// The turn.
-        turn: Arc<Turn>,
-    },
+    Turn(Arc<Turn>),
     /// A reward was set.
     Reward {
-        /// Its session.
-        session: SessionKey,
         /// The leaf it is for; `None` for the whole session.
         leaf: Option<u32>,
         /// A number or an object.
@@ -59,39 +47,24 @@ pub enum Record {
         /// The version of the session it is for.
         version: u32,
     },
-    /// A version of a session was frozen.
+    /// A version was frozen.
     Freeze {
-        /// The session.
-        session: SessionKey,
         /// The number of turns of that version.
         turns: u32,
     },
-    /// A generation of a session was not recorded.
-    Incomplete {
-        /// The session.
-        session: SessionKey,
-    },
+    /// A generation was not recorded.
+    Incomplete,
     /// The stored response of a turn was deleted.
     ResponseDeleted {
-        /// The session.
-        session: SessionKey,
         /// The turn.
         turn: u32,
     },
-    /// A session was deleted.
-    Deleted {
-        /// The session.
-        session: SessionKey,
-    },
-    /// A session was evicted from memory; its name is free for another.
-    Evicted {
-        /// The session.
-        session: SessionKey,
-    },
+    /// The session was deleted.
+    Deleted,
+    /// The session was evicted from memory; its name is free for another.
+    Evicted,
     /// A path has finished and was published to trainers.
     Finished {
-        /// Its session.
-        session: SessionKey,
         /// Its last turn.
         leaf: u32,
         /// The number of turns of the session at that time.
@@ -99,147 +72,45 @@ pub enum Record {
         /// Its position in the order of all finished paths.
         number: u64,
     },
-    /// A policy epoch began.
-    Policy {
-        /// tokentap's policy epoch.
-        epoch: u64,
-        /// The trainer's name of the epoch.
-        version: Option<Box<str>>,
-    },
 }
 
 /// The JSON part of a record.
 #[derive(Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
-enum Head<'a> {
-    Begin {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-        created_ms: u64,
-    },
-    Healed {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-    },
-    Turn {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-        id: u32,
-        parent: Option<u32>,
-        about: Cow<'a, TurnMetadata>,
-        /// Elements of the arrays: prompt, response, logprobs, entropy. Arrays of later versions follow and are not read.
-        lengths: Cow<'a, [u32]>,
-    },
-    Reward {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-        leaf: Option<u32>,
-        reward: Cow<'a, serde_json::Value>,
-        version: u32,
-    },
-    Freeze {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-        turns: u32,
-    },
-    Incomplete {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-    },
-    ResponseDeleted {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-        turn: u32,
-    },
-    Deleted {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-    },
-    Evicted {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-    },
-    Finished {
-        session: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        birth: Option<Uid>,
-        leaf: u32,
-        turns: u32,
-        number: u64,
-    },
-    Policy {
-        epoch: u64,
-        version: Option<Cow<'a, str>>,
-    },
+struct Head<'a> {
+    session: Arc<str>,
+    birth: Uid,
+    change: Cow<'a, Change>,
+    /// The numbers of values of the columns that each turn has: prompt ids, response ids, logprobs, entropies. Each value has four bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lengths: Option<[u32; 4]>,
+    /// The other columns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    columns: Vec<ColumnHead<'a>>,
 }
 
-/// The start of the head of a turn, as it is written.
-const TURN: &[u8] = br#"{"kind":"turn","#;
-
-/// The head of a turn. Parsing a [`Head`] copies its members until the kind is known; most records are turns, so their heads are parsed
-/// without that.
-#[derive(Deserialize)]
-struct TurnHead {
-    session: Arc<str>,
-    #[serde(default)]
-    birth: Option<Uid>,
-    id: u32,
-    parent: Option<u32>,
-    about: TurnMetadata,
-    lengths: Vec<u32>,
+/// The description of a column.
+#[derive(Serialize, Deserialize)]
+struct ColumnHead<'a> {
+    name: Cow<'a, str>,
+    #[serde(rename = "type")]
+    number: NumberType,
+    tokens: TokenRange,
+    shape: Cow<'a, Shape>,
+    bytes: u32,
 }
 
 impl Record {
-    /// The session of the record; `None` for an epoch.
+    /// A change of a session.
     #[must_use]
-    pub fn session(&self) -> Option<&SessionKey> {
-        match self {
-            Self::Begin { session, .. }
-            | Self::Healed { session }
-            | Self::Turn { session, .. }
-            | Self::Reward { session, .. }
-            | Self::Freeze { session, .. }
-            | Self::Incomplete { session }
-            | Self::ResponseDeleted { session, .. }
-            | Self::Deleted { session }
-            | Self::Evicted { session }
-            | Self::Finished { session, .. } => Some(session),
-            Self::Policy { .. } => None,
-        }
-    }
-
-    /// The session of the record, to change it.
-    pub fn session_mut(&mut self) -> Option<&mut SessionKey> {
-        match self {
-            Self::Begin { session, .. }
-            | Self::Healed { session }
-            | Self::Turn { session, .. }
-            | Self::Reward { session, .. }
-            | Self::Freeze { session, .. }
-            | Self::Incomplete { session }
-            | Self::ResponseDeleted { session, .. }
-            | Self::Deleted { session }
-            | Self::Evicted { session }
-            | Self::Finished { session, .. } => Some(session),
-            Self::Policy { .. } => None,
-        }
+    pub fn new(session: impl Into<Arc<str>>, birth: Uid, change: Change) -> Self {
+        Self { session: session.into(), birth, change }
     }
 
     /// The approximate bytes that it takes in memory, for limits.
     pub(super) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
-        match self {
-            Self::Turn { turn, .. } => own + turn.bytes(),
+        match &self.change {
+            Change::Turn(turn) => own + turn.bytes(),
             // values are small, and measuring one would mean a walk over it
             _ => own + 256,
         }
@@ -248,145 +119,102 @@ impl Record {
     /// Whether a tokentap can have written it. Names of a damaged or foreign log must not become file names, and its numbers must not
     /// become millions of placeholder turns.
     pub(in crate::session) fn is_plausible(&self) -> bool {
-        let numbers = match self {
-            Self::Turn { turn, .. } => turn.id < MOST_TURNS,
-            Self::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < MOST_TURNS),
-            Self::ResponseDeleted { turn, .. } => *turn < MOST_TURNS,
-            Self::Freeze { turns, .. } => *turns <= MOST_TURNS,
-            Self::Finished { leaf, turns, .. } => leaf < turns && *turns <= MOST_TURNS,
+        let numbers = match &self.change {
+            Change::Turn(turn) => turn.id < MOST_TURNS,
+            Change::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < MOST_TURNS),
+            Change::ResponseDeleted { turn } => *turn < MOST_TURNS,
+            Change::Freeze { turns } => *turns <= MOST_TURNS,
+            Change::Finished { leaf, turns, .. } => leaf < turns && *turns <= MOST_TURNS,
             _ => true,
         };
-        numbers && self.session().is_none_or(|session| is_name(&session.name))
+        numbers && is_name(&self.session)
     }
 
     /// Appends the record's bytes to `out`.
     ///
     /// # Errors
-    /// When the head cannot be written as JSON, or a length does not fit into 32 bits.
+    /// When the head cannot be written as JSON, a length does not fit into 32 bits, or a turn has no uid. `out` may have a part of the record
+    /// then.
     pub(in crate::session) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-        let start = out.len();
-        out.extend([0; 4]);
-        serde_json::to_writer(&mut *out, &Head::try_new(self)?)?;
-        let head = fit(out.len() - start - 4)?;
-        out[start..start + 4].copy_from_slice(&head.to_le_bytes());
-        if let Self::Turn { turn, .. } = self {
+        let turn = if let Change::Turn(turn) = &self.change { Some(turn) } else { None };
+        if turn.is_some_and(|turn| turn.about.uid.is_none()) {
+            return Err(serde::ser::Error::custom("a turn without a uid"));
+        }
+        let columns = turn.map_or(&[][..], |turn| &turn.about.columns);
+        let head = Head {
+            session: Arc::clone(&self.session),
+            birth: self.birth,
+            change: Cow::Borrowed(&self.change),
+            lengths: turn.map(|turn| lengths(turn)).transpose()?,
+            columns: columns.iter().map(ColumnHead::try_new).collect::<Result<_, _>>()?,
+        };
+        write_head(out, &head)?;
+        if let Some(turn) = turn {
             push(out, &turn.prompt, |id| id.to_le_bytes());
             push(out, &turn.response, |id| id.to_le_bytes());
             push(out, &turn.logprobs, |nats| nats.to_le_bytes());
             push(out, &turn.entropy, |nats| nats.to_le_bytes());
         }
+        columns.iter().for_each(|column| out.extend_from_slice(&column.data));
         Ok(())
     }
 
-    /// Decodes a record; `None` if this version cannot read it, such as a kind of a later version.
+    /// Decodes a record; `None` if this build cannot read it.
     pub(in crate::session) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (length, rest) = bytes.split_first_chunk()?;
-        let (head, arrays) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
-        if head.starts_with(TURN) {
-            return serde_json::from_slice::<TurnHead>(head).ok()?.with_arrays(arrays);
+        let (head, mut rest) = split_head(bytes)?;
+        let Head { session, birth, change, lengths, columns } = serde_json::from_slice(head).ok()?;
+        let mut change = change.into_owned();
+        if let Change::Turn(turn) = &mut change {
+            let turn = Arc::get_mut(turn).expect("it was made by the decoder");
+            turn.about.uid?;
+            let [prompt, response, logprobs, entropy] = lengths?;
+            turn.prompt = take(&mut rest, prompt, u32::from_le_bytes)?;
+            turn.response = take(&mut rest, response, u32::from_le_bytes)?;
+            turn.logprobs = take(&mut rest, logprobs, f32::from_le_bytes)?;
+            turn.entropy = take(&mut rest, entropy, f32::from_le_bytes)?;
+            turn.about.columns =
+                columns.into_iter().map(|column| column.with_data(&mut rest)).collect::<Option<_>>()?;
         }
-        Some(match serde_json::from_slice(head).ok()? {
-            Head::Turn { session, birth, id, parent, about, lengths } => {
-                let (session, about, lengths) = (session.into(), about.into_owned(), lengths.into_owned());
-                return TurnHead { session, birth, id, parent, about, lengths }.with_arrays(arrays);
-            }
-            Head::Begin { session, birth, created_ms } => Self::Begin { session: key(&session, birth), created_ms },
-            Head::Healed { session, birth } => Self::Healed { session: key(&session, birth) },
-            Head::Reward { session, birth, leaf, reward, version } => {
-                Self::Reward { session: key(&session, birth), leaf, reward: Arc::new(reward.into_owned()), version }
-            }
-            Head::Freeze { session, birth, turns } => Self::Freeze { session: key(&session, birth), turns },
-            Head::Incomplete { session, birth } => Self::Incomplete { session: key(&session, birth) },
-            Head::ResponseDeleted { session, birth, turn } => {
-                Self::ResponseDeleted { session: key(&session, birth), turn }
-            }
-            Head::Deleted { session, birth } => Self::Deleted { session: key(&session, birth) },
-            Head::Evicted { session, birth } => Self::Evicted { session: key(&session, birth) },
-            Head::Finished { session, birth, leaf, turns, number } => {
-                Self::Finished { session: key(&session, birth), leaf, turns, number }
-            }
-            Head::Policy { epoch, version } => Self::Policy { epoch, version: version.map(Into::into) },
-        })
+        Some(Self { session, birth, change })
     }
 }
 
-impl TurnHead {
-    /// The record with the arrays after the head; `None` if they are too short.
-    fn with_arrays(self, arrays: &[u8]) -> Option<Record> {
-        let Self { session, birth, id, parent, about, lengths } = self;
-        let (mut rest, mut lengths) = (arrays, lengths.iter());
-        let mut next = || -> Option<&[[u8; 4]]> {
-            let count = usize::try_from(*lengths.next()?).ok()?;
-            let (array, after) = rest.split_at_checked(count.checked_mul(4)?)?;
-            rest = after;
-            Some(array.as_chunks().0)
-        };
-        let turn = Turn {
-            id,
-            parent,
-            prompt: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
-            response: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
-            logprobs: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-            entropy: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-            about,
-        };
-        Some(Record::Turn { session: SessionKey { name: session, birth }, turn: Arc::new(turn) })
+impl<'a> ColumnHead<'a> {
+    fn try_new(column: &'a Column) -> Result<Self, serde_json::Error> {
+        let Column { name, number, tokens, shape, data } = column;
+        let (name, shape) = (Cow::Borrowed(&**name), Cow::Borrowed(shape));
+        Ok(Self { name, number: *number, tokens: *tokens, shape, bytes: fit(data.len())? })
+    }
+
+    /// The column, whose data are the next bytes of `rest`.
+    fn with_data(self, rest: &mut &[u8]) -> Option<Column> {
+        let (data, after) = rest.split_at_checked(usize::try_from(self.bytes).ok()?)?;
+        *rest = after;
+        let Self { name, number, tokens, shape, .. } = self;
+        let data = Bytes::copy_from_slice(data);
+        Some(Column { name: name.into(), number, tokens, shape: shape.into_owned(), data })
     }
 }
 
-impl<'a> Head<'a> {
-    fn try_new(record: &'a Record) -> Result<Self, serde_json::Error> {
-        Ok(match record {
-            Record::Turn { session, turn } => {
-                let lengths =
-                    [turn.prompt.len(), turn.response.len(), turn.logprobs.len(), turn.entropy.len()].map(fit);
-                Self::Turn {
-                    session: (&*session.name).into(),
-                    birth: session.birth,
-                    id: turn.id,
-                    parent: turn.parent,
-                    about: Cow::Borrowed(&turn.about),
-                    lengths: lengths.into_iter().collect::<Result<_, _>>()?,
-                }
-            }
-            Record::Begin { session, created_ms } => {
-                Self::Begin { session: (&*session.name).into(), birth: session.birth, created_ms: *created_ms }
-            }
-            Record::Healed { session } => Self::Healed { session: (&*session.name).into(), birth: session.birth },
-            Record::Reward { session, leaf, reward, version } => Self::Reward {
-                session: (&*session.name).into(),
-                birth: session.birth,
-                leaf: *leaf,
-                reward: Cow::Borrowed(reward),
-                version: *version,
-            },
-            Record::Freeze { session, turns } => {
-                Self::Freeze { session: (&*session.name).into(), birth: session.birth, turns: *turns }
-            }
-            Record::Incomplete { session } => {
-                Self::Incomplete { session: (&*session.name).into(), birth: session.birth }
-            }
-            Record::ResponseDeleted { session, turn } => {
-                Self::ResponseDeleted { session: (&*session.name).into(), birth: session.birth, turn: *turn }
-            }
-            Record::Deleted { session } => Self::Deleted { session: (&*session.name).into(), birth: session.birth },
-            Record::Evicted { session } => Self::Evicted { session: (&*session.name).into(), birth: session.birth },
-            Record::Finished { session, leaf, turns, number } => Self::Finished {
-                session: (&*session.name).into(),
-                birth: session.birth,
-                leaf: *leaf,
-                turns: *turns,
-                number: *number,
-            },
-            Record::Policy { epoch, version } => {
-                Self::Policy { epoch: *epoch, version: version.as_deref().map(Cow::Borrowed) }
-            }
-        })
-    }
+/// Appends a head and its length to `out`.
+pub(super) fn write_head(out: &mut Vec<u8>, head: &impl Serialize) -> Result<(), serde_json::Error> {
+    let start = out.len();
+    out.extend([0; 4]);
+    serde_json::to_writer(&mut *out, head)?;
+    let length = fit(out.len() - start - 4)?;
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(())
 }
 
-fn key(name: &str, birth: Option<Uid>) -> SessionKey {
-    SessionKey { name: name.into(), birth }
+/// The head, and the bytes after it.
+pub(super) fn split_head(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+}
+
+fn lengths(turn: &Turn) -> Result<[u32; 4], serde_json::Error> {
+    let Turn { prompt, response, logprobs, entropy, .. } = turn;
+    Ok([fit(prompt.len())?, fit(response.len())?, fit(logprobs.len())?, fit(entropy.len())?])
 }
 
 fn fit(length: usize) -> Result<u32, serde_json::Error> {
@@ -401,11 +229,20 @@ fn push<T: Copy>(out: &mut Vec<u8>, values: &[T], bytes: impl Fn(T) -> [u8; 4]) 
     }
 }
 
+/// The next `count` values of `rest`.
+fn take<T, C: FromIterator<T>>(rest: &mut &[u8], count: u32, value: impl Fn([u8; 4]) -> T) -> Option<C> {
+    let bytes = usize::try_from(count).ok()?.checked_mul(4)?;
+    let (values, after) = rest.split_at_checked(bytes)?;
+    *rest = after;
+    Some(values.as_chunks().0.iter().map(|bytes| value(*bytes)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::session::TurnMetadata;
     use crate::session::ledger::log::fake;
     use crate::session::{
         CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, ReplyChange,
@@ -448,7 +285,7 @@ mod tests {
         (names, numbers, cause, fault, measured, prop::collection::vec(span, 0..3)).prop_map(
             |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| {
                 TurnMetadata {
-                    uid: first_ms.map(|_| Uid::unique()),
+                    uid: Some(Uid::unique()),
                     engine: rid.as_deref().map(Into::into),
                     rid: rid.clone(),
                     index,
@@ -468,10 +305,22 @@ mod tests {
                     cached_tokens: first_ms,
                     chat: chat(index, started_ms),
                     labels: labels(index, rid.as_deref()),
+                    columns: columns(index),
                     extras,
                 }
             },
         )
+    }
+
+    fn columns(index: u32) -> Vec<Column> {
+        let column = |at: u32| Column {
+            name: format!("column_{at}").into(),
+            number: NumberType::ALL[at as usize % NumberType::ALL.len()],
+            tokens: [TokenRange::Prompt, TokenRange::Response, TokenRange::All][at as usize % 3],
+            shape: if at.is_multiple_of(2) { Shape::Ragged } else { Shape::Fixed([at, 2].into()) },
+            data: vec![at as u8; at as usize].into(),
+        };
+        (0..index % 15).map(column).collect()
     }
 
     fn labels(index: u32, text: Option<&str>) -> Option<Arc<Labels>> {
@@ -562,40 +411,32 @@ mod tests {
     }
 
     fn record() -> impl Strategy<Value = Record> {
-        let session = || {
-            let key = |(name, has_birth): (Box<str>, bool)| SessionKey {
-                name: name.into(),
-                birth: has_birth.then(Uid::unique),
-            };
-            (text(), any::<bool>()).prop_map(key)
-        };
         let reward = prop_oneof![
             (-1e9..1e9f64).prop_map(serde_json::Value::from),
             (text(), any::<i64>()).prop_map(|(name, value)| serde_json::json!({ &*name: [value, null] })),
         ];
-        prop_oneof![
-            (session(), turn()).prop_map(|(session, turn)| Record::Turn { session, turn: Arc::new(turn) }),
-            (session(), any::<Option<u32>>(), reward, any::<u32>()).prop_map(|(session, leaf, reward, version)| {
-                Record::Reward { session, leaf, reward: Arc::new(reward), version }
+        let change = prop_oneof![
+            turn().prop_map(|turn| Change::Turn(Arc::new(turn))),
+            (any::<Option<u32>>(), reward, any::<u32>())
+                .prop_map(|(leaf, reward, version)| { Change::Reward { leaf, reward: Arc::new(reward), version } }),
+            any::<u64>().prop_map(|created_ms| Change::Begin { created_ms }),
+            any::<u32>().prop_map(|turns| Change::Freeze { turns }),
+            any::<u32>().prop_map(|turn| Change::ResponseDeleted { turn }),
+            (any::<[u32; 2]>(), any::<u64>()).prop_map(|([leaf, turns], number)| Change::Finished {
+                leaf,
+                turns,
+                number
             }),
-            (session(), any::<u64>()).prop_map(|(session, created_ms)| Record::Begin { session, created_ms }),
-            session().prop_map(|session| Record::Healed { session }),
-            (session(), any::<u32>()).prop_map(|(session, turns)| Record::Freeze { session, turns }),
-            session().prop_map(|session| Record::Incomplete { session }),
-            (session(), any::<u32>()).prop_map(|(session, turn)| Record::ResponseDeleted { session, turn }),
-            session().prop_map(|session| Record::Deleted { session }),
-            session().prop_map(|session| Record::Evicted { session }),
-            (session(), any::<[u32; 2]>(), any::<u64>())
-                .prop_map(|(session, [leaf, turns], number)| Record::Finished { session, leaf, turns, number }),
-            (any::<u64>(), prop::option::of(text())).prop_map(|(epoch, version)| Record::Policy { epoch, version }),
-        ]
+            prop::sample::select(vec![Change::Healed, Change::Incomplete, Change::Deleted, Change::Evicted]),
+        ];
+        (text(), change).prop_map(|(session, change)| Record::new(&*session, Uid::unique(), change))
     }
 
     proptest! {
         #[test]
         fn records_survive_encoding(record in record()) {
             let written = bytes(&record);
-            let read = Record::decode(&written).expect("it was written by this version");
+            let read = Record::decode(&written).expect("it was written by this build");
             // NaN is not equal to itself, so bytes are compared
             prop_assert_eq!(&bytes(&read), &written);
             let exact = |record: &Record| format!("{record:?}");
@@ -619,30 +460,51 @@ mod tests {
     fn nan_keeps_its_bits() {
         let nan = f32::from_bits(0x7fc0_1234);
         let turn = Turn { logprobs: [nan].into(), ..fake::bare_turn(0) };
-        let record = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
-        let Some(Record::Turn { turn, .. }) = Record::decode(&bytes(&record)) else { panic!("it is a turn") };
+        let record = fake::record("s", Change::Turn(Arc::new(turn)));
+        let Some(Change::Turn(turn)) = Record::decode(&bytes(&record)).map(|record| record.change) else { panic!() };
         assert_eq!(turn.logprobs[0].to_bits(), nan.to_bits());
     }
 
     #[test]
-    fn heads_of_turns_are_parsed_in_any_layout() {
-        let head = r#"{"kind":"turn","session":"s","id":3,"parent":null,"about":{},"lengths":[0,0,0,0]}"#;
-        let decoded = |head: &str| Record::decode(&[&(head.len() as u32).to_le_bytes(), head.as_bytes()].concat());
-        let written = decoded(head);
-        let Some(Record::Turn { turn, .. }) = &written else { panic!("it is a turn") };
-        assert_eq!(turn.about.labels, None, "records of versions before labels have none");
-        assert_eq!(decoded(&head.replace("{\"kind\"", "{ \"kind\"")), written);
-        assert_eq!(decoded(&head.replace("\"kind\":\"turn\",", "").replace("]}", "],\"kind\":\"turn\"}")), written);
+    fn turn_without_a_uid_is_neither_written_nor_read() {
+        let turn = Turn { about: TurnMetadata::default(), ..fake::bare_turn(0) };
+        let record = fake::record("s", Change::Turn(Arc::new(turn)));
+        assert!(record.encode(&mut Vec::new()).is_err());
+        let whole = bytes(&fake::record("s", Change::Turn(Arc::new(fake::bare_turn(0)))));
+        let (head, _) = split_head(&whole).unwrap();
+        let mut head: serde_json::Value = serde_json::from_slice(head).unwrap();
+        assert!(head["change"]["turn"]["about"].as_object_mut().unwrap().remove("uid").is_some());
+        let mut without = Vec::new();
+        write_head(&mut without, &head).unwrap();
+        assert!(Record::decode(&without).is_none());
     }
 
     #[test]
-    fn arrays_of_a_later_version_are_ignored() {
-        let head = r#"{"kind":"turn","session":"s","id":3,"parent":null,"about":{"new":1},"lengths":[1,0,0,0,2]}"#;
-        let mut bytes = (head.len() as u32).to_le_bytes().to_vec();
-        bytes.extend(head.as_bytes());
-        bytes.extend([7, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
-        let Some(Record::Turn { turn, .. }) = Record::decode(&bytes) else { panic!("it is a turn") };
-        assert_eq!(*turn.prompt, [7]);
-        assert_eq!(*turn, Turn { prompt: [7].into(), ..fake::bare_turn(3) });
+    fn columns_of_known_types_are_kept_and_others_are_refused() {
+        let (known, unknown) = (r#""type":"u16""#, r#""type":"complex64""#);
+        let whole = {
+            let column = Column {
+                name: "routed_experts".into(),
+                number: NumberType::U16,
+                tokens: TokenRange::All,
+                shape: Shape::Fixed([2].into()),
+                data: vec![1, 2, 3, 4].into(),
+            };
+            let mut turn = Turn { prompt: [7].into(), ..fake::bare_turn(3) };
+            turn.about.columns = vec![column];
+            bytes(&fake::record("s", Change::Turn(Arc::new(turn))))
+        };
+        let (head, _) = split_head(&whole).unwrap();
+        let head = std::str::from_utf8(head).unwrap();
+        let described = format!(
+            r#""lengths":[1,0,0,0],"columns":[{{"name":"routed_experts",{known},"tokens":"all","shape":[2],"bytes":4}}]}}"#
+        );
+        assert!(head.ends_with(&described), "{head}");
+        let decoded = |head: &str| {
+            Record::decode(&[&(head.len() as u32).to_le_bytes(), head.as_bytes(), &[7, 0, 0, 0, 1, 2, 3, 4]].concat())
+        };
+        assert_eq!(bytes(&decoded(head).unwrap()), whole);
+        assert!(decoded(&head.replace(known, unknown)).is_none());
+        assert!(decoded(&head.replace(r#""bytes":4"#, r#""bytes":5"#)).is_none(), "the record is cut");
     }
 }

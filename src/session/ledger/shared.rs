@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::record::SCHEMA;
 use crate::session::Uid;
 
 /// The number of partitions. It is part of the data layout.
@@ -48,8 +49,14 @@ pub enum LedgerError {
     /// The ledger refused it, such as for a lack of memory.
     #[error("the ledger refused the command: {0}")]
     Refused(Arc<str>),
-    /// The ledger holds data that this version cannot read.
-    #[error("the ledger holds data that this version cannot read: {0}")]
+    /// The ledger has another schema than this build, which changes nothing in it.
+    #[error(
+        "the ledger has the schema {0}, and this build reads and writes the schema {SCHEMA}: export it with the build that wrote it, and \
+         give this one another ledger"
+    )]
+    OtherSchema(Arc<str>),
+    /// The ledger holds data that this build cannot read.
+    #[error("the ledger holds data that this build cannot read: {0}")]
     Unreadable(Arc<str>),
 }
 

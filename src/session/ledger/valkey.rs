@@ -45,7 +45,7 @@ pub use permissions::Permissions;
 
 use super::{
     Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
-    PARTITIONS, Position, StreamId, Tail, partition_of,
+    PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 use cluster::{Cluster, Map};
@@ -54,8 +54,6 @@ use node::{Node, NodeAddress, State};
 use options::{Address, Deployment};
 use script::Call;
 
-/// The number of the data layout.
-const SCHEMA: u64 = 1;
 /// Entries that one fetch returns at most.
 const PAGE: u64 = 256;
 /// Bytes of elements after which a fetch reads no more of them.
@@ -192,6 +190,7 @@ impl Valkey {
             (Primaries::One(node), _) => Ok(Arc::clone(node)),
             (Primaries::Cluster(cluster), SlotKey::Key(key)) => cluster.node(cluster::slot(key.as_bytes())).await,
             (Primaries::Cluster(cluster), SlotKey::Partition(partition)) => {
+                cluster.check_description().await?;
                 cluster.node(cluster::slot(partition.to_string().as_bytes())).await
             }
         }
@@ -484,7 +483,7 @@ fn outcome(result: &Result<Appended, LedgerError>) -> &'static str {
         Err(LedgerError::Timeout(_) | LedgerError::Unconfirmed) => "timeout",
         Err(LedgerError::Unavailable(_) | LedgerError::FleetUnknown(_) | LedgerError::Recovering) => "unavailable",
         Err(LedgerError::Refused(_)) => "refused",
-        Err(LedgerError::Unreadable(_)) => "unreadable",
+        Err(LedgerError::OtherSchema(_) | LedgerError::Unreadable(_)) => "unreadable",
     }
 }
 
@@ -496,7 +495,7 @@ fn meta_call() -> Call {
     call.number(SCHEMA).number(PARTITIONS.into())
 }
 
-/// The fleet id, if this version can use the ledger.
+/// The fleet id, if this build can use the ledger.
 fn meta(answer: &Value) -> Result<Arc<str>, LedgerError> {
     let unreadable = |reason: String| LedgerError::Unreadable(reason.into());
     let text = |at: usize| match answer {
@@ -506,9 +505,12 @@ fn meta(answer: &Value) -> Result<Arc<str>, LedgerError> {
     let (Some(fleet), Some(schema), Some(partitions)) = (text(0), text(1), text(2)) else {
         return Err(unreadable("the key tt:meta lacks a field".into()));
     };
-    if *schema != SCHEMA.to_string() || *partitions != PARTITIONS.to_string() {
+    if *schema != SCHEMA.to_string() {
+        return Err(LedgerError::OtherSchema(schema));
+    }
+    if *partitions != PARTITIONS.to_string() {
         return Err(unreadable(format!(
-            "the key tt:meta has schema {schema:?} and partitions {partitions:?}; this version has {SCHEMA} and {PARTITIONS}"
+            "the key tt:meta has {partitions} partitions, and this build has {PARTITIONS}"
         )));
     }
     Ok(fleet)

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Sharing;
 use super::list_cache::entry;
-use crate::session::ledger::{Ack, AppendError, Position, Record, partition_of};
+use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
 use crate::session::state::{Session, SessionError};
 use crate::session::store::Store;
 use crate::session::{Uid, View};
@@ -39,7 +39,7 @@ impl Sharing {
                 return Ok(Planned { records: Vec::new(), finished: Vec::new(), result: (frozen, turns) });
             }
             let turns = state.forest.next_id();
-            let records = vec![Record::Freeze { session: session.key(), turns }];
+            let records = vec![session.record(Change::Freeze { turns })];
             Ok(Planned { records, finished: Vec::new(), result: (frozen + 1, turns) })
         };
         let frozen = self.change(store, name, true, plan).await?;
@@ -71,7 +71,7 @@ impl Sharing {
                 return Err(SessionError::NoTurn);
             }
             let (reward, version) = (Arc::clone(&reward), state.open_version());
-            let records = vec![Record::Reward { session: session.key(), leaf, reward, version }];
+            let records = vec![session.record(Change::Reward { leaf, reward, version })];
             Ok(Planned { records, finished: Vec::new(), result: () })
         };
         self.change(store, name, true, plan).await
@@ -95,7 +95,7 @@ impl Sharing {
             let state = session.state();
             let found = state.forest.turns().iter().find(|known| known.about.uid == Some(turn));
             let found = found.map(|turn| turn.id).filter(|turn| !state.deleted_responses.contains(turn));
-            let records = found.map(|turn| Record::ResponseDeleted { session: session.key(), turn });
+            let records = found.map(|turn| session.record(Change::ResponseDeleted { turn }));
             Ok(Planned { records: records.into_iter().collect(), finished: Vec::new(), result: () })
         };
         self.change(store, name, true, plan).await
@@ -110,7 +110,7 @@ impl Sharing {
         let deleted = self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
             self.load(store, &line, &mut known).await?;
-            let birth = known.session.as_ref().and_then(|session| session.birth);
+            let birth = known.session.as_ref().map(|session| session.birth);
             let is_only_here = birth.is_some() && known.position.is_none();
             let suspicion = self.suspicion();
             // the id of no session, if none is known
@@ -135,11 +135,8 @@ impl Sharing {
             let plan = |session: &Arc<Session>, length: u64| {
                 let (turns, leaves) = session.unpublished(PATHS);
                 let count = u32::try_from(turns.len()).unwrap_or(u32::MAX);
-                let record = |(at, leaf): (usize, &u32)| Record::Finished {
-                    session: session.key(),
-                    leaf: *leaf,
-                    turns: count,
-                    number: length + at as u64,
+                let record = |(at, leaf): (usize, &u32)| {
+                    session.record(Change::Finished { leaf: *leaf, turns: count, number: length + at as u64 })
                 };
                 let records: Vec<Record> = leaves.iter().enumerate().map(record).collect();
                 let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();

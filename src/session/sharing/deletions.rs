@@ -179,7 +179,7 @@ impl Sharing {
 mod tests {
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::ledger::{LedgerError, Record};
+    use crate::session::ledger::{Change, LedgerError, Record};
     use crate::session::tests::{BOUNDLESS, draft, store};
     use crate::session::{Call, SharingLimits};
 
@@ -210,10 +210,11 @@ mod tests {
 
     /// The responses of the turns of each list.
     fn listed(ledger: &MemoryLedger) -> Vec<Vec<u32>> {
-        let response = |entry: &crate::session::ledger::Entry| match Record::decode(&entry.body) {
-            Some(Record::Turn { turn, .. }) => Some(turn.response[0]),
-            _ => None,
-        };
+        let response =
+            |entry: &crate::session::ledger::Entry| match Record::decode(&entry.body).map(|record| record.change) {
+                Some(Change::Turn(turn)) => Some(turn.response[0]),
+                _ => None,
+            };
         ledger.state().lists.values().map(|list| list.iter().filter_map(response).collect()).collect()
     }
 

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Sharing;
 use super::missing::recorded_at;
-use crate::session::ledger::{LedgerError, Position, Record, SessionKey};
+use crate::session::ledger::{Change, LedgerError, Position, Record};
 use crate::session::state::Session;
 use crate::session::store::Store;
 use crate::session::{Turn, TurnMetadata, Uid};
@@ -98,68 +98,62 @@ impl Session {
     /// The records whose fold is this session, with their uids. The uids that the log does not have depend on the session, on the place
     /// of the record and on its content only, so that those of an import that is repeated are the same.
     fn records(&self) -> Vec<(Uid, Record)> {
-        let birth = self.birth.unwrap_or_else(|| {
-            let begin = SessionKey { name: Arc::clone(&self.id), birth: None };
-            let first = self.turn(0).map(|turn| Record::Turn { session: begin, turn });
-            derived(self.id.as_bytes(), 0, first.as_ref())
-        });
-        let key = || SessionKey { name: Arc::clone(&self.id), birth: Some(birth) };
+        let birth = self.birth;
         let count = self.state().forest.next_id();
         let turns = self.turns(count);
         let state = self.state();
-        let mut records = vec![(Some(birth), Record::Begin { session: key(), created_ms: state.created_ms })];
+        let mut changes = vec![(Some(birth), Change::Begin { created_ms: state.created_ms })];
         let turn = |turn: &Arc<Turn>, at: usize| {
-            let recorded = || Record::Turn { session: key(), turn: Arc::clone(turn) };
-            let uid = turn.about.uid.unwrap_or_else(|| derived(&birth.to_bytes(), at, Some(&recorded())));
+            // a turn that is lost has no uid
+            let uid = turn.about.uid.unwrap_or_else(|| derived(birth, at, None));
             let about = TurnMetadata { uid: Some(uid), ..turn.about.clone() };
-            let turn = Arc::new(Turn { about, ..(**turn).clone() });
-            (Some(uid), Record::Turn { session: key(), turn })
+            (Some(uid), Change::Turn(Arc::new(Turn { about, ..(**turn).clone() })))
         };
         let mut version = 1;
         let frozen = state.frozen.iter().map(|turns| (*turns, true));
         let mut from = 0;
         for (until, is_frozen) in frozen.chain([(count, false)]) {
             for known in &turns[from..until as usize] {
-                records.push(turn(known, records.len()));
+                changes.push(turn(known, changes.len()));
             }
             from = until as usize;
             if state.incomplete == Some(version) {
-                records.push((None, Record::Incomplete { session: key() }));
+                changes.push((None, Change::Incomplete));
             }
             if is_frozen {
-                records.push((None, Record::Freeze { session: key(), turns: until }));
+                changes.push((None, Change::Freeze { turns: until }));
                 version += 1;
             }
         }
-        records.extend(state.rewards.all().map(|reward| {
+        changes.extend(state.rewards.all().map(|reward| {
             let (leaf, version, reward) = (reward.leaf, reward.version, Arc::clone(&reward.value));
-            (None, Record::Reward { session: key(), leaf, reward, version })
+            (None, Change::Reward { leaf, reward, version })
         }));
         let mut deleted: Vec<u32> = state.deleted_responses.iter().copied().collect();
         deleted.sort_unstable();
-        records.extend(deleted.into_iter().map(|turn| (None, Record::ResponseDeleted { session: key(), turn })));
+        changes.extend(deleted.into_iter().map(|turn| (None, Change::ResponseDeleted { turn })));
         for path in &state.finished {
             // its number in a list is its place
-            let (leaf, turns, number) = (path.leaf, path.turns, records.len() as u64);
-            records.push((None, Record::Finished { session: key(), leaf, turns, number }));
+            let (leaf, turns, number) = (path.leaf, path.turns, changes.len() as u64);
+            changes.push((None, Change::Finished { leaf, turns, number }));
         }
-        let with_uid = |(at, (uid, record)): (usize, (Option<Uid>, Record))| {
-            (uid.unwrap_or_else(|| derived(&birth.to_bytes(), at, Some(&record))), record)
+        let with_uid = |(at, (uid, change)): (usize, (Option<Uid>, Change))| {
+            let record = self.record(change);
+            (uid.unwrap_or_else(|| derived(birth, at, Some(&record))), record)
         };
-        records.into_iter().enumerate().map(with_uid).collect()
+        changes.into_iter().enumerate().map(with_uid).collect()
     }
 }
 
 /// The uid of a record without one, at this place in its session.
-fn derived(session: &[u8], at: usize, record: Option<&Record>) -> Uid {
+fn derived(birth: Uid, at: usize, record: Option<&Record>) -> Uid {
     let mut body = Vec::new();
     if let Some(record) = record {
         // one that cannot be encoded fails when it is appended
         let _ = record.encode(&mut body);
     }
-    let digest =
-        Sha256::new().chain_update(session).chain_update((at as u64).to_be_bytes()).chain_update(body).finalize();
-    Uid::from_bytes(*digest.first_chunk().expect("a digest is longer"))
+    let digest = Sha256::new().chain_update(birth.to_bytes()).chain_update((at as u64).to_be_bytes());
+    Uid::from_bytes(*digest.chain_update(body).finalize().first_chunk().expect("a digest is longer"))
 }
 
 #[cfg(test)]

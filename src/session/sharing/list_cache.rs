@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::missing::Missing;
 use super::{Line, Sharing};
-use crate::session::ledger::{Entry, LedgerError, Position, Record, SessionKey, Tail};
+use crate::session::ledger::{Change, Entry, LedgerError, Position, Record, Tail};
 use crate::session::state::Session;
 use crate::session::store::Store;
 use crate::session::{Turn, Uid};
@@ -37,18 +37,18 @@ pub(super) struct ListCache {
 #[derive(Debug)]
 pub(super) struct Logged {
     pub uid: Uid,
-    pub change: Change,
+    pub change: ListedChange,
     /// When this process recorded or read it.
     pub at: Instant,
 }
 
 /// What an entry changes. Its record is made again when it is needed.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum ListedChange {
     /// The turn with this number.
     Turn(u32),
-    /// Any other record.
-    Other(Box<Record>),
+    /// Any other change.
+    Other(Box<Change>),
 }
 
 impl ListCache {
@@ -72,10 +72,10 @@ impl ListCache {
     }
 
     /// Notes an entry that follows all others.
-    pub(super) fn push(&mut self, uid: Uid, record: Record) {
-        let change = match record {
-            Record::Turn { turn, .. } => Change::Turn(turn.id),
-            other => Change::Other(Box::new(other)),
+    pub(super) fn push(&mut self, uid: Uid, change: Change) {
+        let change = match change {
+            Change::Turn(turn) => ListedChange::Turn(turn.id),
+            other => ListedChange::Other(Box::new(other)),
         };
         self.log.push(Logged { uid, change, at: Instant::now() });
     }
@@ -84,21 +84,18 @@ impl ListCache {
     pub(super) fn turn(&self, uid: Uid) -> Option<Arc<Turn>> {
         let logged = self.log.iter().rev().find(|logged| logged.uid == uid)?;
         match &logged.change {
-            Change::Turn(id) => self.session.as_ref()?.turn(*id),
-            Change::Other(_) => None,
+            ListedChange::Turn(id) => self.session.as_ref()?.turn(*id),
+            ListedChange::Other(_) => None,
         }
     }
 
-    /// The record of an entry, for the key of the session.
+    /// The record of an entry.
     pub(super) fn record(&self, at: usize) -> Record {
         let session = self.session.as_ref().expect("entries belong to a session");
-        match &self.log[at].change {
-            Change::Turn(id) => {
-                let turn = session.turn(*id).expect("turns are only ever added");
-                Record::Turn { session: session.key(), turn }
-            }
-            Change::Other(record) => (**record).clone(),
-        }
+        session.record(match &self.log[at].change {
+            ListedChange::Turn(id) => Change::Turn(session.turn(*id).expect("turns are only ever added")),
+            ListedChange::Other(change) => (**change).clone(),
+        })
     }
 }
 
@@ -112,7 +109,7 @@ pub(super) fn entry(uid: Uid, record: &Record) -> Result<Entry, LedgerError> {
 
 fn decode(entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
     let unreadable = |entry: &Entry| {
-        LedgerError::Unreadable(format!("entry {} is of a later version of tokentap, or damaged", entry.uid).into())
+        LedgerError::Unreadable(format!("entry {} is damaged, or of another build of tokentap", entry.uid).into())
     };
     let decoded = |entry: &Entry| Record::decode(&entry.body).filter(Record::is_plausible);
     entries.iter().map(|entry| decoded(entry).ok_or_else(|| unreadable(entry))).collect()
@@ -211,9 +208,10 @@ impl Sharing {
         uid: Uid,
         record: Record,
     ) -> Result<(), LedgerError> {
-        let session = match (&known.session, &record) {
-            (None, Record::Begin { .. }) => {
-                let session = store.session_of(&SessionKey { name: Arc::clone(&line.name), birth: Some(uid) });
+        let change = record.change;
+        let session = match (&known.session, &change) {
+            (None, Change::Begin { .. }) => {
+                let session = store.session_of(&line.name, uid);
                 // until it has what it lacks, and replicas have what was detached, it must not be evicted
                 if !known.missing.is_empty() || known.is_unconfirmed {
                     store.set_detached(&session, true);
@@ -221,30 +219,30 @@ impl Sharing {
                 known.session = Some(Arc::clone(&session));
                 session
             }
-            (Some(session), record) if is_next(session, record) => Arc::clone(session),
+            (Some(session), change) if is_next(session, change) => Arc::clone(session),
             _ => return Err(LedgerError::Unreadable(format!("entry {uid} does not fit the entries before it").into())),
         };
         known.missing.retain(|missing| missing.uid != uid);
-        known.push(uid, record.clone());
-        let bytes = session.apply(record);
+        known.push(uid, change.clone());
+        let bytes = session.apply(change);
         store.add_shared_bytes(&session, bytes);
         Ok(())
     }
 }
 
-/// Whether a turn has the next number. Records of other kinds name turns that exist.
-fn is_next(session: &Session, record: &Record) -> bool {
+/// Whether a turn has the next number. Changes of other kinds name turns that exist.
+fn is_next(session: &Session, change: &Change) -> bool {
     let turns = session.state().forest.next_id();
-    match record {
-        Record::Begin { .. } => false,
-        Record::Turn { turn, .. } => {
+    match change {
+        Change::Begin { .. } => false,
+        Change::Turn(turn) => {
             let Turn { id, parent, .. } = &**turn;
             *id == turns && parent.is_none_or(|parent| parent < turns)
         }
-        Record::Freeze { turns: frozen, .. } => *frozen <= turns,
-        Record::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < turns),
-        Record::ResponseDeleted { turn, .. } => *turn < turns,
-        Record::Finished { leaf, turns: counted, .. } => leaf < counted && *counted <= turns,
+        Change::Freeze { turns: frozen } => *frozen <= turns,
+        Change::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < turns),
+        Change::ResponseDeleted { turn } => *turn < turns,
+        Change::Finished { leaf, turns: counted, .. } => leaf < counted && *counted <= turns,
         _ => true,
     }
 }

@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use super::list_cache::{ListCache, Logged, entry};
 use super::missing::{Missing, MissingChange};
+use super::spill::is_only_logged;
 use super::{Line, Outdated, Sharing};
 use crate::session::Uid;
-use crate::session::ledger::{Entry, LedgerError, Position, Record};
+use crate::session::ledger::{Change, Entry, LedgerError, LogRecord, Position, ProcessRecord, Record};
 use crate::session::state::Session;
 use crate::session::store::Store;
 
@@ -161,23 +162,23 @@ impl Sharing {
 
     /// Restores a detached turn from the local log, or forgets those of a session that was appended. What has no room in memory is read
     /// back later.
-    pub(crate) fn restore(&self, store: &Store, record: Record) {
+    pub(crate) fn restore(&self, store: &Store, record: LogRecord) {
         match record {
-            Record::Turn { session, turn } => {
+            LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) => {
                 if store.is_full_of_detached() {
-                    return self.note_spilled(&session, turn.bytes());
+                    return self.note_spilled(&session, turn.bytes(), is_only_logged(birth, &turn).into());
                 }
-                let line = self.line(&session.name);
+                let line = self.line(&session);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");
-                let Some(missing) = Missing::turn(turn, &self.missing_bytes) else { return };
-                known.missing.push_back(missing);
-                self.unsettled().insert(session.name);
+                known.missing.push_back(Missing::turn(turn, &self.missing_bytes));
+                self.unsettled().insert(session);
             }
-            Record::Evicted { session } => {
-                let line = self.line(&session.name);
+            LogRecord::Session(Record { session, change: Change::Evicted, .. })
+            | LogRecord::Process(ProcessRecord::Settled { session }) => {
+                let line = self.line(&session);
                 line.known.try_lock().expect("no call runs during the restoration").missing.clear();
-                self.unsettled().remove(&session.name);
-                self.spilled().remove(&session.name);
+                self.unsettled().remove(&session);
+                self.spilled().remove(&session);
             }
             _ => {}
         }
@@ -254,8 +255,8 @@ impl Sharing {
                     break;
                 }
                 let record = known.record(at);
-                turns += u64::from(matches!(record, Record::Turn { .. }));
-                if let Record::Finished { leaf, .. } = &record {
+                turns += u64::from(matches!(record.change, Change::Turn(_)));
+                if let Change::Finished { leaf, .. } = &record.change {
                     let leaf = known.session.as_ref().and_then(|session| session.turn(*leaf)?.about.uid);
                     finished.extend(leaf);
                 }
@@ -298,7 +299,7 @@ impl Sharing {
                 return Ok(Err(Outdated));
             };
             known.is_unconfirmed |= !replicated;
-            let turns = u64::from(matches!(record, Record::Turn { .. }));
+            let turns = u64::from(matches!(record.change, Change::Turn(_)));
             self.counts.joined.fetch_add(turns, Ordering::Relaxed);
             // removes it from the missing changes
             self.apply(store, line, known, uid, record)?;
@@ -310,18 +311,15 @@ impl Sharing {
     /// The record of a missing change after `length` entries, and the uid of the last turn of a path that it finishes. `None` if it cannot
     /// be applied any more.
     fn record_of(&self, session: &Arc<Session>, length: u64, change: &MissingChange) -> Option<(Record, Vec<Uid>)> {
-        let key = session.key();
         // locked before the state
         let publication = session.publication();
         let state = session.state();
         let id =
             |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id);
-        Some(match change {
-            MissingChange::Healed => (Record::Healed { session: key }, Vec::new()),
-            MissingChange::Turn(draft) => {
-                let turn = Arc::new(session.place(&state, (**draft).clone()));
-                (Record::Turn { session: key, turn }, Vec::new())
-            }
+        let mut finished = Vec::new();
+        let change = match change {
+            MissingChange::Healed => Change::Healed,
+            MissingChange::Turn(draft) => Change::Turn(Arc::new(session.place(&state, (**draft).clone()))),
             MissingChange::Reward { leaf, value } => {
                 if state.is_frozen() {
                     return None;
@@ -335,20 +333,20 @@ impl Sharing {
                     // a later one replaced it
                     return None;
                 }
-                (Record::Reward { session: key, leaf, reward, version }, Vec::new())
+                Change::Reward { leaf, reward, version }
             }
-            MissingChange::Incomplete => (Record::Incomplete { session: key }, Vec::new()),
-            MissingChange::ResponseDeleted(uid) => {
-                (Record::ResponseDeleted { session: key, turn: id(*uid)? }, Vec::new())
-            }
+            MissingChange::Incomplete => Change::Incomplete,
+            MissingChange::ResponseDeleted(uid) => Change::ResponseDeleted { turn: id(*uid)? },
             MissingChange::Finished(uid) => {
                 let (leaf, turns) = (id(*uid)?, state.forest.next_id());
                 if publication.has(leaf) {
                     // another process has finished it
                     return None;
                 }
-                (Record::Finished { session: key, leaf, turns, number: length }, vec![*uid])
+                finished.push(*uid);
+                Change::Finished { leaf, turns, number: length }
             }
-        })
+        };
+        Some((session.record(change), finished))
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Sharing;
-use super::list_cache::Change;
-use crate::session::ledger::Record;
+use super::list_cache::ListedChange;
+use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
-use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
+use crate::session::{Cause, Draft, TokenRange, Turn, TurnMetadata, Uid};
 
 /// One such change.
 #[derive(Debug)]
@@ -60,37 +60,38 @@ impl Missing {
         Self { uid, at, change, _counted: CountedBytes { bytes, sum: Arc::clone(sum) } }
     }
 
-    /// A turn of the local log, which has its whole prompt. `None` for one of a version before ids.
-    pub(super) fn turn(turn: Arc<Turn>, sum: &Arc<AtomicU64>) -> Option<Self> {
+    /// A turn of the local log, which has its whole prompt.
+    pub(super) fn turn(turn: Arc<Turn>, sum: &Arc<AtomicU64>) -> Self {
         let turn = Arc::unwrap_or_clone(turn);
-        let (uid, at) = (turn.about.uid?, recorded_at(&turn.about));
+        let uid = turn.about.uid.expect("turns of a log have one");
+        let at = recorded_at(&turn.about);
         let prompt = (turn.about.cause != Cause::Unplaced).then_some(turn.prompt);
         let (response, logprobs, entropy) =
             (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
         let about = turn.about;
         let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
-        Some(Self::new(uid, at, MissingChange::Turn(Box::new(draft)), sum))
+        Self::new(uid, at, MissingChange::Turn(Box::new(draft)), sum)
     }
 }
 
 impl Sharing {
     /// A change in terms that do not depend on the numbers of turns. `None` for a frozen version: its number of turns means other turns in
     /// another order.
-    pub(super) fn missing_change(&self, session: &Session, change: &Change) -> Option<MissingChange> {
+    pub(super) fn missing_change(&self, session: &Session, change: &ListedChange) -> Option<MissingChange> {
         let uid = |turn: u32| session.turn(turn).and_then(|turn| turn.about.uid);
         Some(match change {
-            Change::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
-            Change::Other(record) => match &**record {
-                Record::Reward { leaf: Some(leaf), reward, .. } => {
+            ListedChange::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
+            ListedChange::Other(change) => match &**change {
+                Change::Reward { leaf: Some(leaf), reward, .. } => {
                     MissingChange::Reward { leaf: Some(uid(*leaf)?), value: Arc::clone(reward) }
                 }
-                Record::Reward { leaf: None, reward, .. } => {
+                Change::Reward { leaf: None, reward, .. } => {
                     MissingChange::Reward { leaf: None, value: Arc::clone(reward) }
                 }
-                Record::Incomplete { .. } => MissingChange::Incomplete,
-                Record::ResponseDeleted { turn, .. } => MissingChange::ResponseDeleted(uid(*turn)?),
-                Record::Finished { leaf, .. } => MissingChange::Finished(uid(*leaf)?),
-                Record::Healed { .. } => MissingChange::Healed,
+                Change::Incomplete => MissingChange::Incomplete,
+                Change::ResponseDeleted { turn } => MissingChange::ResponseDeleted(uid(*turn)?),
+                Change::Finished { leaf, .. } => MissingChange::Finished(uid(*leaf)?),
+                Change::Healed => MissingChange::Healed,
                 _ => return None,
             },
         })
@@ -114,6 +115,10 @@ impl Session {
             prompt.into()
         });
         let mut about = turn.about.clone();
+        if turn.parent.is_some() {
+            // a column that this build does not know cannot be extended by the tokens of the parents
+            about.columns.retain(|column| column.tokens == TokenRange::Response);
+        }
         let replaced = std::mem::take(&mut about.supersedes);
         let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
         let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());

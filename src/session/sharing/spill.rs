@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use super::Sharing;
 use super::missing::{Missing, MissingChange};
-use crate::session::ledger::{LedgerError, Record, SessionKey};
+use crate::session::ledger::{Change, LedgerError, LogRecord, ProcessRecord, Record};
 use crate::session::store::Store;
-use crate::session::{Draft, Uid};
+use crate::session::{Draft, Turn, Uid};
 
 /// What a session has in the local log only.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Spilled {
     bytes: u64,
-    /// The turns without the birth of a session. A log that has fewer is damaged.
+    /// The turns that no process has in memory. A log that has fewer is damaged.
     turns: u64,
 }
 
@@ -29,23 +29,22 @@ impl Sharing {
     }
 
     /// Notes that a turn of a session is in the local log only.
-    pub(super) fn spill(&self, key: &SessionKey, draft: &Draft) {
+    pub(super) fn spill(&self, name: &Arc<str>, draft: &Draft) {
         if self.counts.spilled.fetch_add(1, Ordering::Relaxed) == 0 {
-            let session = &*key.name;
             tracing::error!(
-                session,
+                session = &**name,
                 "turns are in the local log only: the memory is full of turns that the shared ledger lacks"
             );
         }
-        self.note_spilled(key, draft.bytes());
+        self.note_spilled(name, draft.bytes(), 1);
     }
 
-    /// Notes that a turn of the local log, with this key, is to be read back.
-    pub(super) fn note_spilled(&self, key: &SessionKey, bytes: u64) {
+    /// Notes that turns of a session are to be read back from the local log; `only_there` of them are in no process.
+    pub(super) fn note_spilled(&self, name: &Arc<str>, bytes: u64, only_there: u64) {
         let mut spilled = self.spilled();
-        let session = spilled.entry(Arc::clone(&key.name)).or_default();
+        let session = spilled.entry(Arc::clone(name)).or_default();
         session.bytes += bytes;
-        session.turns += u64::from(key.birth.is_none());
+        session.turns += only_there;
     }
 
     /// Whether the local log has turns of the session that are not in memory.
@@ -116,11 +115,16 @@ impl Sharing {
     }
 }
 
+/// Whether a turn of the local log has no session in the process that recorded it; see [`Store::log_detached`].
+pub(super) fn is_only_logged(birth: Uid, turn: &Turn) -> bool {
+    turn.about.uid == Some(birth)
+}
+
 /// The turns of a session that the local log has.
 #[derive(Debug, Default)]
 struct LoggedTurns {
     turns: Vec<Missing>,
-    /// The number of turns without a birth, which only the log has.
+    /// The number of turns that only the log has.
     spilled: u64,
 }
 
@@ -132,12 +136,13 @@ fn turns_of(
 ) -> Option<BTreeMap<Arc<str>, LoggedTurns>> {
     let mut turns: BTreeMap<Arc<str>, LoggedTurns> = BTreeMap::new();
     let read = store.log()?.read(&mut |record| match record {
-        Record::Turn { session, turn } if names.contains(&session.name) => {
-            let logged = turns.entry(session.name).or_default();
-            logged.spilled += u64::from(session.birth.is_none());
-            logged.turns.extend(Missing::turn(turn, sum));
+        LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) if names.contains(&session) => {
+            let logged = turns.entry(session).or_default();
+            logged.spilled += u64::from(is_only_logged(birth, &turn));
+            logged.turns.push(Missing::turn(turn, sum));
         }
-        Record::Evicted { session } => drop(turns.remove(&session.name)),
+        LogRecord::Session(Record { session, change: Change::Evicted, .. })
+        | LogRecord::Process(ProcessRecord::Settled { session }) => drop(turns.remove(&session)),
         _ => {}
     });
     read.inspect_err(|error| tracing::error!(%error, "turns cannot be read back from the local log")).ok()?;
@@ -244,8 +249,8 @@ mod tests {
         assert!(store.size().1 >= store.detached_bytes(), "they make other sessions leave");
         assert!(sharing.spilled().len() > 50);
         // the log lacks one turn
-        let key = SessionKey { name: sharing.spilled().keys().next().map(Arc::clone).expect("one"), birth: None };
-        sharing.note_spilled(&key, 100);
+        let name = sharing.spilled().keys().next().map(Arc::clone).expect("one");
+        sharing.note_spilled(&name, 100, 1);
         let lost = &sharing.counts.left_out;
 
         ledger.failing().clear();
@@ -256,8 +261,8 @@ mod tests {
         }
         running.abort();
         assert_eq!(lost.load(Ordering::Relaxed), 1);
-        store.refresh([&key.name]).await.expect("the ledger works");
-        let session = store.session(&key.name).expect("it is in memory");
+        store.refresh([&name]).await.expect("the ledger works");
+        let session = store.session(&name).expect("it is in memory");
         assert!(session.state().incomplete.is_some(), "it says that it lacks a turn");
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::list_cache::{ListCache, entry};
 use super::{Line, Sharing};
-use crate::session::ledger::{Ack, AppendError, LedgerError, Position, Record, SessionKey, partition_of};
+use crate::session::ledger::{Ack, AppendError, Change, LedgerError, Position, Record, partition_of};
 use crate::session::store::{Store, now_ms};
 use crate::session::{Draft, Turn, Uid};
 
@@ -157,14 +157,13 @@ impl Sharing {
         draft: &Draft,
     ) -> Result<(), AppendError> {
         // a birth would be that of a session in memory
-        let key = SessionKey { name: Arc::clone(&line.name), birth: None };
         let written = match store.log() {
-            Some(_) => store.log_detached(key.clone(), 0, draft),
+            Some(_) => store.log_detached(&line.name, None, 0, draft),
             None => Ack::failed(AppendError::NoRoom),
         };
         let Err(error) = written.await else {
             // while the session is locked: nothing may note meanwhile that the log needs none of its turns
-            self.spill(&key, draft);
+            self.spill(&line.name, draft);
             return Err(AppendError::Detached);
         };
         drop(known);
@@ -190,7 +189,7 @@ impl Sharing {
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&session.state(), draft.clone()));
             let uid = turn.about.uid.expect("a placed turn has one");
-            let record = Record::Turn { session: session.key(), turn: Arc::clone(&turn) };
+            let record = session.record(Change::Turn(Arc::clone(&turn)));
             let mut entries = Vec::with_capacity(2);
             if known.position.is_none() {
                 entries.push(entry(known.log[0].uid, &known.record(0))?);
@@ -224,8 +223,8 @@ impl Sharing {
             return Ok(());
         }
         let birth = Uid::unique();
-        let key = SessionKey { name: Arc::clone(&line.name), birth: Some(birth) };
-        self.apply(store, line, known, birth, Record::Begin { session: key, created_ms: now_ms() })
+        let begin = Record::new(Arc::clone(&line.name), birth, Change::Begin { created_ms: now_ms() });
+        self.apply(store, line, known, birth, begin)
     }
 
     /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later. The ack is that of the local log.
@@ -238,7 +237,7 @@ impl Sharing {
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
         let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
         let id = session.state().forest.next_id();
-        let written = store.log_detached(session.key(), id, &draft);
+        let written = store.log_detached(&line.name, Some(session.birth), id, &draft);
         if let Some(turn) = known.turn(uid) {
             // the ledger has it, and replicas have not confirmed it
             known.is_unconfirmed = true;
@@ -247,7 +246,7 @@ impl Sharing {
             return written;
         }
         let turn = Arc::new(session.place(&session.state(), draft));
-        let record = Record::Turn { session: session.key(), turn: Arc::clone(&turn) };
+        let record = session.record(Change::Turn(Arc::clone(&turn)));
         match self.apply(store, line, known, uid, record) {
             Ok(()) => {
                 self.mark_unsettled(store, line, known);
@@ -270,7 +269,7 @@ impl Sharing {
             return;
         }
         // it is appended with the next turn, or by the next settlement
-        let record = Record::Incomplete { session: session.key() };
+        let record = session.record(Change::Incomplete);
         if let Err(error) = self.apply(store, line, &mut known, Uid::unique(), record) {
             tracing::error!(%error, session = %line.name, "a session was not marked as incomplete");
             return;
@@ -340,19 +339,19 @@ mod tests {
     async fn turn_of_the_local_log_keeps_the_process_that_it_has() {
         let ledger = Arc::new(MemoryLedger::new());
         let store = sharing(&ledger);
-        let session = SessionKey { name: "s".into(), birth: Some(Uid::unique()) };
+        let birth = Uid::unique();
         let earlier = "00000000000000aa".parse().ok();
         for (id, process) in [(0, None), (1, earlier)] {
             let turn = draft(&[id], process).place(id, None, Cause::NewConversation, [id][..].into());
-            let record = Record::Turn { session: session.clone(), turn: Arc::new(turn) };
-            store.sharing().expect("it is shared").restore(&store, record);
+            let record = Record::new("s", birth, Change::Turn(Arc::new(turn)));
+            store.sharing().expect("it is shared").restore(&store, record.into());
         }
         store.settle_shared().await;
         assert!(ledger.state().lists.is_empty(), "the session may have been deleted before the first contact");
         tokio::time::sleep(Duration::from_secs(10)).await;
         store.settle_shared().await;
         commit(&store, &[2]).await;
-        assert_eq!(processes(&store), [None, earlier, store.process()], "a log of an earlier version has none");
+        assert_eq!(processes(&store), [None, earlier, store.process()], "that of an unshared process has none");
     }
 
     #[tokio::test(start_paused = true)]

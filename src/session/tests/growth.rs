@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::session::ledger::Record;
-use crate::session::{Forest, Store, StoreLimits, Turn, TurnMetadata};
+use crate::session::ledger::{Change, Record};
+use crate::session::{Forest, Store, StoreLimits, Turn, TurnMetadata, Uid};
 
 /// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {
@@ -43,12 +43,12 @@ fn attach(forest: &mut Forest, prompt: &[u32], response: &[u32]) {
 
 fn restore(turns: impl Iterator<Item = Arc<Turn>>, finished: impl Iterator<Item = (u32, u32)>) -> Store {
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::MAX, idle: Duration::MAX };
-    let store = Store::new(limits);
+    let (store, birth) = (Store::new(limits), Uid::unique());
     for turn in turns {
-        store.restore(Record::Turn { session: "s".into(), turn });
+        store.restore(Record::new("s", birth, Change::Turn(turn)));
     }
     for (number, (leaf, turns)) in finished.enumerate() {
-        store.restore(Record::Finished { session: "s".into(), leaf, turns, number: number as u64 });
+        store.restore(Record::new("s", birth, Change::Finished { leaf, turns, number: number as u64 }));
     }
     store
 }

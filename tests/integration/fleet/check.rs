@@ -5,7 +5,7 @@ use serde_json::json;
 use super::server::Server;
 use crate::crash::StandaloneEngine;
 use crate::crash::trainers::generate_turn;
-use crate::support::binary::{Binary, output};
+use crate::support::binary::{Binary, arguments, output};
 
 /// The exit code, and the lines on the ledger.
 async fn check(alone: &StandaloneEngine, flags: &[&str]) -> (Option<i32>, Vec<String>) {
@@ -54,7 +54,7 @@ async fn check_reports_the_settings_of_the_ledger() {
     server.ask(&["HSET", "tt:meta", "fleet", "0123456789abcdef", "schema", "9", "partitions", "64"]);
     let (code, lines) = check(&alone, &["--ledger", &url, "--ledger-replicas", "0"]).await;
     assert_eq!(code, Some(1), "{lines:#?}");
-    has(&lines, "FAIL", "schema \"9\"");
+    has(&lines, "FAIL", "the schema 9");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,6 +71,23 @@ async fn serve_logs_a_ledger_that_evicts_as_an_error_and_answers() {
     assert_eq!(server.keys("*"), 0, "nothing is written to it");
     binary.terminate();
     assert_eq!(binary.code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ledger_of_another_schema_is_refused_at_start_and_stays_as_it_is() {
+    let Some(server) = Server::start_with("VALKEY_SERVER", &["--enable-debug-command", "yes"]) else { return };
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    server.ask(&["HSET", "tt:meta", "fleet", "0123456789abcdef", "schema", "1", "partitions", "64"]);
+    server.ask(&["RPUSH", "tt:{5}:s:old", "an entry of that schema"]);
+    let before = server.ask(&["DEBUG", "DIGEST"]);
+    let args = arguments(alone.addr, &["--ledger", &server.url(), "--data-dir", dir.path().to_str().unwrap()]);
+    let done = output(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let text = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{text}");
+    let line = "tokentap: --ledger: the ledger has the schema 1, and this build reads and writes the schema 3: export it with the build \
+                that wrote it, and give this one another ledger";
+    assert_eq!(text.lines().last(), Some(line), "{text}");
+    assert_eq!(server.ask(&["DEBUG", "DIGEST"]), before, "nothing is written to it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::frame::{Decoder, Encoder, Marker};
-use super::replay::{ReplaySummary, decoders, replay};
+use super::replay::{ReplaySummary, check_schema, decoders, replay};
 use super::segment::Segment;
 use super::{Log, OpenError, Options, RETRY, disk};
-use crate::session::ledger::Record;
+use crate::session::ledger::LogRecord;
 
 /// A directory that is locked and listed, but not read yet.
 pub struct Directory {
@@ -36,20 +36,21 @@ impl Directory {
     /// Creates the directory if it does not exist, locks it, and lists its files.
     ///
     /// # Errors
-    /// When another process uses the directory, or it cannot be created, locked or listed.
+    /// When another process uses the directory, the log has another schema, or the directory cannot be created, locked or listed.
     pub fn lock(options: &Options) -> Result<Self, OpenError> {
         let dir = &options.dir;
         disk::create_directory(dir).map_err(|cause| OpenError::new("create", dir, cause))?;
         let lock = lock(dir)?;
         let failed = |cause| OpenError::new("read", dir, cause);
         let segments = Segment::list(dir).map_err(failed)?;
+        check_schema(&segments)?;
         let (decoders, encoder) = (decoders().map_err(failed)?, Encoder::try_new(Marker::random()).map_err(failed)?);
         Ok(Self { options: options.clone(), lock, segments, decoders, encoder })
     }
 
     /// Calls `each` with the number of bytes read so far and every record, in the order they were written. Writes nothing. The directory is locked until the returned guard is
     /// dropped. Blocks.
-    pub fn read(mut self, mut each: impl FnMut(u64, Record)) -> (ReplaySummary, DirectoryGuard) {
+    pub fn read(mut self, mut each: impl FnMut(u64, LogRecord)) -> (ReplaySummary, DirectoryGuard) {
         let found = replay(&self.segments, std::mem::take(&mut self.decoders), &mut |bytes, record| {
             record.into_iter().for_each(|record| each(bytes, record));
             ControlFlow::Continue(())
@@ -70,7 +71,7 @@ impl Directory {
     /// When the writer cannot be started.
     pub fn open(
         mut self,
-        restore: &mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>,
+        restore: &mut dyn FnMut(u64, Option<LogRecord>) -> ControlFlow<()>,
     ) -> Result<Option<(Log, ReplaySummary)>, OpenError> {
         let mut interrupted = false;
         let decoders = std::mem::take(&mut self.decoders);
@@ -81,11 +82,6 @@ impl Directory {
         });
         if interrupted {
             return Ok(None);
-        }
-        for Segment { path, .. } in &self.segments {
-            if let Err(error) = disk::restrict(path) {
-                tracing::warn!(file = %path.display(), %error, "other users of the machine may read this file");
-            }
         }
         let log = Log::start(self, found.store.clone(), disk::files(), RETRY)?;
         Ok(Some((log, found)))

@@ -1,6 +1,6 @@
 //! The file operations of the log, behind a trait, so that a test can simulate a failing disk.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -43,17 +43,6 @@ pub(super) fn create_directory(dir: &Path) -> io::Result<()> {
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW;
     OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(flags).open(path)
-}
-
-/// Removes the permissions of other users and groups, with which an earlier version created the file. Fails for a link, whose target
-/// may be any file of this user.
-pub(super) fn restrict(path: &Path) -> io::Result<()> {
-    // without O_NONBLOCK, opening a FIFO waits for its writer
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    if file.metadata()?.permissions().mode() & 0o777 & !FILE_MODE == 0 {
-        return Ok(());
-    }
-    file.set_permissions(Permissions::from_mode(FILE_MODE))
 }
 
 impl Medium for File {
@@ -104,13 +93,8 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let [target, link, missing] = ["target", "link", "missing"].map(|name| dir.join(name));
         std::fs::write(&target, "text").unwrap();
-        let mode = || std::fs::metadata(&target).unwrap().permissions().mode() & 0o777;
-        std::fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
         symlink(&target, &link).unwrap();
-        assert!(restrict(&link).is_err() && open_lock(&link).is_err());
-        assert_eq!(mode(), 0o644);
-        restrict(&target).unwrap();
-        assert_eq!(mode(), 0o600);
+        assert!(open_lock(&link).is_err());
         symlink(dir.join("elsewhere"), &missing).unwrap();
         assert!(open_lock(&missing).is_err() && !dir.join("elsewhere").exists());
         std::fs::remove_dir_all(&dir).unwrap();

@@ -5,9 +5,17 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::Record;
 use super::disk::{Create, Medium};
+use crate::session::ledger::{Change, LogRecord, Record};
 use crate::session::{Turn, TurnMetadata};
+
+/// The birth of the sessions.
+pub(in crate::session::ledger) const BIRTH: &str = "000000000000000000000000000000b1";
+
+/// A change of a session.
+pub(in crate::session::ledger) fn record(session: &str, change: Change) -> Record {
+    Record::new(session, BIRTH.parse().unwrap(), change)
+}
 
 /// A turn without tokens.
 pub(in crate::session::ledger) fn bare_turn(id: u32) -> Turn {
@@ -19,12 +27,12 @@ pub(in crate::session::ledger) fn bare_turn(id: u32) -> Turn {
         response: Box::default(),
         logprobs: empty(),
         entropy: empty(),
-        about: TurnMetadata::default(),
+        about: TurnMetadata { uid: format!("{id:032x}").parse().ok(), ..TurnMetadata::default() },
     }
 }
 
 /// A turn that samples `tokens` tokens.
-pub(in crate::session::ledger) fn turn(session: &str, id: u32, tokens: u32) -> Record {
+pub(in crate::session::ledger) fn turn(session: &str, id: u32, tokens: u32) -> LogRecord {
     let numbers = || (0..tokens).map(|at| (at as f32 * 0.37).sin()).collect();
     let turn = Turn {
         parent: id.checked_sub(1),
@@ -34,12 +42,12 @@ pub(in crate::session::ledger) fn turn(session: &str, id: u32, tokens: u32) -> R
         entropy: numbers(),
         ..bare_turn(id)
     };
-    Record::Turn { session: session.into(), turn: Arc::new(turn) }
+    record(session, Change::Turn(Arc::new(turn))).into()
 }
 
 /// A small record with a number.
-pub(in crate::session::ledger) fn finished(number: u64) -> Record {
-    Record::Finished { session: "s".into(), leaf: 1, turns: 2, number }
+pub(in crate::session::ledger) fn finished(number: u64) -> LogRecord {
+    record("s", Change::Finished { leaf: 1, turns: 2, number }).into()
 }
 
 /// A simulated disk over real files. Cheap to clone.

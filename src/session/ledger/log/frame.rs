@@ -10,10 +10,12 @@ use std::io::{self, Read};
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::get_frame_content_size;
 
-use super::Record;
+use super::LogRecord;
 
 /// Bytes of length, checksum and flags.
 const ENVELOPE: usize = 9;
+/// Bytes before the payload.
+pub(super) const HEADER: usize = 8 + ENVELOPE;
 /// Bytes of the largest payload, compressed or not. A larger length is corrupt.
 const MAX_PAYLOAD: usize = 1 << 30;
 /// Payloads up to this size are not compressed: it would not save a write.
@@ -22,15 +24,6 @@ const PLAIN_UP_TO: usize = 1024;
 const KEEP: usize = 4 << 20;
 /// The flag of a compressed payload.
 const ZSTD: u8 = 1;
-
-/// How the frames of a file begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// Without a marker: format 1, which is read but not written.
-    Unmarked,
-    /// With the marker of the file.
-    Marked(Marker),
-}
 
 /// Random bytes that no client learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,31 +80,21 @@ impl Marker {
             Some(Self(marker))
         })
     }
-}
 
-impl Framing {
-    /// Bytes before the payload.
-    pub(super) fn envelope(self) -> usize {
-        self.marker().len() + ENVELOPE
-    }
-
-    /// The bytes at the start of each frame.
-    pub(super) fn marker(&self) -> &[u8] {
-        match self {
-            Self::Unmarked => &[],
-            Self::Marked(marker) => &marker.0,
-        }
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8; 8] {
+        &self.0
     }
 
     /// The length of the frame at the start of `bytes`, by its header; `None` if no frame begins there or its length is out of bounds.
     pub(super) fn whole(self, bytes: &[u8]) -> Option<usize> {
-        let length = u32::from_le_bytes(*bytes.strip_prefix(self.marker())?.first_chunk()?) as usize;
-        (length <= MAX_PAYLOAD).then_some(self.envelope() + length)
+        let length = u32::from_le_bytes(*bytes.strip_prefix(&self.0)?.first_chunk()?) as usize;
+        (length <= MAX_PAYLOAD).then_some(HEADER + length)
     }
 
     /// Whether the checksum of a whole frame matches.
     pub(super) fn is_intact(self, frame: &[u8]) -> bool {
-        let after = frame.strip_prefix(self.marker()).and_then(|frame| frame.split_first_chunk());
+        let after = frame.strip_prefix(&self.0).and_then(|frame| frame.split_first_chunk());
         let Some(([_, _, _, _, a, b, c, d, flags], payload)) = after else { return false };
         u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
     }
@@ -130,7 +113,7 @@ impl Encoder {
     }
 
     /// Appends the frame of `record` to `out`. An error leaves `out` unchanged.
-    pub(super) fn push(&mut self, record: &Record, out: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) fn push(&mut self, record: &LogRecord, out: &mut Vec<u8>) -> io::Result<()> {
         for buffer in [&mut self.plain, &mut self.packed] {
             buffer.clear();
             buffer.shrink_to(KEEP);
@@ -159,11 +142,10 @@ impl Frame {
     ///
     /// # Errors
     /// The reason why the source cannot be read beyond this point.
-    pub(super) fn read(source: &mut impl Read, rest: u64, framing: Framing) -> Result<(Self, u64), &'static str> {
-        let mut marker = [0; 8];
-        let marker = &mut marker[..framing.marker().len()];
-        source.read_exact(marker).map_err(reason)?;
-        if marker != framing.marker() {
+    pub(super) fn read(source: &mut impl Read, rest: u64, marker: Marker) -> Result<(Self, u64), &'static str> {
+        let mut found = [0; 8];
+        source.read_exact(&mut found).map_err(reason)?;
+        if found != marker.0 {
             return Err("a record does not begin with the marker of its file");
         }
         let mut envelope = [0; ENVELOPE];
@@ -173,7 +155,7 @@ impl Frame {
         if length > MAX_PAYLOAD {
             return Err("a length is out of bounds");
         }
-        let whole = (framing.envelope() + length) as u64;
+        let whole = (HEADER + length) as u64;
         // checked before memory is reserved
         if whole > rest {
             return Err(CUT);
@@ -205,11 +187,11 @@ impl Decoder {
         Ok(Self { zstd: Decompressor::new()?, plain: Vec::new() })
     }
 
-    /// The record of a frame. `None` if this version cannot read it: the checksum holds, so the payload comes from a later version.
-    pub(super) fn decode(&mut self, frame: &Frame) -> Option<Record> {
+    /// The record of a frame. `None` if this build cannot read it, although the checksum holds.
+    pub(super) fn decode(&mut self, frame: &Frame) -> Option<LogRecord> {
         match frame.flags {
-            0 => Record::decode(&frame.payload),
-            ZSTD => self.unpack(frame).and_then(|()| Record::decode(&self.plain)),
+            0 => LogRecord::decode(&frame.payload),
+            ZSTD => self.unpack(frame).and_then(|()| LogRecord::decode(&self.plain)),
             _ => None,
         }
     }
@@ -242,25 +224,22 @@ mod tests {
 
     use super::super::fake;
     use super::*;
-    use crate::session::{EntropyMethod, Span, Turn, TurnMetadata};
+    use crate::session::ledger::Change;
+    use crate::session::{EntropyMethod, Span, Turn, TurnMetadata, Uid};
 
-    fn round_trip(record: &Record) -> (u64, Record) {
+    fn round_trip(record: &LogRecord) -> (u64, LogRecord) {
         let mut out = Vec::new();
         let marker = Marker::random();
         Encoder::try_new(marker).unwrap().push(record, &mut out).unwrap();
-        let (frame, bytes) = Frame::read(&mut &*out, out.len() as u64, Framing::Marked(marker)).unwrap();
+        let (frame, bytes) = Frame::read(&mut &*out, out.len() as u64, marker).unwrap();
         assert_eq!(bytes, out.len() as u64);
-        (bytes, Decoder::try_new().unwrap().decode(&frame).expect("it was written by this version"))
+        (bytes, Decoder::try_new().unwrap().decode(&frame).expect("it was written by this build"))
     }
 
     #[test]
     fn large_payloads_are_compressed_if_it_saves_space() {
-        let zeros = Record::Reward {
-            session: "s".into(),
-            leaf: None,
-            reward: Arc::new("0".repeat(100_000).into()),
-            version: 0,
-        };
+        let reward = Change::Reward { leaf: None, reward: Arc::new("0".repeat(100_000).into()), version: 0 };
+        let zeros = fake::record("s", reward).into();
         let (bytes, read) = round_trip(&zeros);
         assert!(bytes < 1000, "{bytes}");
         assert_eq!(read, zeros);
@@ -271,7 +250,7 @@ mod tests {
             (state >> 32) as u32
         };
         let turn = Turn { response: (0..10_000).map(|_| random()).collect(), ..fake::bare_turn(0) };
-        let noise = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
+        let noise = fake::record("s", Change::Turn(Arc::new(turn))).into();
         let (bytes, read) = round_trip(&noise);
         assert!(bytes < 40_000 + 600, "random data is stored uncompressed: {bytes}");
         assert_eq!(read, noise);
@@ -313,6 +292,7 @@ mod tests {
             reason: None,
         };
         let about = TurnMetadata {
+            uid: Some(Uid::unique()),
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],
@@ -330,9 +310,9 @@ mod tests {
     #[test]
     #[ignore = "prints a measurement"]
     fn size_and_speed_of_a_turn() {
-        for tokens in [64, 512, 4096] {
+        for tokens in [16, 64, 512, 4096] {
             let turn = Arc::new(typical(tokens));
-            let record = Record::Turn { session: "6f1c".into(), turn: Arc::clone(&turn) };
+            let record = LogRecord::from(fake::record("6f1c", Change::Turn(Arc::clone(&turn))));
             let (mut encoder, mut decoder) = (Encoder::try_new(Marker::random()).unwrap(), Decoder::try_new().unwrap());
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             record.encode(&mut plain).unwrap();
@@ -345,7 +325,7 @@ mod tests {
             let encode = begin.elapsed() / rounds;
             let begin = Instant::now();
             for _ in 0..rounds {
-                let frame = Frame::read(&mut &*out, out.len() as u64, Framing::Marked(encoder.marker()));
+                let frame = Frame::read(&mut &*out, out.len() as u64, encoder.marker());
                 assert!(decoder.decode(&frame.unwrap().0).is_some());
             }
             let decode = begin.elapsed() / rounds;

@@ -12,14 +12,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use super::OpenError;
 use super::frame::Decoder;
 use super::segment::{Entry, Segment, StoreId, TearPoint};
-use crate::session::ledger::Record;
+use crate::session::ledger::{LogRecord, SCHEMA};
 
 /// A summary of a log that was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplaySummary {
     /// Records that were read.
     pub records: u64,
-    /// Records that this version cannot read, and skipped.
+    /// Records that this build cannot read, and skipped.
     pub unknown: u64,
     /// Files.
     pub segments: u64,
@@ -101,16 +101,27 @@ impl fmt::Display for TornFile {
 /// While another tokentap writes to the log, the last file may look truncated.
 ///
 /// # Errors
-/// When the directory cannot be listed.
-pub fn read(dir: &Path, mut each: impl FnMut(u64, Record)) -> Result<ReplaySummary, OpenError> {
+/// When the directory cannot be listed, or the log has another schema.
+pub fn read(dir: &Path, mut each: impl FnMut(u64, LogRecord)) -> Result<ReplaySummary, OpenError> {
     let failed = |cause| OpenError::new("read", dir, cause);
     let segments = Segment::list(dir).map_err(failed)?;
+    check_schema(&segments)?;
     let decoders = decoders().map_err(failed)?;
     let found = replay(&segments, decoders, &mut |bytes, record| {
         record.into_iter().for_each(|record| each(bytes, record));
         ControlFlow::Continue(())
     });
     Ok(found)
+}
+
+/// Refuses files of another schema.
+pub(super) fn check_schema(segments: &[Segment]) -> Result<(), OpenError> {
+    for segment in segments {
+        if let Some(found) = segment.schema().filter(|found| *found != SCHEMA) {
+            return Err(OpenError::OtherSchema { path: segment.path.clone(), found });
+        }
+    }
+    Ok(())
 }
 
 /// The size of the files of the log in `dir`, in bytes.
@@ -123,7 +134,7 @@ pub fn size(dir: &Path) -> Result<u64, OpenError> {
 }
 
 /// Called with the number of bytes read so far and each record, and with `None` at the end of a file.
-pub(super) type Restore<'a> = &'a mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>;
+pub(super) type Restore<'a> = &'a mut dyn FnMut(u64, Option<LogRecord>) -> ControlFlow<()>;
 
 /// The largest number of threads that decode. More do not help, because the records are applied on one thread.
 const DECODERS: usize = 4;
@@ -251,7 +262,7 @@ fn apply(
 
 impl ReplaySummary {
     /// Counts an entry. Returns its record.
-    fn count(&mut self, segment: &Segment, entry: Entry) -> Option<Record> {
+    fn count(&mut self, segment: &Segment, entry: Entry) -> Option<LogRecord> {
         match entry {
             Entry::Record(record) => {
                 self.records += 1;

@@ -2,41 +2,28 @@
 
 use memchr::memmem::Finder;
 
-use super::frame::Framing;
+use super::frame::Marker;
 
 /// Finds the next intact frame after a damaged one.
 pub(super) struct Salvage {
-    framing: Framing,
+    marker: Marker,
     /// The bytes that may still be checksummed. The limit keeps the time linear in the size of the file.
     budget: u64,
 }
 
 impl Salvage {
     /// A search in the rest of a file, which has this many bytes.
-    pub(super) fn new(framing: Framing, bytes: u64) -> Self {
-        Self { framing, budget: bytes.saturating_mul(4) }
+    pub(super) fn new(marker: Marker, bytes: u64) -> Self {
+        Self { marker, budget: bytes.saturating_mul(4) }
     }
 
     /// The offset of the first intact frame after the damaged one at the start of `rest`; `None` if there is no such frame.
     ///
-    /// Only bytes after the marker of the file count as a frame. Without markers, a frame is expected only where the length of the damaged
-    /// frame ends, or, if the frame there is damaged too, where its length ends. Bytes elsewhere may be data that a client has sent.
+    /// Only bytes after the marker of the file count as a frame: others may be data that a client has sent.
     pub(super) fn resume(&mut self, rest: &[u8]) -> Option<usize> {
-        match self.framing {
-            Framing::Unmarked => {
-                let mut at = self.framing.whole(rest)?;
-                while at < rest.len() && !self.is_intact(&rest[at..]) {
-                    at += self.framing.whole(&rest[at..])?;
-                }
-                (at < rest.len()).then_some(at)
-            }
-            Framing::Marked(_) => {
-                let framing = self.framing;
-                let finder = Finder::new(framing.marker());
-                let after = rest.get(1..)?;
-                finder.find_iter(after).map(|at| at + 1).find(|at| self.is_intact(&rest[*at..]))
-            }
-        }
+        let marker = self.marker;
+        let finder = Finder::new(marker.bytes());
+        finder.find_iter(rest.get(1..)?).map(|at| at + 1).find(|at| self.is_intact(&rest[*at..]))
     }
 
     /// The offset of the first intact frame in `rest`.
@@ -46,17 +33,17 @@ impl Salvage {
 
     /// Whether `bytes` begin with an intact frame, as far as the budget allows the check.
     fn is_intact(&mut self, bytes: &[u8]) -> bool {
-        let Some(length) = self.framing.whole(bytes).filter(|length| *length <= bytes.len()) else { return false };
+        let Some(length) = self.marker.whole(bytes).filter(|length| *length <= bytes.len()) else { return false };
         let Some(budget) = self.budget.checked_sub(length as u64) else { return false };
         self.budget = budget;
-        self.framing.is_intact(&bytes[..length])
+        self.marker.is_intact(&bytes[..length])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::fake;
-    use super::super::frame::{Encoder, Marker};
+    use super::super::frame::{Encoder, HEADER};
     use super::*;
 
     fn frames(marker: Marker, count: u64) -> (Vec<u8>, Vec<usize>) {
@@ -69,52 +56,33 @@ mod tests {
         (bytes, starts)
     }
 
-    fn resume(framing: Framing, bytes: &[u8]) -> Option<usize> {
-        Salvage::new(framing, bytes.len() as u64).resume(bytes)
+    fn resume(marker: Marker, bytes: &[u8]) -> Option<usize> {
+        Salvage::new(marker, bytes.len() as u64).resume(bytes)
     }
 
     #[test]
     fn wrong_length_loses_only_its_own_frame() {
         let marker = Marker::random();
         let (mut bytes, starts) = frames(marker, 4);
-        let envelope = Framing::Marked(marker).envelope();
-        bytes[8..12].copy_from_slice(&((starts[2] - envelope) as u32).to_le_bytes());
-        assert_eq!(resume(Framing::Marked(marker), &bytes), Some(starts[1]), "the length ends at the third frame");
+        bytes[8..12].copy_from_slice(&((starts[2] - HEADER) as u32).to_le_bytes());
+        assert_eq!(resume(marker, &bytes), Some(starts[1]), "the length ends at the third frame");
     }
 
     #[test]
     fn frames_of_another_marker_are_not_read() {
         let (bytes, _) = frames(Marker::random(), 4);
-        assert_eq!(resume(Framing::Marked(Marker::random()), &bytes), None);
-    }
-
-    #[test]
-    fn without_markers_reading_continues_only_at_the_damaged_length() {
-        let (marked, starts) = frames(Marker::random(), 2);
-        let frame = &marked[8..starts[1]];
-        let damaged = |payload: &[u8]| {
-            let length = (payload.len() as u32).to_le_bytes();
-            [&length[..], &[1, 2, 3, 4, 0], payload].concat()
-        };
-        let payload = [b"before", frame, b"behind"].concat();
-        let bytes = [&damaged(&payload)[..], frame].concat();
-        assert_eq!(resume(Framing::Unmarked, &bytes), Some(9 + payload.len()));
-        assert_eq!(
-            resume(Framing::Unmarked, &bytes[..9 + payload.len()]),
-            None,
-            "the frame inside the payload is not read"
-        );
+        assert_eq!(resume(Marker::random(), &bytes), None);
     }
 
     #[test]
     fn marker_candidates_are_checked_within_bounds() {
         // each marker claims a payload up to the end of the file; checking all of them would take quadratic time
-        let marker = Framing::Marked(Marker::random());
+        let marker = Marker::random();
         let (unit, count) = (32, 2_000);
         let mut bytes = vec![0xff; unit * count];
         for at in (0..bytes.len()).step_by(unit) {
-            let payload = (bytes.len() - at - marker.envelope()) as u32;
-            bytes[at..at + 8].copy_from_slice(marker.marker());
+            let payload = (bytes.len() - at - HEADER) as u32;
+            bytes[at..at + 8].copy_from_slice(marker.bytes());
             bytes[at + 8..at + 12].copy_from_slice(&payload.to_le_bytes());
         }
         let mut salvage = Salvage::new(marker, bytes.len() as u64);

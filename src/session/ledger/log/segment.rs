@@ -6,19 +6,18 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
-use super::Record;
-use super::frame::{CUT, Decoder, Frame, Framing, Marker};
+use super::LogRecord;
+use super::frame::{CUT, Decoder, Frame, Marker};
 use super::salvage::Salvage;
+use crate::session::ledger::SCHEMA;
 
 /// Bytes of the first line.
 pub(super) const FIRST_LINE: u64 = 58;
-/// Bytes of the first line of format 1.
-const FIRST_LINE_1: usize = 41;
-/// The start of the first line: the magic and the version of the format.
-const MAGIC: &str = "tokentap-log 2 ";
-/// The same of format 1, whose frames have no marker. It is read but not written.
-const MAGIC_1: &str = "tokentap-log 1 ";
-/// The offset of the store's id in the first line, in both formats.
+/// The start of the first line of every schema. The number of the schema follows.
+const MAGIC: &str = "tokentap-log ";
+/// The most bytes of the first line of any schema.
+const LONGEST_LINE: u64 = 128;
+/// The offset of the store's id in the first line.
 const HEX_STORE: Range<usize> = 15..31;
 /// The offset of the marker in the first line.
 const HEX_MARKER: Range<usize> = 32..48;
@@ -42,8 +41,8 @@ pub(super) struct StoreId(pub(super) Box<str>);
 pub(super) struct Header {
     /// The id of its store.
     pub(super) store: StoreId,
-    /// The framing of its records.
-    pub(super) framing: Framing,
+    /// The first bytes of each of its records.
+    pub(super) marker: Marker,
 }
 
 /// A file of the log.
@@ -63,8 +62,8 @@ pub(super) enum Entry {
     /// A frame that is not decoded yet, its offset and its length.
     Frame(Frame, u64, u64),
     /// A record.
-    Record(Record),
-    /// A record that this version cannot read.
+    Record(LogRecord),
+    /// A record that this build cannot read.
     Unknown,
     /// Bytes that cannot be decoded, between others that can.
     Damage {
@@ -134,40 +133,25 @@ impl StoreId {
 impl Header {
     /// The first line of a file.
     pub(super) fn line(&self) -> String {
-        let store = &self.store.0;
-        let text = match self.framing {
-            Framing::Unmarked => format!("{MAGIC_1}{store}"),
-            Framing::Marked(marker) => format!("{MAGIC}{store} {}", marker.hex()),
-        };
+        let text = format!("{MAGIC}{SCHEMA} {} {}", self.store.0, self.marker.hex());
         format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()))
     }
 
     /// Parses a whole and undamaged line.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
-        let store = |rest: &str| Some(StoreId(rest.get(..16)?.into()));
-        let header = if let Some(rest) = text.strip_prefix(MAGIC) {
-            Self { store: store(rest)?, framing: Framing::Marked(Marker::parse(rest.get(17..33)?)?) }
-        } else {
-            Self { store: store(text.strip_prefix(MAGIC_1)?)?, framing: Framing::Unmarked }
-        };
+        let store = StoreId(text.get(HEX_STORE)?.into());
+        let header = Self { store, marker: Marker::parse(text.get(HEX_MARKER)?)? };
         (header.line().as_bytes() == line).then_some(header)
     }
+}
 
-    /// The header of a file that begins with `start`, and whether its line is damaged. A single flipped bit is repaired: the lines of two
-    /// stores differ in more bits, because of the checksum.
-    fn of(start: &[u8]) -> Option<(Self, bool)> {
-        let lines = [FIRST_LINE_1, FIRST_LINE as usize].into_iter().filter_map(|length| start.get(..length));
-        let repaired = |line: &[u8]| {
-            (0..8 * line.len()).find_map(|bit| {
-                let mut line = line.to_vec();
-                line[bit / 8] ^= 1 << (bit % 8);
-                Self::parse(&line)
-            })
-        };
-        let whole = lines.clone().find_map(|line| Some((Self::parse(line)?, false)));
-        whole.or_else(|| lines.clone().find_map(|line| Some((repaired(line)?, true))))
-    }
+/// The schema of a file that begins with `start`; `None` if its first line is damaged, or not that of a log.
+fn schema_of(start: &[u8]) -> Option<u64> {
+    let end = start.iter().position(|byte| *byte == b'\n')?;
+    let (text, checksum) = std::str::from_utf8(&start[..end]).ok()?.rsplit_once(' ')?;
+    let number = text.strip_prefix(MAGIC)?.split(' ').next()?.parse().ok()?;
+    (checksum == format!("{:08x}", crc32c::crc32c(text.as_bytes()))).then_some(number)
 }
 
 impl Segment {
@@ -189,6 +173,15 @@ impl Segment {
         }
         found.sort();
         Ok(found)
+    }
+
+    /// The schema of the file; `None` if its first line is damaged or cannot be read.
+    pub(super) fn schema(&self) -> Option<u64> {
+        let mut start = Vec::new();
+        // opening a pipe would block
+        std::fs::metadata(&self.path).ok().filter(std::fs::Metadata::is_file)?;
+        File::open(&self.path).ok()?.take(LONGEST_LINE).read_to_end(&mut start).ok()?;
+        schema_of(&start)
     }
 
     /// Calls `visit` with each entry until it breaks. Frames are not decoded.
@@ -218,12 +211,12 @@ fn scan(
     let (mut start, wrong) = (Vec::new(), "its first line is not of this format");
     source.by_ref().take(FIRST_LINE).read_to_end(&mut start).map_err(|_| at_start("the file cannot be read"))?;
     let is_cut = (start.len() as u64) < FIRST_LINE;
-    let (framing, mut offset, is_damaged) = match Header::of(&start) {
-        Some((header, is_damaged)) => {
+    let (marker, is_damaged) = match Header::parse(&start) {
+        Some(header) => {
             if *store.get_or_insert_with(|| header.store.clone()) != header.store {
                 return Err(at_start(FOREIGN));
             }
-            (header.framing, header.line().len() as u64, is_damaged)
+            (header.marker, false)
         }
         None if is_cut => return Err(at_start(LINE_CUT)),
         None if store.as_ref().is_some_and(|store| store.is_contradicted(&start)) => return Err(at_start(FOREIGN)),
@@ -234,17 +227,17 @@ fn scan(
                 .read_to_end(&mut start)
                 .map_err(|_| at_start("the file cannot be read"))?;
             let reason = if start.iter().all(|byte| *byte == 0) { ZEROS } else { wrong };
-            let (framing, line) = framing_of(&start).ok_or(at_start(reason))?;
-            (framing, line as u64, true)
+            (marker_of(&start).ok_or(at_start(reason))?, true)
         }
     };
+    let mut offset = FIRST_LINE;
     if is_damaged && visit(offset, Entry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
         return Ok(());
     }
     source.seek(SeekFrom::Start(offset)).map_err(|_| at_start("the file cannot be read"))?;
     while offset < bytes {
-        let Ok((frame, length)) = Frame::read(source, bytes - offset, framing) else {
-            return scan_damaged(source, (offset, bytes), framing, visit);
+        let Ok((frame, length)) = Frame::read(source, bytes - offset, marker) else {
+            return scan_damaged(source, (offset, bytes), marker, visit);
         };
         offset += length;
         if visit(offset, Entry::Frame(frame, offset - length, length)).is_break() {
@@ -254,39 +247,32 @@ fn scan(
     Ok(())
 }
 
-/// The framing of a file with a destroyed first line, and the offset of its first frame. The marker is taken only from places that no
-/// client can write to: the first line, and the first bytes after it. An intact frame must confirm it.
-fn framing_of(file: &[u8]) -> Option<(Framing, usize)> {
-    let first_intact = |framing: Framing, from: usize| Salvage::new(framing, file.len() as u64).find(file.get(from..)?);
-    // a damaged frame before the first intact one may have had a marker, so only an intact frame at the start proves format 1
-    if first_intact(Framing::Unmarked, FIRST_LINE_1) == Some(0) {
-        return Some((Framing::Unmarked, FIRST_LINE_1));
-    }
-    let line = FIRST_LINE as usize;
-    let first_frame = file.get(line..)?.first_chunk::<8>()?;
-    let framings = Marker::candidates(&file[HEX_MARKER], *first_frame).map(Framing::Marked);
-    let found = framings.into_iter().find(|framing| first_intact(*framing, line).is_some());
-    found.map(|framing| (framing, line))
+/// The marker of a file with a destroyed first line. It is taken only from places that no client can write to: the first line, and the
+/// first bytes after it. An intact frame must confirm it.
+fn marker_of(file: &[u8]) -> Option<Marker> {
+    let frames = file.get(FIRST_LINE as usize..)?;
+    let is_confirmed = |marker: &Marker| Salvage::new(*marker, file.len() as u64).find(frames).is_some();
+    Marker::candidates(&file[HEX_MARKER], *frames.first_chunk::<8>()?).find(is_confirmed)
 }
 
 /// Reads the frames after `offset`, where one cannot be decoded. The rest of the file is in memory meanwhile.
 fn scan_damaged(
     source: &mut (impl Read + Seek),
     (offset, bytes): (u64, u64),
-    framing: Framing,
+    marker: Marker,
     visit: Visit<'_>,
 ) -> Result<(), TearPoint> {
     let mut rest = Vec::new();
     let read = source.seek(SeekFrom::Start(offset)).and_then(|_| source.take(bytes - offset).read_to_end(&mut rest));
     read.map_err(|_| TearPoint { offset, reason: "the file cannot be read" })?;
-    let mut salvage = Salvage::new(framing, rest.len() as u64);
+    let mut salvage = Salvage::new(marker, rest.len() as u64);
     let mut at = 0;
     while at < rest.len() {
         let here = offset + at as u64;
-        let (entry, length) = match Frame::read(&mut &rest[at..], (rest.len() - at) as u64, framing) {
+        let (entry, length) = match Frame::read(&mut &rest[at..], (rest.len() - at) as u64, marker) {
             Ok((frame, length)) => (Entry::Frame(frame, here, length), length),
             Err(reason) => {
-                let reason = if ends_in_zeros(&rest[at..], here, framing) { ZEROS } else { reason };
+                let reason = if ends_in_zeros(&rest[at..], here, marker) { ZEROS } else { reason };
                 let length = salvage.resume(&rest[at..]).ok_or(TearPoint { offset: here, reason })? as u64;
                 (Entry::Damage { offset: here, bytes: length, reason }, length)
             }
@@ -301,11 +287,11 @@ fn scan_damaged(
 
 /// Whether the bytes from `offset` to the end of a file are at most the start of a frame, followed by zeros. The zeros must fill a whole
 /// sector, because a record may end in zeros as well.
-fn ends_in_zeros(rest: &[u8], offset: u64, framing: Framing) -> bool {
+fn ends_in_zeros(rest: &[u8], offset: u64, marker: Marker) -> bool {
     let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let is_within_frame = written == 0
-        || framing.marker().starts_with(&rest[..written])
-        || framing.whole(rest).is_some_and(|whole| written < whole);
+        || marker.bytes().starts_with(&rest[..written])
+        || marker.whole(rest).is_some_and(|whole| written < whole);
     let has_sector = (offset + written as u64).next_multiple_of(SECTOR) < offset + rest.len() as u64;
     written == 0 || (is_within_frame && has_sector)
 }
@@ -317,13 +303,14 @@ mod tests {
     use super::super::fake;
     use super::super::frame::Encoder;
     use super::*;
+    use crate::session::ledger::Change;
 
     /// A file, its records, and the offset at which each one ends.
-    fn file() -> (Vec<u8>, Vec<Record>, Vec<usize>) {
+    fn file() -> (Vec<u8>, Vec<LogRecord>, Vec<usize>) {
         let marker = Marker::random();
-        let header = Header { store: StoreId("0123456789abcdef".into()), framing: Framing::Marked(marker) };
+        let header = Header { store: StoreId("0123456789abcdef".into()), marker };
         let mut bytes = header.line().into_bytes();
-        let mut records: Vec<Record> = (0..3).map(fake::finished).collect();
+        let mut records: Vec<LogRecord> = (0..3).map(fake::finished).collect();
         records.insert(1, fake::turn("s", 0, 3));
         // a compressed record
         records.insert(3, fake::turn("s", 1, 200));
@@ -347,13 +334,13 @@ mod tests {
         (entries, read)
     }
 
-    fn read(bytes: &[u8]) -> (Vec<Record>, u64, Result<(), TearPoint>) {
+    fn read(bytes: &[u8]) -> (Vec<LogRecord>, u64, Result<(), TearPoint>) {
         let (entries, read) = entries(bytes);
         let unknown = entries.iter().filter(|entry| **entry == Entry::Unknown).count() as u64;
         (records(entries), unknown, read)
     }
 
-    fn records(entries: Vec<Entry>) -> Vec<Record> {
+    fn records(entries: Vec<Entry>) -> Vec<LogRecord> {
         let record = |entry| if let Entry::Record(record) = entry { Some(record) } else { None };
         entries.into_iter().filter_map(record).collect()
     }
@@ -458,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_later_versions_are_skipped() {
+    fn unknown_records_are_skipped() {
         let (bytes, records, ends) = file();
         let marker = &bytes[ends[0]..ends[0] + 8];
         let frame = |flags: u8, head: &str| {
@@ -467,14 +454,15 @@ mod tests {
             let crc = crc32c::crc32c_append(crc32c::crc32c(&[flags]), &payload);
             [marker, &(payload.len() as u32).to_le_bytes(), &crc.to_le_bytes(), &[flags], &payload].concat()
         };
-        let kind = frame(0, r#"{"kind":"tool_result","session":"s","text":"…"}"#);
-        let flag = frame(2, r#"{"kind":"deleted","session":"s"}"#);
-        let more = frame(0, r#"{"kind":"deleted","session":"s","by":"user"}"#);
+        let birth = fake::BIRTH;
+        let kind = frame(0, &format!(r#"{{"session":"s","birth":"{birth}","change":"renamed"}}"#));
+        let flag = frame(2, &format!(r#"{{"session":"s","birth":"{birth}","change":"deleted"}}"#));
+        let more = frame(0, &format!(r#"{{"session":"s","birth":"{birth}","change":"deleted","by":"user"}}"#));
         let later = [&bytes[..ends[2]], &kind, &flag, &more, &bytes[ends[2]..]].concat();
         let (mut found, unknown, read) = read(&later);
         assert_eq!(read, Ok(()));
         assert_eq!(unknown, 2);
-        assert_eq!(found.remove(2), Record::Deleted { session: "s".into() }, "a new member does not matter");
+        assert_eq!(found.remove(2), fake::record("s", Change::Deleted).into(), "a new member does not matter");
         assert_eq!(found, records);
     }
 
@@ -490,29 +478,20 @@ mod tests {
     }
 
     #[test]
-    fn files_of_format_1_are_read() {
-        let (bytes, all, ends) = file();
-        let header = Header { store: StoreId("0123456789abcdef".into()), framing: Framing::Unmarked };
-        let line = header.line();
-        assert_eq!(line.len(), FIRST_LINE_1);
-        let frames = ends.windows(2).map(|frame| &bytes[frame[0] + 8..frame[1]]);
-        let old: Vec<u8> = [line.as_bytes()].into_iter().chain(frames).flatten().copied().collect();
-        let (found, unknown, read) = read(&old);
-        assert_eq!((found, unknown, read), (all.clone(), 0, Ok(())));
-        // a damaged payload: only its frame is lost
-        let mut damaged = old.clone();
-        damaged[FIRST_LINE_1 + 20] ^= 1;
-        assert_eq!(self::read(&damaged).0, all[1..]);
-        // damaged payloads of two consecutive frames
-        damaged[FIRST_LINE_1 + (ends[1] - ends[0] - 8) + 20] ^= 1;
-        assert_eq!(self::read(&damaged).0, all[2..]);
-        // the whole first line
-        let mut headless = old.clone();
-        headless[..FIRST_LINE_1].fill(0xff);
-        assert_eq!(self::read(&headless).0, all);
-        for cut in 0..old.len() {
-            assert!(all.starts_with(&self::read(&old[..cut]).0), "cut at {cut}");
+    fn schema_is_read_from_intact_first_lines_of_any_schema() {
+        let (bytes, ..) = file();
+        assert_eq!(schema_of(&bytes), Some(SCHEMA));
+        for bit in 0..8 * FIRST_LINE as usize {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(schema_of(&changed), None, "bit {bit} makes no other schema of it");
         }
+        for (number, members) in [(1, "0123456789abcdef"), (2, "0123456789abcdef 0123456789abcdef"), (12, "x y z")] {
+            let text = format!("tokentap-log {number} {members}");
+            let line = format!("{text} {:08x}\nframes", crc32c::crc32c(text.as_bytes()));
+            assert_eq!(schema_of(line.as_bytes()), Some(number), "{line}");
+        }
+        assert_eq!(schema_of(b"tokentap-log 3 0123"), None, "it is cut");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::Fsync;
 use super::frame::Encoder;
 use super::health::{Shared, add};
 use super::tail::Tail;
-use crate::session::ledger::{AppendError, Health, Record};
+use crate::session::ledger::{AppendError, Health, LogRecord};
 
 /// The limit of [`Writer::group_bytes`]. The first record of a group should not wait for all later ones.
 const GROUP: usize = 4 << 20;
@@ -23,7 +23,7 @@ const GROUP: usize = 4 << 20;
 /// A record to write.
 pub(super) struct Job {
     /// `None` is a barrier: it is acknowledged after all earlier records.
-    pub(super) record: Option<Record>,
+    pub(super) record: Option<LogRecord>,
     /// Its share of [`Shared::waiting`].
     pub(super) bytes: u64,
     pub(super) answer: oneshot::Sender<Result<(), AppendError>>,
@@ -117,7 +117,7 @@ impl Writer {
         }
     }
 
-    fn encode(&mut self, record: &Record, frames: &mut Vec<u8>) -> Result<(), AppendError> {
+    fn encode(&mut self, record: &LogRecord, frames: &mut Vec<u8>) -> Result<(), AppendError> {
         if self.failed.is_some_and(|until| Instant::now() < until) {
             return Err(AppendError::Degraded);
         }

@@ -8,14 +8,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Credentials};
 use super::node::{Node, NodeAddress, State};
 use super::options::{Address, ValkeyOptions};
-use super::{Shared, number, text};
+use super::{META, Shared, meta, meta_call, number, text};
 use crate::session::ledger::LedgerError;
 
 /// The time between two questions for the map without a reason.
@@ -38,6 +38,8 @@ pub(super) fn slot(tag: &[u8]) -> u16 {
 /// A cluster.
 pub(super) struct Cluster {
     map: watch::Receiver<Map>,
+    /// Set once the description of the ledger was read, and this build can use the ledger.
+    is_described: OnceCell<()>,
     // ends the task when the cluster is dropped
     _tasks: JoinSet<()>,
 }
@@ -64,7 +66,7 @@ impl Cluster {
         let (sender, map) = watch::channel(Map::Unknown);
         let mut tasks = JoinSet::new();
         tasks.spawn(run(sender, shared));
-        Self { map, _tasks: tasks }
+        Self { map, is_described: OnceCell::new(), _tasks: tasks }
     }
 
     /// The node of a slot, once the first question for the map has ended.
@@ -76,6 +78,15 @@ impl Cluster {
             Ok(Map::Failed(error)) => Err(error.clone()),
             Ok(Map::Unknown) | Err(_) => Err(LedgerError::Unavailable("the connection is closed".into())),
         }
+    }
+
+    /// Fails unless this build can use the ledger. One node has the description, so connections to the others do not check it.
+    pub(super) async fn check_description(&self) -> Result<(), LedgerError> {
+        let check = async || {
+            let node = self.node(slot(META.as_bytes())).await?;
+            meta(&node.run(&meta_call()).await?).map(drop)
+        };
+        self.is_described.get_or_try_init(check).await.copied()
     }
 
     /// A receiver that changes when the map was asked for again.

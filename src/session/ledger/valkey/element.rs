@@ -27,7 +27,7 @@ pub(super) enum InvalidElement {
     Short,
     #[error("the checksum of an element does not match")]
     Checksum,
-    #[error("an element has flags of a later version")]
+    #[error("an element has unknown flags")]
     Flags,
     #[error("an element cannot be decompressed")]
     Compression,

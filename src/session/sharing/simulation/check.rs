@@ -11,7 +11,7 @@ use super::clients::ClientTurn;
 use super::faults::Loss;
 use super::history::{History, Process};
 use super::plain::processes_agree_with_a_plain_store;
-use crate::session::ledger::{ListOrder, Record};
+use crate::session::ledger::{Change, ListOrder, Record};
 use crate::session::{Classes, Consumer, ListQuery, Uid};
 
 /// A session as the ledger has it.
@@ -23,14 +23,14 @@ pub(super) struct SessionEntries {
 
 impl SessionEntries {
     fn turns(&self) -> impl Iterator<Item = &Arc<crate::session::Turn>> {
-        self.records.iter().filter_map(|(_, record)| match record {
-            Record::Turn { turn, .. } => Some(turn),
+        self.records.iter().filter_map(|(_, record)| match &record.change {
+            Change::Turn(turn) => Some(turn),
             _ => None,
         })
     }
 
     fn generation(&self) -> usize {
-        self.records.iter().filter(|(_, record)| matches!(record, Record::Healed { .. })).count()
+        self.records.iter().filter(|(_, record)| matches!(record.change, Change::Healed)).count()
     }
 }
 
@@ -38,7 +38,7 @@ fn listed(history: &History) -> Vec<SessionEntries> {
     let state = history.server.memory.state();
     let list = |(name, entries): (&Arc<str>, &Vec<crate::session::ledger::Entry>)| {
         let records = entries.iter().map(|entry| {
-            let record = Record::decode(&entry.body).expect("the entries were written by this version");
+            let record = Record::decode(&entry.body).expect("the entries were written by this build");
             (entry.uid, record)
         });
         SessionEntries { name: Arc::clone(name), birth: entries[0].uid, records: records.collect() }
@@ -142,7 +142,7 @@ fn order_is_real_time(history: &History, lists: &[SessionEntries]) -> Result<(),
         }
     }
     for read in &history.client_log.reads {
-        let list = lists.iter().find(|list| list.name == read.session && Some(list.birth) == read.birth);
+        let list = lists.iter().find(|list| list.name == read.session && list.birth == read.birth);
         let Some(list) = list.filter(|list| list.generation() == read.generation as usize) else { continue };
         let turns: Vec<Uid> = list.turns().filter_map(|turn| turn.about.uid).collect();
         let may_differ = match history.settings.loss {
@@ -238,7 +238,7 @@ fn incomplete_sessions_are_marked(history: &History, lists: &[SessionEntries]) -
         if history.crashed.contains(process) || log.deletes.iter().any(|(deleted, _)| deleted == name) {
             continue;
         }
-        let is_marked = |(_, record): &(Uid, Record)| matches!(record, Record::Incomplete { .. });
+        let is_marked = |(_, record): &(Uid, Record)| matches!(record.change, Change::Incomplete);
         if !lists.iter().any(|list| list.name == *name && list.records.iter().any(is_marked)) {
             return Err(format!("{name} is not marked as incomplete"));
         }

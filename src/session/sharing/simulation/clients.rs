@@ -52,7 +52,7 @@ pub(super) struct Read {
     pub session: Arc<str>,
     /// The process that answered, by its number of all processes so far.
     pub process: usize,
-    pub birth: Option<Uid>,
+    pub birth: Uid,
     pub generation: u32,
     pub turns: Vec<Uid>,
 }
@@ -65,7 +65,7 @@ pub(super) type Rows = Vec<(Vec<u32>, Vec<bool>)>;
 pub(super) struct ClientLog {
     pub turns: Vec<ClientTurn>,
     pub reads: Vec<Read>,
-    pub frozen: Vec<(Arc<str>, Option<Uid>, u32, Rows)>,
+    pub frozen: Vec<(Arc<str>, Uid, u32, Rows)>,
     pub deleted: Vec<Deletion>,
     /// Sessions that were marked as incomplete, and the processes that did it, by their numbers of all processes so far.
     pub incomplete: Vec<(Arc<str>, usize)>,
@@ -278,7 +278,7 @@ impl Client<'_> {
         if sharing.refresh(store, name).await.is_err() {
             return;
         }
-        let Some(birth) = store.session(name).and_then(|session| session.birth) else { return };
+        let Some(birth) = store.session(name).map(|session| session.birth) else { return };
         let begun = Instant::now();
         let deleted = sharing.delete(store, name).await;
         fleet.client_log.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));

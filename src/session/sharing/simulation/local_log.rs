@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 
 use super::faults::Server;
-use crate::session::ledger::{Ack, Health, Record, RecordLog, RecordLogStats};
+use crate::session::ledger::{Ack, Change, Health, LogRecord, ProcessRecord, Record, RecordLog, RecordLogStats};
 use crate::session::store::now_ms;
 use crate::session::{Turn, TurnMetadata};
 
@@ -14,7 +14,7 @@ use crate::session::{Turn, TurnMetadata};
 pub(super) struct LocalLog {
     server: Arc<Server>,
     /// The records, and when each was appended.
-    records: Arc<Mutex<Vec<(Instant, Record)>>>,
+    records: Arc<Mutex<Vec<(Instant, LogRecord)>>>,
 }
 
 impl LocalLog {
@@ -28,34 +28,37 @@ impl LocalLog {
     }
 
     /// The records that a restart reads. The clock of the history is virtual, that of the metadata of turns is not.
-    pub(super) fn restored(&self) -> Vec<Record> {
-        let restored = |(appended, record): (Instant, Record)| match record {
-            Record::Turn { session, turn } => {
+    pub(super) fn restored(&self) -> Vec<LogRecord> {
+        let restored = |(appended, record): (Instant, LogRecord)| match record {
+            LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) => {
                 let age = u64::try_from(appended.elapsed().as_millis()).expect("a history is short");
                 let about = TurnMetadata { started_ms: now_ms() - age, ..turn.about.clone() };
-                Record::Turn { session, turn: Arc::new(Turn { about, ..(*turn).clone() }) }
+                let turn = Arc::new(Turn { about, ..(*turn).clone() });
+                Record { session, birth, change: Change::Turn(turn) }.into()
             }
             other => other,
         };
         self.records().into_iter().map(restored).collect()
     }
 
-    fn records(&self) -> Vec<(Instant, Record)> {
+    fn records(&self) -> Vec<(Instant, LogRecord)> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl RecordLog for LocalLog {
-    fn append(&self, record: Record) -> Ack {
+    fn append(&self, record: LogRecord) -> Ack {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Record::Evicted { session: ended } = &record {
-            let of_session =
-                records.iter().rev().filter(|(_, record)| record.session().is_some_and(|key| key.name == ended.name));
-            let turns = of_session.map_while(|(_, record)| match record {
-                Record::Turn { turn, .. } => turn.about.uid,
+        if let LogRecord::Process(ProcessRecord::Settled { session: settled }) = &record {
+            // up to the one before
+            let turns = records.iter().rev().filter_map(|(_, record)| match record {
+                LogRecord::Session(Record { session, change: Change::Turn(turn), .. }) if session == settled => {
+                    Some(turn.about.uid)
+                }
+                LogRecord::Process(ProcessRecord::Settled { session }) if session == settled => Some(None),
                 _ => None,
             });
-            self.server.forget(&ended.name, turns);
+            self.server.forget(settled, turns.map_while(|uid| uid));
         }
         records.push((Instant::now(), record));
         Ack::done()
@@ -65,7 +68,7 @@ impl RecordLog for LocalLog {
         Ack::done()
     }
 
-    fn read(&self, each: &mut dyn FnMut(Record)) -> std::io::Result<()> {
+    fn read(&self, each: &mut dyn FnMut(LogRecord)) -> std::io::Result<()> {
         self.restored().into_iter().for_each(each);
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::check::SessionEntries;
 use super::clients::rows;
 use super::faults::Loss;
 use super::history::History;
-use crate::session::ledger::Record;
+use crate::session::ledger::Change;
 use crate::session::tests::{BOUNDLESS, store};
 use crate::session::{Call, Draft, Session, TurnMetadata};
 
@@ -45,11 +45,11 @@ pub(super) async fn processes_agree_with_a_plain_store(
         let name = &list.name;
         for (at, (_, record)) in list.records.iter().enumerate() {
             let session = plain.session(name);
-            match record {
+            match &record.change {
                 // a process may freeze it before another one appends the first turn
-                Record::Begin { session, .. } if at == 0 => drop(plain.session_of(session)),
-                Record::Healed { .. } => {}
-                Record::Turn { turn, .. } => {
+                Change::Begin { .. } if at == 0 => drop(plain.session_of(name, record.birth)),
+                Change::Healed => {}
+                Change::Turn(turn) => {
                     let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
                     let call = call.ok_or_else(|| format!("{name}: no client has {turn:?}"))?;
                     let draft = Draft {
@@ -67,20 +67,20 @@ pub(super) async fn processes_agree_with_a_plain_store(
                     let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));
                     let _ = call.commit(draft);
                 }
-                Record::Reward { leaf, reward, .. } => {
+                Change::Reward { leaf, reward, .. } => {
                     let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
                     let set = plain.reward(&session, *leaf, (**reward).clone());
                     set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
                 }
-                Record::Freeze { turns, .. } => {
+                Change::Freeze { turns } => {
                     let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
                     let (version, _) = plain.freeze(&session).map_err(|error| error.to_string())?;
                     if session.turns_of(version) != *turns {
                         return Err(format!("{name}: entry {at} freezes {turns} turns"));
                     }
                 }
-                Record::Incomplete { .. } => plain.mark_incomplete(name),
-                Record::Finished { .. } => {}
+                Change::Incomplete => plain.mark_incomplete(name),
+                Change::Finished { .. } => {}
                 other => return Err(format!("{name}: entry {at} is {other:?}")),
             }
         }
@@ -104,7 +104,7 @@ pub(super) async fn processes_agree_with_a_plain_store(
         }
         for (frozen, birth, version, rows_then) in &history.client_log.frozen {
             // a version that a failover has lost with its turns cannot be appended again
-            let is_same = frozen == name && *birth == Some(list.birth) && history.settings.loss == Loss::None;
+            let is_same = frozen == name && *birth == list.birth && history.settings.loss == Loss::None;
             if is_same && expected.versions.get(*version as usize - 1) != Some(rows_then) {
                 return Err(format!("{name}: version {version} was {rows_then:?}"));
             }

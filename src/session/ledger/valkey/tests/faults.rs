@@ -259,7 +259,7 @@ async fn lists_expire_and_streams_are_trimmed() {
 }
 
 #[tokio::test]
-async fn data_of_a_later_version_and_damage_are_unreadable() {
+async fn data_of_another_schema_and_damage_are_unreadable() {
     let Some(binary) = Binary::any() else { return };
     let server = binary.start(&[]);
     let (valkey, _) = ledger(options(&server.url()));
@@ -268,10 +268,17 @@ async fn data_of_a_later_version_and_damage_are_unreadable() {
     raw.send(&format!("RPUSH {key} a-short-element")).await;
     let error = valkey.fetch(&"s".into(), None).await.unwrap_err();
     assert!(matches!(&error, LedgerError::Unreadable(text) if text.contains("entry 0")), "{error}");
-    raw.send("HSET tt:meta schema 2").await;
+    raw.send("HSET tt:meta schema 1").await;
+    let keys = raw.send("KEYS *").await;
     let (later, _) = ledger(options(&server.url()));
     let error = later.append(append("t")).await.unwrap_err();
-    assert!(matches!(&error, LedgerError::Unreadable(text) if text.contains("schema \"2\"")), "{error}");
+    assert_eq!(error, LedgerError::OtherSchema("1".into()));
+    assert!(error.to_string().contains("has the schema 1, and this build reads and writes the schema 3"), "{error}");
+    for error in [later.fleet().await.unwrap_err(), later.fetch(&"s".into(), None).await.unwrap_err()] {
+        assert_eq!(error, LedgerError::OtherSchema("1".into()));
+    }
+    assert_eq!(later.delete(&"s".into(), Uid::unique()).await.unwrap_err(), LedgerError::OtherSchema("1".into()));
+    assert_eq!(raw.send("KEYS *").await, keys, "nothing is written");
 }
 
 #[tokio::test]

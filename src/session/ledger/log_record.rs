@@ -1,0 +1,104 @@
+//! The records of the log of one process.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{split_head, write_head};
+use crate::session::is_name;
+use crate::session::ledger::Record;
+
+/// A record of the log of one process.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LogRecord {
+    /// A change of a session.
+    Session(Record),
+    /// A fact that belongs to no session.
+    Process(ProcessRecord),
+}
+
+/// A fact that belongs to no session, and that a shared ledger does not have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessRecord {
+    /// A policy epoch began.
+    Epoch {
+        /// tokentap's policy epoch.
+        number: u64,
+        /// The trainer's name of the epoch.
+        version: Option<Box<str>>,
+    },
+    /// The shared ledger has all turns of sessions of this name that precede this record.
+    Settled {
+        /// The name.
+        session: Arc<str>,
+    },
+}
+
+impl From<Record> for LogRecord {
+    fn from(record: Record) -> Self {
+        Self::Session(record)
+    }
+}
+
+impl From<ProcessRecord> for LogRecord {
+    fn from(record: ProcessRecord) -> Self {
+        Self::Process(record)
+    }
+}
+
+impl LogRecord {
+    /// The approximate bytes that it takes in memory, for limits.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Session(record) => record.bytes(),
+            Self::Process(_) => size_of::<Self>() as u64 + 256,
+        }
+    }
+
+    /// Whether a tokentap can have written it, as [`Record::is_plausible`].
+    pub(super) fn is_plausible(&self) -> bool {
+        match self {
+            Self::Session(record) => record.is_plausible(),
+            Self::Process(ProcessRecord::Settled { session }) => is_name(session),
+            Self::Process(ProcessRecord::Epoch { .. }) => true,
+        }
+    }
+
+    /// Appends the record's bytes to `out`, as [`Record::encode`].
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        match self {
+            Self::Session(record) => record.encode(out),
+            Self::Process(record) => write_head(out, record),
+        }
+    }
+
+    /// Decodes a record; `None` if this build cannot read it.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        if let Some(record) = Record::decode(bytes) {
+            return Some(Self::Session(record));
+        }
+        serde_json::from_slice(split_head(bytes)?.0).ok().map(Self::Process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_the_process_survive_encoding() {
+        for record in [
+            ProcessRecord::Epoch { number: 3, version: Some("three".into()) },
+            ProcessRecord::Epoch { number: u64::MAX, version: None },
+            ProcessRecord::Settled { session: "s".into() },
+        ] {
+            let (record, mut bytes) = (LogRecord::from(record), Vec::new());
+            record.encode(&mut bytes).unwrap();
+            assert_eq!(LogRecord::decode(&bytes), Some(record));
+            for cut in 0..bytes.len() {
+                assert_eq!(LogRecord::decode(&bytes[..cut]), None, "cut at {cut}");
+            }
+        }
+    }
+}
