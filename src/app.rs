@@ -26,10 +26,10 @@ use crate::budget::Budget;
 use crate::chat::ChatService;
 use crate::chat::model::Chats;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
-use crate::engine::client::Client;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::engine::probe::Capabilities;
-use crate::engine::routes;
+use crate::engine::sglang::routes;
+use crate::engine::transport::client::Client;
 use crate::entropy::Backend;
 use crate::generation::CaptureTools;
 use crate::generation::entropy_store::{EntropyStore, StoreLimits};
@@ -460,7 +460,7 @@ mod tests {
 
     use super::*;
     use crate::demo::{Engine, EngineOptions, Model, Streaming};
-    use crate::engine::response::read_on_this_thread;
+    use crate::engine::sglang::response::read_on_this_thread;
     use crate::serve::grpc::pb;
 
     /// The number of tokens of a reply.

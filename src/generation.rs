@@ -5,28 +5,19 @@ pub(crate) mod active;
 pub(crate) mod buffered;
 pub(crate) mod capture;
 pub(crate) mod enrich;
-pub(crate) mod entropy_request;
 pub(crate) mod entropy_store;
 pub mod event;
 pub(crate) mod events;
-pub(crate) mod forcing;
 pub(crate) mod generator;
-pub(crate) mod guard;
 pub(crate) mod in_flight;
 pub mod log_wait;
 pub(crate) mod measure;
-pub(crate) mod plan;
-pub mod reason;
 pub(crate) mod recorder;
 pub(crate) mod request;
 pub(crate) mod retries;
-pub(crate) mod rewrite;
-pub(crate) mod rid;
 pub(crate) mod sequence;
 pub(crate) mod session_limits;
 pub(crate) mod stream;
-pub(crate) mod text_prompt;
-pub(crate) mod trim;
 pub mod update;
 
 use std::collections::HashMap;
@@ -34,12 +25,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::engine::reason::Reason;
+use crate::engine::sglang::forcing::ItemPlan;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::generation::entropy_store::EntropyStore;
 use crate::metrics::{Metrics, ModelMetrics};
-use forcing::ItemPlan;
 use in_flight::InFlightIds;
-use reason::Reason;
 
 /// The shared state that every capture uses.
 #[derive(Debug)]

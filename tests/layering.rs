@@ -27,7 +27,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 
 /// The files and folders that may use each external crate. `src/demo` may use all of them.
 const CRATE_USERS: &[(&str, &[&str])] = &[
-    ("reqwest", &["src/engine/client.rs", "src/engine/transport.rs"]),
+    ("reqwest", &["src/engine/transport/client.rs", "src/engine/transport/pool.rs"]),
     (
         "hyper",
         &[
@@ -37,8 +37,8 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/cli/export/sidecar.rs",
             "src/serve.rs",
             "src/serve/",
-            "src/engine/client.rs",
-            "src/engine/transport.rs",
+            "src/engine/transport/client.rs",
+            "src/engine/transport/pool.rs",
         ],
     ),
     (
@@ -51,8 +51,8 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("x509_cert", &["src/serve/connection/tls/"]),
-    ("hyper_util", &["src/serve/connection.rs", "src/cli/control/connection.rs", "src/engine/transport.rs"]),
-    ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport.rs"]),
+    ("hyper_util", &["src/serve/connection.rs", "src/cli/control/connection.rs", "src/engine/transport/pool.rs"]),
+    ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport/pool.rs"]),
     ("tonic", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/reply_body.rs"]),
     ("tonic_prost", &[]),
     ("tonic_health", &["src/serve/grpc/"]),
@@ -121,7 +121,7 @@ const UNSAFE: &[&str] = &[
     "src/logits/cuda/",
     "src/main.rs",
     "src/serve/connection/listen_queue.rs",
-    "src/engine/scan/avx2.rs",
+    "src/engine/sglang/scan/avx2.rs",
 ];
 
 /// The files and folders that may read the wall clock. Unless noted, they only record its time and never compare it, because setting the clock must not

@@ -13,10 +13,11 @@ use crate::chat::model::Chats;
 use crate::cli::print;
 use crate::cli::terminal::{self, Palette};
 use crate::config::{CheckArgs, Config, EntropyDefault};
-use crate::engine::client::Client;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::engine::probe::{Capabilities, Survey};
-use crate::generation::forcing::affordable_k;
+use crate::engine::sglang::forcing::affordable_k;
+use crate::engine::sglang::probe::Survey;
+use crate::engine::transport::client::Client;
 use report::{Report, Verdict};
 
 /// The timeout of the probes that generate, because a paused engine does not answer them.
@@ -86,7 +87,10 @@ async fn archive(uri: &str, report: &mut Report) {
 ///
 /// # Errors
 /// The last error when the upstream does not answer in time.
-async fn wait_for_info(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::engine::probe::ProbeError> {
+async fn wait_for_info(
+    probe: &Survey,
+    wait: Duration,
+) -> Result<Capabilities, crate::engine::sglang::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         match probe.read_info().await {

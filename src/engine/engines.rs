@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 
-use super::client::{Client, Failure};
+use super::transport::client::{Client, Failure};
 
 /// Timeout of an abort, and of listing a router's engines: a live server answers both at once.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -298,7 +298,7 @@ impl AbortOutcome {
 }
 
 /// Runs `act` on all items concurrently and returns the results in the order of the items.
-pub(super) async fn each<T, R, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Vec<R>
+pub(crate) async fn each<T, R, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Vec<R>
 where
     F: Future<Output = R> + Send + 'static,
     R: Send + 'static,

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::engine::client::Client;
 use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome, Engines};
+use crate::engine::reason::Reason;
+use crate::engine::transport::client::Client;
 use crate::generation::capture::{Capture, UnreadableReply};
 use crate::generation::log_wait::LogWait;
-use crate::generation::reason::Reason;
 use crate::generation::recorder::Recorder;
 use crate::metrics::Metrics;
 use crate::session::Fault;

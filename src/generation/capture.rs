@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::engine::flat;
-use crate::engine::probe::Capabilities;
-use crate::engine::response::{Chunk, NoKnownPrefix, Numbers};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::reason::Reason;
+use crate::engine::sglang::flat;
+use crate::engine::sglang::plan::Plan;
+use crate::engine::sglang::response::{Chunk, NoKnownPrefix, Numbers};
+use crate::engine::sglang::trim::trim;
 use crate::entropy::TokenStats;
 use crate::generation::enrich;
 use crate::generation::entropy_store::EntropyWriter;
 use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs, for_each_object};
 use crate::generation::in_flight::InFlight;
-use crate::generation::plan::Plan;
-use crate::generation::reason::Reason;
 use crate::generation::recorder::{CapturedOutput, Recorder};
 use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
-use crate::generation::trim::trim;
 use crate::generation::{CaptureTools, ReplyStats};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::session::Fault;

@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use crate::engine::entropy_request::EntropyRequest;
+use crate::engine::reason::Reason;
 use crate::entropy::Estimator;
-use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::measure::{ListContent, STATS};
-use crate::generation::reason::Reason;
 use crate::generation::sequence::Sequence;
 use crate::json::Edit;
 use crate::session::EntropyMethod;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use crate::engine::response::Chunk;
+use crate::engine::sglang::response::Chunk;
 use crate::error::Error;
 use crate::json::{Cursor, Malformed, Member, Object, Splice};
 

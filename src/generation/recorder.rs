@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::engine::probe::Capabilities;
-use crate::engine::request::{GenerateRequest, PerItem, SessionParams};
-use crate::engine::response::{Chunk, Numbers};
-use crate::generation::forcing::ItemPlan;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::forcing::ItemPlan;
+use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
+use crate::engine::sglang::response::{Chunk, Numbers};
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;

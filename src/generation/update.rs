@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::response::Chunk;
+use crate::engine::sglang::response::Chunk;
 use crate::generation::event::{EventKind, GenerationEvent, Output};
 use crate::json::{Cursor, Malformed, Value};
 

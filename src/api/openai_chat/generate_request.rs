@@ -8,7 +8,7 @@ use crate::api::generate_request::{self, MemberWriter};
 use crate::api::openai::{lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::{RequestError, dumps, quoted};
-use crate::engine::request::GenerateRequest;
+use crate::engine::sglang::request::GenerateRequest;
 use crate::tokenizer::SamplingDefaults;
 
 /// The inputs of a /generate request that are not in the body of the chat request.

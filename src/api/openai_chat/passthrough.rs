@@ -8,8 +8,8 @@ use super::sglext::SglextOptions;
 use crate::api::body::{RequestBody, is_present};
 use crate::api::generate_request::MemberWriter;
 use crate::api::openai::lora_adapter;
-use crate::engine::probe::Capabilities;
-use crate::engine::request::adapter;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::request::adapter;
 use crate::json::Object;
 
 /// The fields of a request that the engine's own endpoint serves.
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
     use crate::api::openai_chat::sglext::options::{FRAMED, INPUT, OUTPUT};
-    use crate::engine::probe::ChatFacts;
+    use crate::engine::capabilities::ChatFacts;
 
     fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> PassthroughRequest {
         let yes = HeaderValue::from_static("1");

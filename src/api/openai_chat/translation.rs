@@ -13,9 +13,9 @@ use crate::api::openai::{FIELDS, FieldTarget, id_list};
 use crate::api::to_json;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{Conversation, quoted};
-use crate::engine::probe::Capabilities;
-use crate::engine::request::GenerateRequest;
-use crate::generation::rid;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::sglang::rid;
 use crate::json::{Cursor, Object, Value};
 
 /// Top-level members of a /generate request that a chat does not need: the engine's endpoint sets them, or tokentap reads them only.

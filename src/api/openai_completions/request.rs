@@ -8,7 +8,7 @@ use crate::api::generate_request::{MemberWriter, unreadable};
 use crate::api::openai::{UNSUPPORTED, lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::RequestError;
-use crate::engine::request::{GenerateRequest, SessionNames};
+use crate::engine::sglang::request::{GenerateRequest, SessionNames};
 use crate::json::{Cursor, Malformed, Object, Value};
 use crate::tokenizer::SamplingDefaults;
 

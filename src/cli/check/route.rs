@@ -2,10 +2,10 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::{AbortOutcome, EngineSource, Engines};
-use crate::engine::probe::Capabilities;
-use crate::engine::tokenize::tokenize;
-use crate::generation::rid;
+use crate::engine::sglang::rid;
+use crate::engine::sglang::tokenize::tokenize;
 use crate::session::INITIAL_WEIGHT_VERSION;
 
 /// Reports the product and version of the upstream, and the URLs of its engines.

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::tls::TlsClient;
 use crate::config::ControlPortArgs;
-use crate::engine::client::innermost;
+use crate::engine::transport::client::innermost;
 
 /// The timeout of opening a connection. The request has no timeout, because the reply of an export is encoded while it is read.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Chunks, ExportSource, ExportSummary};
 use crate::cli::control::{ControlClient, percent_encoded};
 use crate::config::ExportArgs;
-use crate::engine::client::innermost;
+use crate::engine::transport::client::innermost;
 use crate::export::Format;
 
 /// The number of sessions in a page of the list.

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 
 use super::CapturedOutput;
-use crate::engine::response::Chunk;
-use crate::generation::forcing::ItemPlan;
+use crate::engine::sglang::forcing::ItemPlan;
+use crate::engine::sglang::response::Chunk;
 use crate::generation::measure::ListContent;
 use crate::generation::sequence::Anomaly;
 use crate::session::{EpochMark, Fault};

@@ -7,10 +7,10 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::engine::client::UpstreamCall;
 use crate::engine::engines::NOT_IN_FLIGHT;
-use crate::engine::routes::Route;
-use crate::engine::upstream::send;
+use crate::engine::sglang::routes::Route;
+use crate::engine::transport::client::UpstreamCall;
+use crate::engine::transport::upstream::send;
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use crate::engine::client::Reply;
-use crate::engine::forwarded::ForwardedBody;
-use crate::engine::headers;
-use crate::engine::probe::Survey;
-use crate::engine::routes::Route;
-use crate::engine::upstream::failed;
+use crate::engine::sglang::probe::Survey;
+use crate::engine::sglang::routes::Route;
+use crate::engine::transport::client::Reply;
+use crate::engine::transport::forwarded::ForwardedBody;
+use crate::engine::transport::headers;
+use crate::engine::transport::upstream::failed;
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::serve::body::Body;

@@ -1,9 +1,10 @@
 //! Scripted engines with unusual replies: the requests that they receive, and the handling of invalid numbers.
 
 use serde_json::{Value, json};
-use tokentap::engine::client::Client;
+use tokentap::engine::capabilities::{Capabilities, Plugin};
 use tokentap::engine::engines::Engines;
-use tokentap::engine::probe::{Capabilities, Plugin, Survey};
+use tokentap::engine::sglang::probe::Survey;
+use tokentap::engine::transport::client::Client;
 
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response};
 
 use crate::api::openai_chat::sglext::{EngineIds, Remainder};
-use crate::engine::client::{self, Reply, ReplyBody};
-use crate::engine::forwarded::ForwardedBody;
-use crate::engine::headers;
-use crate::engine::request::SessionNames;
-use crate::engine::upstream::{failed, send};
+use crate::engine::sglang::request::SessionNames;
+use crate::engine::transport::client::{self, Reply, ReplyBody};
+use crate::engine::transport::forwarded::ForwardedBody;
+use crate::engine::transport::headers;
+use crate::engine::transport::upstream::{failed, send};
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;

@@ -1,10 +1,10 @@
 //! Removes from a reply the members that were forced on its request.
 
-use crate::engine::flat::{self, TopLogprobsField};
-use crate::engine::scan;
+use crate::engine::sglang::flat::{self, TopLogprobsField};
+use crate::engine::sglang::forcing::{ExactSource, ItemPlan};
+use crate::engine::sglang::plan::Plan;
+use crate::engine::sglang::scan;
 use crate::generation::enrich::ADDED_MEMBERS;
-use crate::generation::forcing::{ExactSource, ItemPlan};
-use crate::generation::plan::Plan;
 use crate::json::{Edit, Malformed, Object, Splice, Text};
 
 /// The members that a reply has only with logprobs.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Capabilities;
+use crate::engine::capabilities::Capabilities;
 
 /// The properties that an engine keeps while it runs. The model path and the served name are not among them, because loading weights
 /// changes both.

@@ -6,7 +6,7 @@
 //! on repeated rids, on a list of rids for a single prompt, and on `token_ids_logprob` outside the vocabulary. In 0.5.6 a rid that is
 //! already running hangs the earlier request, and any repeated rid hangs sglang-jax.
 
-use crate::engine::request::{GenerateRequest, IdShape, PerItem, Texts};
+use crate::engine::sglang::request::{GenerateRequest, IdShape, PerItem, Texts};
 use crate::generation::in_flight::RidInUse;
 
 /// The engine's limits that the guard checks a request against.

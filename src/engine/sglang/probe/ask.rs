@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::facts::{InfoObject, Models, dialect};
 use super::refusal::{config_vocab, mask_limit, range_end};
 use super::stream;
-use super::{Capabilities, Dialect, Plugin, VocabSource};
-use crate::engine::client::{Client, Failure};
+use crate::engine::capabilities::{Capabilities, Dialect, Plugin, VocabSource};
+use crate::engine::transport::client::{Client, Failure};
 
 /// An id above every vocabulary that fits in 31 bits.
 const NO_TOKEN: u32 = 2_000_000_000;

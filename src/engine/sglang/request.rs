@@ -19,7 +19,7 @@ pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
 pub use session_params::SessionParams;
 
-use crate::engine::scan;
+use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed, Object, Text};
 
 /// The fields of a request that tokentap uses. Of repeated keys the last counts, as in Python.

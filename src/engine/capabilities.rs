@@ -1,22 +1,8 @@
-//! Probes the upstream for its capabilities. They are never derived from its version.
+//! What an engine can do, as its probe found it. Capabilities are never derived from a version.
 
-mod ask;
-mod common;
-mod facts;
-mod identity;
-mod logprobs;
-mod plugin;
-mod refusal;
-mod stream;
-mod survey;
+pub(crate) mod common;
 
 use std::sync::Arc;
-
-use ask::Probe;
-pub use ask::ProbeError;
-pub use facts::InfoObject;
-pub use identity::{EngineIdentity, Identities, IdentityTracker, Observation};
-pub use survey::{LivenessReport, Survey};
 
 /// The wire dialect of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

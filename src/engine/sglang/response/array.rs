@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::engine::scan;
+use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed};
 
 /// An array that was parsed after its known prefix.

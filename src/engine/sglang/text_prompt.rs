@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use crate::budget::{Share, Stopped, Work};
 use crate::engine::engines::Engines;
-use crate::engine::request::{GenerateRequest, IdShape, Texts};
-use crate::engine::tokenize::tokenize;
+use crate::engine::sglang::request::{GenerateRequest, IdShape, Texts};
+use crate::engine::sglang::tokenize::tokenize;
 use crate::error::Error;
 
 /// How long the tokenizer may take. After that the turn's prompt stays unknown.

@@ -8,11 +8,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 
 use crate::config::{KeyConfig, LimitConfig};
-use crate::engine::breaker::Breaker;
-use crate::engine::failure::causes;
-pub use crate::engine::failure::{Failure, UploadError, innermost};
-pub(crate) use crate::engine::transport::READ_BUFFER;
-use crate::engine::transport::{SendError, Transport};
+use crate::engine::transport::breaker::Breaker;
+use crate::engine::transport::failure::causes;
+pub use crate::engine::transport::failure::{Failure, UploadError, innermost};
+pub(crate) use crate::engine::transport::pool::READ_BUFFER;
+use crate::engine::transport::pool::{SendError, Transport};
 
 /// The body of an upstream reply.
 pub type ReplyBody = hyper::body::Incoming;
@@ -211,12 +211,12 @@ impl Client {
     }
 
     /// The key for an abort: the admin key, otherwise the client's key, otherwise tokentap's API key.
-    pub(super) fn abort_key(&self, client_key: Option<HeaderValue>) -> Option<HeaderValue> {
+    pub(crate) fn abort_key(&self, client_key: Option<HeaderValue>) -> Option<HeaderValue> {
         self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone())
     }
 
     /// Replaces the admin key by the API key, for a call to an engine that a router lists.
-    pub(super) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
+    pub(crate) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
         // a call without a key stays without one
         if key.is_some() && key == self.admin_key { self.api_key.clone() } else { key }
     }
@@ -225,7 +225,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure`] when no whole reply came.
-    pub(super) async fn send_abort(
+    pub(crate) async fn send_abort(
         &self,
         body: String,
         key: Option<HeaderValue>,

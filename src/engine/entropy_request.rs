@@ -1,7 +1,7 @@
 //! The client's entropy request, from `return_entropy`, `entropy_options` and `--entropy`.
 
 use crate::config::{EntropyConfig, EntropyDefault};
-use crate::engine::request::{EntropyOptions, GenerateRequest};
+use crate::engine::sglang::request::{EntropyOptions, GenerateRequest};
 use crate::entropy::Estimator;
 use crate::error::Error;
 

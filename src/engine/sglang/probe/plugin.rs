@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::Plugin;
+use crate::engine::capabilities::Plugin;
 
 /// The allowed error of the plugin, in nats: float32 rounding on both sides.
 const SLACK: f64 = 1e-3;

@@ -1,10 +1,10 @@
 //! Decides when the engine can report an exact entropy: by its plugin, or by its sampling mask.
 
 use super::{ForcingFacts, ItemPlan};
-use crate::engine::probe::Streaming;
-use crate::engine::request::{CustomParams, PerItem};
+use crate::engine::capabilities::Streaming;
+use crate::engine::reason::Reason;
+use crate::engine::sglang::request::{CustomParams, PerItem};
 use crate::entropy::Estimator;
-use crate::generation::reason::Reason;
 
 /// The source of the engine's exact entropies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

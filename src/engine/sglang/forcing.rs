@@ -7,11 +7,11 @@ pub(crate) use exact::{ExactSource, FailuresSinceProbe};
 pub(crate) use size::affordable_k;
 
 use crate::config::{EntropyConfig, EntropyDefault};
-use crate::engine::probe::{Capabilities, Plugin, StreamLogprobs, Streaming};
-use crate::engine::request::{GenerateRequest, PerItem};
+use crate::engine::capabilities::{Capabilities, Plugin, StreamLogprobs, Streaming};
+use crate::engine::entropy_request::EntropyRequest;
+use crate::engine::reason::Reason;
+use crate::engine::sglang::request::{GenerateRequest, PerItem};
 use crate::entropy::Estimator;
-use crate::generation::entropy_request::EntropyRequest;
-use crate::generation::reason::Reason;
 
 /// Prefill/decode disaggregation transfers at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;

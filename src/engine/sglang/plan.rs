@@ -5,14 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::config::EntropyConfig;
-use crate::engine::probe::{Capabilities, Plugin};
-use crate::engine::request::{GenerateRequest, PerItem, Texts};
+use crate::engine::capabilities::{Capabilities, Plugin};
+use crate::engine::entropy_request::EntropyRequest;
+use crate::engine::reason::Reason;
+use crate::engine::sglang::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
+use crate::engine::sglang::request::{GenerateRequest, PerItem, Texts};
+use crate::engine::sglang::rewrite::{RewrittenBody, rewrite};
+use crate::engine::sglang::rid::{self, InlineRid};
 use crate::error::Error;
-use crate::generation::entropy_request::EntropyRequest;
-use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
-use crate::generation::reason::Reason;
-use crate::generation::rewrite::{RewrittenBody, rewrite};
-use crate::generation::rid::{self, InlineRid};
 
 /// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::ask::{Probe, ProbeError};
-use super::{Capabilities, EngineIdentity, Identities, Plugin, common};
+use super::{EngineIdentity, Identities};
+use crate::engine::capabilities::{Capabilities, Plugin, common};
 use crate::engine::engines::{EngineSource, Engines, RefreshOutcome, each};
 
 /// Timeout of a router engine's information routes. After it, the answers of the other engines are used.
@@ -47,7 +48,7 @@ impl Survey {
     fn members(&self) -> Vec<(String, Probe)> {
         let current = self.engines.current();
         let healthy = current.engines.iter().filter(|engine| engine.healthy);
-        let probe = |client: &crate::engine::client::Client| {
+        let probe = |client: &crate::engine::transport::client::Client| {
             (client.upstream().to_owned(), Probe::new(client.clone(), self.vocab_size, self.top_k))
         };
         healthy.map(|engine| probe(&engine.client)).collect()

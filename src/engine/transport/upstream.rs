@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::client::{Client, Failure, Reply, UpstreamCall};
-use super::routes::Route;
+use crate::engine::sglang::routes::Route;
 use crate::error::Error;
 use crate::metrics::Metrics;
 

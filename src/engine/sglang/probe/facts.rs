@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Capabilities, ChatFacts, Dialect, Preferred, Streaming};
+use crate::engine::capabilities::{Capabilities, ChatFacts, Dialect, Preferred, Streaming};
 
 /// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
 /// same paths.

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use super::{Capabilities, Plugin};
 
 /// Combines the capabilities of the engines. A capability in which they differ is unknown, and a note reports it. `None` without engines.
-pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
+pub(crate) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let mut found = combined(engines)?;
     // a router may drop the fields that ask for ids, and no probe finds out
     found.chat.reports_ids = false;

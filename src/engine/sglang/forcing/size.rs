@@ -1,7 +1,7 @@
 //! Estimates the size of a reply and the k that keeps it within its limit.
 
 use super::ForcingFacts;
-use crate::engine::probe::Streaming;
+use crate::engine::capabilities::Streaming;
 
 /// SGLang's default of `max_new_tokens` on /generate.
 const DEFAULT_NEW_TOKENS: u64 = 128;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Streaming;
+use crate::engine::capabilities::Streaming;
 
 /// The streaming mode of one sequence's events. `None` if it is ambiguous: fewer than two events with tokens, no `completion_tokens`, or
 /// lists that fit no mode.

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::client::Client;
+use crate::engine::transport::client::Client;
 use crate::json::Object;
 
 /// Returns the ids that /generate would use for a prompt, or for a list of prompts. `text` is its JSON text.

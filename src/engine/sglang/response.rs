@@ -9,7 +9,7 @@ use std::ops::Range;
 pub use array::Array;
 use array::{array, count_numbers, optional, skip_numbers};
 
-use crate::engine::scan;
+use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed, Object, for_each_member};
 use crate::logprobs::Rows;
 

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::ask::PROMPTS;
 use super::plugin::{self, FirstToken};
-use super::{Capabilities, Dialect, Preferred, Probe, ProbeError};
-use crate::engine::request::PLUGIN_SWITCH;
+use super::{Probe, ProbeError};
+use crate::engine::capabilities::{Capabilities, Dialect, Preferred};
+use crate::engine::sglang::request::PLUGIN_SWITCH;
 
 /// The members of a reply that the probe uses.
 #[derive(Debug, Deserialize)]

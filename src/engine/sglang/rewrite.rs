@@ -5,8 +5,8 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use crate::engine::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
-use crate::generation::forcing::{ExactSource, ForcingFacts, ItemPlan};
+use crate::engine::sglang::forcing::{ExactSource, ForcingFacts, ItemPlan};
+use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 use crate::json::{Cursor, Edit, Object, Splice};
 
 /// The client's body and its changes for the engine.
