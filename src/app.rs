@@ -5,6 +5,7 @@ mod chat;
 mod parts;
 mod restoration;
 mod session_metrics;
+pub mod settings;
 mod shared_ledger;
 mod think_entropy;
 mod upstream;
@@ -29,7 +30,6 @@ use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::sglang::routes;
-use crate::engine::transport::client::Client;
 use crate::entropy::Backend;
 use crate::generation::CaptureTools;
 use crate::generation::entropy_store::{EntropyStore, StoreLimits};
@@ -107,7 +107,7 @@ impl App {
             |flag: &'static str, addr: SocketAddr| listen(addr).map_err(|error| format!("{flag} {addr}: {error}"));
         let data = bound("--listen", config.listen)?;
         let control = bound("--control-listen", config.control_listen)?;
-        let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+        let client = settings::client(&config)?;
         let engines = Engines::try_new(client.clone(), &config.engine)?;
         let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
         let metrics = Arc::new(Metrics::new(name));
@@ -139,7 +139,7 @@ impl App {
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
-            Arc::clone(&config),
+            settings::generation(&config),
             (client.clone(), engines.clone()),
             (Arc::clone(&sessions), Arc::clone(&policy)),
             Arc::clone(&tools),

@@ -2,7 +2,11 @@
 
 pub mod capabilities;
 pub mod engines;
-pub(crate) mod entropy_request;
+pub mod events;
+pub(crate) mod plan;
+pub mod product;
 pub mod reason;
+pub(crate) mod rid;
+pub mod sgl_jax;
 pub mod sglang;
 pub mod transport;

@@ -5,6 +5,7 @@ pub(crate) mod active;
 pub(crate) mod buffered;
 pub(crate) mod capture;
 pub(crate) mod enrich;
+pub(crate) mod entropy_request;
 pub(crate) mod entropy_store;
 pub mod event;
 pub(crate) mod events;
@@ -17,6 +18,7 @@ pub(crate) mod request;
 pub(crate) mod retries;
 pub(crate) mod sequence;
 pub(crate) mod session_limits;
+pub mod settings;
 pub(crate) mod stream;
 pub mod update;
 
@@ -25,8 +27,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::engine::plan::ItemPlan;
 use crate::engine::reason::Reason;
-use crate::engine::sglang::forcing::ItemPlan;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::generation::entropy_store::EntropyStore;
 use crate::metrics::{Metrics, ModelMetrics};

@@ -109,7 +109,10 @@ impl ChatModel {
             return Err("--chat passthrough".to_owned());
         }
         if upstream.omits_sampled_ids() {
-            return Err(format!("{} does not report all sampled tokens", upstream.product().unwrap_or("the engine")));
+            return Err(format!(
+                "{} does not report all sampled tokens",
+                upstream.product_name().unwrap_or("the engine")
+            ));
         }
         let renderer = match renderer {
             Some(renderer) => renderer,

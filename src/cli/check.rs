@@ -8,6 +8,7 @@ mod template;
 
 use std::time::Duration;
 
+use crate::app::settings;
 use crate::archive::Storage;
 use crate::chat::model::Chats;
 use crate::cli::print;
@@ -30,7 +31,7 @@ const GENERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A line for the user when the settings are invalid.
 pub async fn run(args: CheckArgs) -> Result<bool, String> {
     let CheckArgs { config, wait, json } = args;
-    let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+    let client = settings::client(&config)?;
     let engines = Engines::try_new(client, &config.engine)?;
     let probe = Survey::new(engines.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
     let mut report = Report::default();

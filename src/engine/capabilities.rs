@@ -4,14 +4,7 @@ pub(crate) mod common;
 
 use std::sync::Arc;
 
-/// The wire dialect of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// SGLang. The differences between 0.5.6, 0.5.12 and 0.5.23 are separate capabilities.
-    Sglang,
-    /// sglang-jax.
-    Jax,
-}
+use crate::engine::product::{Product, ProductTraits};
 
 /// Whether streams can have logprobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,8 +88,8 @@ pub struct Capabilities {
     pub model_path: Option<String>,
     /// The tokenizer's path.
     pub tokenizer_path: Option<String>,
-    /// The wire dialect.
-    pub dialect: Option<Dialect>,
+    /// The product.
+    pub product: Option<Product>,
     /// Whether it generates. An embedding model does not.
     pub generates: Option<bool>,
     /// The context length, in tokens of prompt and reply together.
@@ -153,7 +146,7 @@ impl Default for Capabilities {
             model: "unknown".into(),
             model_path: None,
             tokenizer_path: None,
-            dialect: None,
+            product: None,
             generates: None,
             context_length: None,
             truncates: false,
@@ -208,72 +201,86 @@ impl Capabilities {
         self.streaming == Some(Streaming::IncrementalIds)
     }
 
-    /// Whether its `output_ids` are the sampled tokens. Those of sglang-jax are not: it omits special ids and the stop token, and repeats
-    /// ids whose text is incomplete.
+    /// The product whose format is used: SGLang until the product is known.
+    #[must_use]
+    pub fn product_or_sglang(&self) -> Product {
+        self.product.unwrap_or(Product::Sglang)
+    }
+
+    fn traits(&self) -> Option<&'static ProductTraits> {
+        self.product.map(Product::traits)
+    }
+
+    /// The name of the product; `None` if it is not known.
+    #[must_use]
+    pub fn product_name(&self) -> Option<&'static str> {
+        self.traits().map(|product| product.name)
+    }
+
+    /// Whether its lists of ids are the sampled tokens.
     #[must_use]
     pub fn lists_sampled_ids(&self) -> bool {
-        self.dialect == Some(Dialect::Sglang) || self.skip_tokenizer_init
+        self.skip_tokenizer_init || self.traits().is_some_and(|product| product.lists_sampled_ids)
     }
 
-    /// The engine's product name; `None` if it is not known.
+    /// Whether it is known to omit sampled tokens from every list of a reply, so that no chat can be continued token by token.
     #[must_use]
-    pub fn product(&self) -> Option<&'static str> {
-        self.dialect.map(|dialect| match dialect {
-            Dialect::Sglang => "SGLang",
-            Dialect::Jax => "sglang-jax",
-        })
+    pub fn omits_sampled_ids(&self) -> bool {
+        self.traits().is_some_and(|product| product.omits_sampled_ids)
     }
 
-    /// Whether its streams can have logprobs. sglang-jax can only with the overlap schedule.
+    /// Whether its streams can have logprobs.
     #[must_use]
     pub fn stream_logprobs(&self) -> StreamLogprobs {
-        match self.dialect {
+        match self.traits() {
             None => StreamLogprobs::Unknown,
-            Some(_) if self.streams_need_overlap() && self.overlap_schedule != Some(true) => StreamLogprobs::Broken,
+            Some(product) if product.streams_need_overlap && self.overlap_schedule != Some(true) => {
+                StreamLogprobs::Broken
+            }
             Some(_) => StreamLogprobs::Supported,
         }
     }
 
-    /// Whether logprobs make it compile the model for each batch shape, so that forcing them is expensive. sglang-jax does.
-    #[must_use]
-    pub fn compiles_for_logprobs(&self) -> bool {
-        self.dialect == Some(Dialect::Jax)
-    }
-
-    /// Whether it decodes the text of each top-k entry unless the request says not to. sglang-jax does.
-    #[must_use]
-    pub fn decodes_top_logprobs(&self) -> bool {
-        self.dialect == Some(Dialect::Jax)
-    }
-
-    /// Whether it sends a placeholder for the prompt's logprobs only if the request has a k. sglang-jax does.
-    #[must_use]
-    pub fn placeholder_needs_k(&self) -> bool {
-        self.dialect == Some(Dialect::Jax)
-    }
-
-    /// Whether it omits sampled tokens from every list of a reply, so that no chat can be continued token by token. sglang-jax does.
-    #[must_use]
-    pub fn omits_sampled_ids(&self) -> bool {
-        self.dialect == Some(Dialect::Jax)
-    }
-
-    /// Whether some version or setting of the product streams incrementally. sglang-jax never does.
-    #[must_use]
-    pub fn can_stream_increments(&self) -> bool {
-        self.dialect != Some(Dialect::Jax)
-    }
-
-    /// Whether some version of the product loads the plugin for exact entropies. sglang-jax has no plugins.
-    #[must_use]
-    pub fn has_plugins(&self) -> bool {
-        self.dialect != Some(Dialect::Jax)
-    }
-
-    /// Whether its overlap schedule decides if streams can have logprobs, as that of sglang-jax does.
+    /// Whether its streams can have logprobs only with the overlap schedule.
     #[must_use]
     pub fn streams_need_overlap(&self) -> bool {
-        self.dialect == Some(Dialect::Jax)
+        self.traits().is_some_and(|product| product.streams_need_overlap)
+    }
+
+    /// Whether logprobs make it compile the model for each batch shape, so that forcing them is expensive.
+    #[must_use]
+    pub fn compiles_for_logprobs(&self) -> bool {
+        self.traits().is_some_and(|product| product.compiles_for_logprobs)
+    }
+
+    /// Whether it decodes the text of each top-k entry unless the request says not to.
+    #[must_use]
+    pub fn decodes_top_logprobs(&self) -> bool {
+        self.traits().is_some_and(|product| product.decodes_top_logprobs)
+    }
+
+    /// Whether it sends a placeholder for the prompt's logprobs only if the request has a k.
+    #[must_use]
+    pub fn placeholder_needs_k(&self) -> bool {
+        self.traits().is_some_and(|product| product.placeholder_needs_k)
+    }
+
+    /// Whether it is known to ignore unknown members of a request.
+    #[must_use]
+    pub fn ignores_unknown_members(&self) -> bool {
+        self.traits().is_some_and(|product| product.ignores_unknown_members)
+    }
+
+    /// Whether some version or setting of the product may stream incrementally.
+    #[must_use]
+    pub fn can_stream_increments(&self) -> bool {
+        self.traits().is_none_or(|product| product.can_stream_increments)
+    }
+
+    /// Whether some version of the product may load the plugin for exact entropies.
+    #[must_use]
+    pub fn has_plugins(&self) -> bool {
+        self.traits().is_none_or(|product| product.has_plugins)
     }
 
     /// The largest k of a request: the setting, limited by what disaggregation can transfer.

@@ -315,12 +315,17 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::transport::client::ClientSettings;
 
     fn engines(urls: &[&str]) -> Engines {
-        let args = ["tokentap", "serve"].map(std::ffi::OsString::from);
-        let cli = crate::config::load(args).unwrap();
-        let config = cli.command.config().unwrap();
-        let client = Client::try_new("http://127.0.0.1:1", &config.keys, &config.limits).unwrap();
+        let settings = ClientSettings {
+            api_key: None,
+            admin_key: None,
+            connect_timeout: Duration::from_secs(1),
+            pool_idle_timeout: Duration::from_secs(1),
+            breaker_failures: 0,
+        };
+        let client = Client::try_new("http://127.0.0.1:1", settings).unwrap();
         let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
         Engines::try_new(client, &urls).unwrap()
     }

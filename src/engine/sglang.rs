@@ -1,5 +1,6 @@
-//! SGLang.
+//! SGLang: every key and rule of its requests, replies and routes.
 
+pub(crate) mod extras;
 pub mod flat;
 pub(crate) mod forcing;
 pub(crate) mod guard;
@@ -8,9 +9,23 @@ pub mod probe;
 pub mod request;
 pub mod response;
 pub(crate) mod rewrite;
-pub(crate) mod rid;
 pub(crate) mod routes;
 pub mod scan;
-pub(crate) mod text_prompt;
 pub(crate) mod tokenize;
 pub(crate) mod trim;
+
+use super::product::ProductTraits;
+
+/// What all versions of SGLang have in common.
+pub(super) const TRAITS: ProductTraits = ProductTraits {
+    name: "SGLang",
+    ignores_unknown_members: true,
+    lists_sampled_ids: true,
+    omits_sampled_ids: false,
+    compiles_for_logprobs: false,
+    decodes_top_logprobs: false,
+    placeholder_needs_k: false,
+    streams_need_overlap: false,
+    can_stream_increments: true,
+    has_plugins: true,
+};

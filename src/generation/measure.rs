@@ -1,6 +1,6 @@
 //! Writes measured entropies as the JSON text of the members that are added to a reply.
 
-use crate::engine::entropy_request::EntropyRequest;
+use crate::engine::plan::EntropyRequest;
 use crate::entropy::TokenStats;
 
 /// Whether the lists of an event hold all tokens so far or only the new ones.

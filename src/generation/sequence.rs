@@ -9,9 +9,9 @@ pub(crate) use own::ExactFailure;
 
 use bytes::Bytes;
 
+use crate::engine::events::{Array, Chunk, KnownPrefix};
+use crate::engine::plan::ExactSource;
 use crate::engine::reason::Reason;
-use crate::engine::sglang::forcing::ExactSource;
-use crate::engine::sglang::response::{Array, Chunk, KnownPrefix};
 use crate::generation::measure::{EntropyLists, ListContent};
 
 /// One sequence.

@@ -258,7 +258,7 @@ impl EventStream {
 
     /// Whether `--strict` applies to this request.
     fn must_measure(&self) -> bool {
-        self.active.context().config.entropy.strict && self.active.capture().plan().entropy_request.wanted
+        self.active.context().settings.is_strict && self.active.capture().plan().entropy_request.wanted
     }
 
     /// Why the stream must end under `--strict`; `None` if it may continue.

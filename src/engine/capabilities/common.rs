@@ -32,7 +32,7 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
             .unwrap_or_else(|| Capabilities::default().model),
         model_path: all.agreed("the model's path", |found| found.model_path.clone()),
         tokenizer_path: all.agreed("the tokenizer's path", |found| found.tokenizer_path.clone()),
-        dialect: all.agreed("the dialect", |found| found.dialect),
+        product: all.agreed("the product", |found| found.product),
         generates: all.agreed("whether they generate", |found| found.generates),
         context_length: all.least("the context length", |found| found.context_length),
         truncates: any(|found| found.truncates),

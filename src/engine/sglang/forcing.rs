@@ -1,48 +1,19 @@
 //! Decides what is forced on a request and when nothing is forced.
 
 mod exact;
-mod size;
 
-pub(crate) use exact::{ExactSource, FailuresSinceProbe};
-pub(crate) use size::affordable_k;
-
-use crate::config::{EntropyConfig, EntropyDefault};
+use super::request::{GenerateRequest, PerItem};
 use crate::engine::capabilities::{Capabilities, Plugin, StreamLogprobs, Streaming};
-use crate::engine::entropy_request::EntropyRequest;
+use crate::engine::plan::{EntropyRequest, ExactSource, ItemPlan, PlanInputs, PlanLimits};
 use crate::engine::reason::Reason;
-use crate::engine::sglang::request::{GenerateRequest, PerItem};
 use crate::entropy::Estimator;
 
 /// Prefill/decode disaggregation transfers at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;
-/// What the client requested for one prompt, and what is requested upstream.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ItemPlan {
-    /// The client requested logprobs.
-    pub asked: bool,
-    /// The client's own k; 0 without logprobs.
-    pub asked_k: u32,
-    /// Whether logprobs are requested upstream.
-    pub logprob: bool,
-    /// k upstream.
-    pub k: u32,
-    /// The source of exact entropies, if the engine reports them.
-    pub exact: Option<ExactSource>,
-    /// The client requested the plugin's values, so they stay in the reply.
-    pub own_plugin: bool,
-    /// The client requested sampling masks.
-    pub own_support: bool,
-    /// The temperature of the logprobs, or why it is unknown.
-    pub temperature: Result<f64, Reason>,
-    /// Temperature 1 is sent instead: sampling is greedy at any temperature.
-    pub at_one: bool,
-    /// The client requested only the chosen logprobs. sglang-jax then sends no placeholder for the prompt, but with a k it does.
-    pub placeholder: bool,
-    /// Why there is no top-k although entropy was requested.
-    pub reason: Option<Reason>,
-    /// The desired k, if a smaller one is requested so that the reply fits its limit.
-    pub lowered_from: Option<u32>,
-}
+/// SGLang's default of `max_new_tokens` on /generate.
+const DEFAULT_NEW_TOKENS: u64 = 128;
+/// Tokens assumed for `max_new_tokens: null` when the context length is unknown.
+const UNKNOWN_CONTEXT: u64 = 32_768;
 
 /// The inputs of the decision.
 #[derive(Debug, Clone, Copy)]
@@ -53,13 +24,13 @@ pub(crate) struct ForcingFacts<'a> {
     pub entropy_request: EntropyRequest,
     /// What the probe found.
     pub upstream: &'a Capabilities,
-    /// The settings.
-    pub config: &'a EntropyConfig,
+    /// The limits.
+    pub limits: PlanLimits,
     /// The flat base64 form is requested instead of the nested one: the engine supports it (not for streams), and the client requested no
     /// top-k lists.
     pub flat: bool,
-    /// `--max-reply-bytes`: the largest reply that is parsed, in bytes.
-    pub max_reply_bytes: u64,
+    /// Entropies are requested also where they are expensive for the engine.
+    is_always_wanted: bool,
     /// The engine refused this shape since the last probe.
     refused_before: bool,
     /// The plugin may be used: the engine has it, and it has not failed since the last probe.
@@ -69,23 +40,18 @@ pub(crate) struct ForcingFacts<'a> {
 }
 
 impl<'a> ForcingFacts<'a> {
-    /// Collects the inputs. `max_reply_bytes` is `--max-reply-bytes`; `since` holds the failures since the last probe.
+    /// Collects the inputs.
     #[must_use]
-    pub(crate) fn new(
-        request: &'a GenerateRequest,
-        entropy_request: EntropyRequest,
-        upstream: &'a Capabilities,
-        (config, max_reply_bytes): (&'a EntropyConfig, u64),
-        since: FailuresSinceProbe,
-    ) -> Self {
-        let plugin = upstream.plugin == Plugin::Exact && !since.plugin_failed;
-        let refused_before = since.refused;
+    pub(crate) fn new(request: &'a GenerateRequest, upstream: &'a Capabilities, inputs: PlanInputs) -> Self {
+        let PlanInputs { entropy_request, is_always_wanted, limits, failures, .. } = inputs;
+        let plugin = upstream.plugin == Plugin::Exact && !failures.plugin_failed;
+        let refused_before = failures.refused;
         let mut facts = Self {
             request,
             entropy_request,
             upstream,
-            config,
-            max_reply_bytes,
+            limits,
+            is_always_wanted,
             refused_before,
             plugin,
             flat: false,
@@ -126,7 +92,7 @@ impl<'a> ForcingFacts<'a> {
 
     /// The desired k: the requested one, limited by every cap.
     fn wanted_k(&self) -> u32 {
-        let mut k = self.entropy_request.top_k.min(self.config.max_top_logprobs);
+        let mut k = self.entropy_request.top_k.min(self.limits.max_top_logprobs);
         if self.upstream.disaggregated {
             k = k.min(DISAGGREGATED_TOP_K);
         }
@@ -156,14 +122,14 @@ impl<'a> ForcingFacts<'a> {
             StreamLogprobs::Unknown if stream => return Some((Reason::ProbePending, false)),
             _ => {}
         }
-        let forced = self.config.entropy == EntropyDefault::Always || self.entropy_request.explicit;
+        let forced = self.is_always_wanted || self.entropy_request.explicit;
         if self.upstream.compiles_for_logprobs() && !forced {
             return Some((Reason::Jax, false));
         }
         let cumulative = stream && self.upstream.streaming != Some(Streaming::Incremental);
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(request.n() as u64);
-        if cumulative && !self.entropy_request.explicit && tokens > self.config.cumulative_stream_tokens {
+        if cumulative && !self.entropy_request.explicit && tokens > self.limits.cumulative_stream_tokens {
             return Some((Reason::CumulativeStream, true));
         }
         None
@@ -285,4 +251,41 @@ impl<'a> ForcingFacts<'a> {
             None => (Err(unknown), false),
         }
     }
+}
+
+impl ForcingFacts<'_> {
+    fn new_tokens(&self, at: usize) -> u64 {
+        let context = self.upstream.context_length.unwrap_or(UNKNOWN_CONTEXT);
+        match self.request.sampling.get(at).and_then(|sampling| sampling.max_new_tokens) {
+            None => DEFAULT_NEW_TOKENS,
+            Some(None) => context,
+            Some(Some(tokens)) => tokens.min(context),
+        }
+    }
+
+    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: 64 MiB, or `--max-reply-bytes` where the client
+    /// sets no length. Such a reply is rarely as long as the context allows, and its size is checked while it is read. Incremental streams
+    /// are never buffered whole.
+    fn within_budget(&self) -> u32 {
+        let k = self.wanted_k();
+        if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {
+            return k;
+        }
+        let tokens: u64 =
+            (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
+        let open_ended = (0..self.prompts())
+            .all(|at| self.request.sampling.get(at).is_some_and(|sampling| sampling.max_new_tokens == Some(None)));
+        let bound =
+            if open_ended { self.limits.reply_bytes.max(self.limits.max_reply_bytes) } else { self.limits.reply_bytes };
+        affordable_k(k, tokens, self.flat, bound)
+    }
+}
+
+/// The largest of `k`, 20, 5, 0 with which a reply of `tokens` tokens is expected to have at most `bound` bytes.
+#[must_use]
+pub(crate) fn affordable_k(k: u32, tokens: u64, flat: bool, bound: u64) -> u32 {
+    // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
+    let entry = if flat { 11 } else { 36 };
+    let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
+    [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= bound).unwrap_or(0)
 }

@@ -6,29 +6,8 @@
 //! on repeated rids, on a list of rids for a single prompt, and on `token_ids_logprob` outside the vocabulary. In 0.5.6 a rid that is
 //! already running hangs the earlier request, and any repeated rid hangs sglang-jax.
 
+use crate::engine::plan::{GuardLimits, GuardRefusal};
 use crate::engine::sglang::request::{GenerateRequest, IdShape, PerItem, Texts};
-use crate::generation::in_flight::RidInUse;
-
-/// The engine's limits that the guard checks a request against.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GuardLimits {
-    /// Whether the engine generates, if known. An engine with an embedding model exits when it is asked to generate.
-    pub generates: Option<bool>,
-    /// Vocabulary size, if known.
-    pub vocab_size: Option<u32>,
-    /// 1024, or 128 under prefill/decode disaggregation.
-    pub max_top_logprobs: u32,
-}
-
-/// Why the guard refuses a request.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct GuardRefusal {
-    /// The metric's label.
-    pub rule: &'static str,
-    /// The error message for the client.
-    pub message: String,
-}
 
 fn refuse(rule: &'static str, message: String) -> Result<(), GuardRefusal> {
     Err(GuardRefusal { rule, message })
@@ -58,8 +37,8 @@ pub(crate) fn check(request: &GenerateRequest, bounds: GuardLimits) -> Result<()
 
 /// The refusal of an id that is already in flight.
 #[must_use]
-pub(crate) fn rid_in_use(rid: &RidInUse) -> GuardRefusal {
-    let message = format!("rid: a request {:?} is running; use another id, or wait for it", rid.0);
+pub(crate) fn rid_in_use(rid: &str) -> GuardRefusal {
+    let message = format!("rid: a request {rid:?} is running; use another id, or wait for it");
     GuardRefusal { rule: "rid_live", message }
 }
 

@@ -1,183 +1,51 @@
-//! The plan of a request: what the client requested, what is requested upstream, and what is removed from the reply.
+//! Plans a request for SGLang.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use crate::config::EntropyConfig;
+use super::forcing::ForcingFacts;
+use super::request::{GenerateRequest, PerItem, Texts};
+use super::rewrite::rewrite;
 use crate::engine::capabilities::{Capabilities, Plugin};
-use crate::engine::entropy_request::EntropyRequest;
-use crate::engine::reason::Reason;
-use crate::engine::sglang::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
-use crate::engine::sglang::request::{GenerateRequest, PerItem, Texts};
-use crate::engine::sglang::rewrite::{RewrittenBody, rewrite};
-use crate::engine::sglang::rid::{self, InlineRid};
-use crate::error::Error;
+use crate::engine::plan::{ItemPlan, Plan, PlanInputs, RequestShape, UnforcedRequest};
+use crate::engine::rid::{self, InlineRid};
 
-/// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RequestShape {
-    /// A grammar constrains the tokens.
-    pub grammar: bool,
-    /// The sampling is greedy.
-    pub greedy: bool,
-}
-
-/// How one request is served.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The client's entropy request.
-    pub entropy_request: EntropyRequest,
-    /// One per prompt.
-    pub items: Vec<ItemPlan>,
-    /// Samples per prompt; result `i` belongs to prompt `i / n`.
-    pub n: usize,
-    /// The reply is a stream.
-    pub stream: bool,
-    /// The body that goes upstream.
-    pub body: Bytes,
-    /// The engine is asked to echo the prompt's ids, which the client did not request.
-    pub echo: bool,
-    /// The request without anything forced. `None` if nothing is forced, or only a larger k on logprobs that the client requested.
-    pub unforced: Option<UnforcedRequest>,
-    /// Request ids that are known before the engine answers, with the index of their sequence.
-    pub rids: Vec<(Arc<str>, usize)>,
-    /// The client's own `rid` string, under which all sequences can be read.
-    pub rid: Option<Arc<str>>,
-    /// The kind of the request.
-    pub shape: RequestShape,
-    /// The engine has a plugin, whose member may appear in a reply that did not request it.
-    pub plugin: bool,
-}
-
-/// The client's request without anything forced.
-#[derive(Debug, Clone)]
-pub struct UnforcedRequest {
-    /// The body, which is built when it is needed.
-    body: RewrittenBody,
-    /// Another assigned id, because an engine may keep the id of a request that it has refused (SGLang 0.5.12).
-    rid: Option<InlineRid>,
-}
-
-impl RequestShape {
-    /// Whether a forced top-k may have caused a failure of this kind. Plain sampling is too common to be given up after one failure.
-    #[must_use]
-    pub fn is_delicate(self) -> bool {
-        self.grammar || self.greedy
+/// Plans a request.
+#[must_use]
+pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: PlanInputs) -> Plan {
+    let facts = ForcingFacts::new(request, upstream, inputs);
+    let items = facts.items();
+    let assigned_rid = if inputs.assigns_rid { assign_rid(request) } else { None };
+    let echo = inputs.records && inputs.entropy_request.wanted && wants_echo(request, upstream);
+    let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo).into_bytes();
+    let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
+    let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
+        let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
+        let rid = assigned_rid.as_ref().map(|_| InlineRid::new());
+        UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(InlineRid::as_str), false), rid }
+    });
+    let rid = match &request.rid {
+        PerItem::One(rid) => Some(rid.as_str().into()),
+        _ => None,
+    };
+    Plan {
+        product: upstream.product_or_sglang(),
+        entropy_request: inputs.entropy_request,
+        n: request.n(),
+        stream: request.stream == Some(true),
+        rids: known_rids(request, assigned_rid.as_ref()),
+        items,
+        body,
+        echo,
+        unforced,
+        rid,
+        shape: inputs.shape,
+        plugin: upstream.plugin != Plugin::Absent,
     }
 }
 
-impl Plan {
-    /// Plans a request.
-    ///
-    /// # Errors
-    /// A 400 when `entropy_options` is wrong.
-    pub fn try_new(
-        request: &GenerateRequest,
-        upstream: &Capabilities,
-        config: &EntropyConfig,
-        context: &PlanContext<'_>,
-    ) -> Result<Self, Error> {
-        let entropy_request = EntropyRequest::of(request, config)?;
-        let shape = shape(request);
-        let limits = (config, context.max_reply_bytes);
-        let facts = ForcingFacts::new(request, entropy_request, upstream, limits, (context.since)(shape));
-        let items = facts.items();
-        let assigned_rid = if context.assign_rid { assign_rid(request) } else { None };
-        let echo = context.record && entropy_request.wanted && wants_echo(request, upstream);
-        let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo).into_bytes();
-        let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
-        let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
-            let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
-            let rid = assigned_rid.as_ref().map(|_| InlineRid::new());
-            UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(InlineRid::as_str), false), rid }
-        });
-        let rid = match &request.rid {
-            PerItem::One(rid) => Some(rid.as_str().into()),
-            _ => None,
-        };
-        Ok(Self {
-            entropy_request,
-            n: request.n(),
-            stream: request.stream == Some(true),
-            rids: known_rids(request, assigned_rid.as_ref()),
-            items,
-            body,
-            echo,
-            unforced,
-            rid,
-            shape,
-            plugin: upstream.plugin != Plugin::Absent,
-        })
-    }
-
-    /// Whether the reply must be parsed, because members are added or removed.
-    #[must_use]
-    pub fn reads_reply(&self) -> bool {
-        self.entropy_request.wanted
-            || self.echo
-            || self.plugin
-            || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
-    }
-
-    /// The plan of the sequence with this index.
-    #[must_use]
-    pub fn item(&self, index: usize) -> Option<&ItemPlan> {
-        self.items.get(index / self.n.max(1))
-    }
-
-    /// The reason why no sequence will have entropies, if that is known before sending.
-    #[must_use]
-    pub fn unavailable_reason(&self) -> Option<Reason> {
-        let first = self.items.first()?.reason;
-        self.items.iter().all(|item| item.reason.is_some()).then_some(first).flatten()
-    }
-
-    /// Drops the bodies once the engine has answered: the request will not be sent again.
-    pub fn drop_bodies(&mut self) {
-        self.body = Bytes::new();
-        self.unforced = None;
-    }
-
-    /// Continues without anything forced, for `reason`. Returns whether the sequences have other ids now.
-    pub fn give_up(&mut self, reason: Reason) -> bool {
-        for item in &mut self.items {
-            *item = item.unforced();
-            item.reason = self.entropy_request.wanted.then_some(reason);
-        }
-        let Some(UnforcedRequest { body, rid }) = self.unforced.take() else { return false };
-        self.body = body.into_bytes();
-        self.echo = false;
-        let Some(rid) = rid else { return false };
-        let rid = rid.as_str();
-        for (known, _) in &mut self.rids {
-            // assigned ids have one length; those of a batch end with the index
-            let suffix = known.get(rid.len()..).unwrap_or_default();
-            *known = format!("{rid}{suffix}").into();
-        }
-        true
-    }
-}
-
-/// The inputs of a plan besides the request.
-pub struct PlanContext<'a> {
-    /// Whether an id may be assigned to a request that has none.
-    pub assign_rid: bool,
-    /// Whether turns are recorded.
-    pub record: bool,
-    /// `--max-reply-bytes`, bytes.
-    pub max_reply_bytes: u64,
-    /// Returns the failures since the last probe, of requests of this shape and of the plugin.
-    pub since: &'a dyn Fn(RequestShape) -> FailuresSinceProbe,
-}
-
-impl std::fmt::Debug for PlanContext<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PlanContext").field("assign_rid", &self.assign_rid).finish_non_exhaustive()
-    }
-}
-
-fn shape(request: &GenerateRequest) -> RequestShape {
+/// The kind of a request.
+#[must_use]
+pub(crate) fn shape(request: &GenerateRequest) -> RequestShape {
     let prompts = request.batch().unwrap_or(1);
     let mut samplings = (0..prompts).filter_map(|at| request.sampling.get(at)).peekable();
     let greedy =

@@ -1,30 +1,16 @@
 //! Parses one object of a reply: a whole reply, an element of a list, or an event of a stream.
-//!
-//! Only numbers are copied. Other members are ranges of the raw bytes, which `generation` splices.
 
 mod array;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-pub use array::Array;
 use array::{array, count_numbers, optional, skip_numbers};
 
+use super::flat;
+use crate::engine::events::{Chunk, Finish, KnownPrefix, Numbers};
 use crate::engine::sglang::scan;
-use crate::json::{Cursor, Malformed, Object, for_each_member};
-use crate::logprobs::Rows;
-
-/// How a sequence ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finish {
-    /// `stop`, `length`, `abort`, or another name of the engine.
-    pub kind: String,
-    /// The range of `matched`, if it is present and not null.
-    pub matched: Option<Range<usize>>,
-    /// `status_code`, if it is an HTTP status: the engine failed. An abort that was requested has none.
-    pub status_code: Option<u16>,
-    /// The range of `message`, if it is present and not null.
-    pub message: Option<Range<usize>>,
-}
+use crate::json::{Cursor, Malformed, Object, Value, for_each_member};
 
 /// The length of a short element of `output_token_logprobs`, in bytes: `[-0.1234567,1234,null],`.
 const SHORTEST_TRIPLE: usize = 24;
@@ -32,90 +18,8 @@ const SHORTEST_TRIPLE: usize = 24;
 /// The largest number of tokens for which memory is reserved before they are read.
 const MOST_RESERVED: usize = 4096;
 
-/// The numbers of one object, in reusable buffers.
-#[derive(Debug, Default)]
-pub struct Numbers {
-    /// Logprobs of the chosen tokens, NaN for null.
-    pub chosen: Vec<f32>,
-    /// Their ids.
-    pub ids: Vec<u32>,
-    /// Top-k rows.
-    pub rows: Rows,
-    /// Entropies that the engine's plugin measured, in nats; NaN for null.
-    pub exact: Vec<f32>,
-    /// Logprobs of the support from which each token was sampled.
-    pub support: Rows,
-}
-
-impl Numbers {
-    fn clear(&mut self) {
-        self.chosen.clear();
-        self.ids.clear();
-        self.rows.clear();
-        self.exact.clear();
-        self.support.clear();
-    }
-}
-
-/// Resumes parsing in a cumulative stream: returns how many leading bytes of an array's content were parsed in an earlier event.
-pub trait KnownPrefix {
-    /// For `output_token_logprobs`; `bytes` begins after the bracket.
-    fn chosen(&self, bytes: &[u8]) -> usize;
-    /// For `output_top_logprobs`; `bytes` begins after the bracket.
-    fn top(&self, bytes: &[u8]) -> usize;
-    /// For the plugin's `output_token_entropy`; `bytes` begins after the bracket.
-    fn exact(&self, bytes: &[u8]) -> usize;
-}
-
-/// No known prefix, as in a reply that does not stream.
-#[derive(Debug, Clone, Copy)]
-pub struct NoKnownPrefix;
-
-impl KnownPrefix for NoKnownPrefix {
-    fn chosen(&self, _: &[u8]) -> usize {
-        0
-    }
-    fn top(&self, _: &[u8]) -> usize {
-        0
-    }
-    fn exact(&self, _: &[u8]) -> usize {
-        0
-    }
-}
-
 /// The known prefixes of the lists, and the buffers for the rest.
 type ListContext<'a> = (&'a dyn KnownPrefix, &'a mut Numbers);
-
-/// One object of a reply.
-#[derive(Debug, Default)]
-pub struct Chunk {
-    /// The members of `meta_info`; `None` in an error event.
-    pub meta: Option<Object>,
-    /// `index`; 0 if absent.
-    pub index: usize,
-    /// `meta_info.id`.
-    pub rid: Option<String>,
-    /// `meta_info.finish_reason`; `None` if absent or null.
-    pub finish: Option<Finish>,
-    /// `meta_info.prompt_tokens`.
-    pub prompt_tokens: Option<u64>,
-    /// `meta_info.completion_tokens`, counted from the start of the sequence in every streaming mode.
-    pub completion_tokens: Option<u64>,
-    /// `output_token_logprobs`.
-    pub chosen: Option<Array>,
-    /// `output_top_logprobs` in its nested form.
-    pub top: Option<Array>,
-    /// The plugin's `output_token_entropy`.
-    pub exact: Option<Array>,
-    /// Whether the object has `output_token_sampling_logprobs`.
-    pub has_support: bool,
-    /// The range of `output_ids`, including brackets.
-    pub output_ids: Option<Range<usize>>,
-    /// The range of `prompt_token_ids`, including brackets.
-    pub prompt_ids: Option<Range<usize>>,
-    /// The members of the object itself.
-    pub object: Object,
-}
 
 #[cfg(test)]
 thread_local! {
@@ -136,7 +40,11 @@ impl Chunk {
     /// When there is no object at the cursor, or its logprobs are not in SGLang's format.
     pub fn read(cursor: &mut Cursor<'_>, known: &dyn KnownPrefix, numbers: &mut Numbers) -> Result<Self, Malformed> {
         numbers.clear();
-        Self::with(cursor, Some((known, numbers)))
+        let chunk = Self::with(cursor, Some((known, &mut *numbers)))?;
+        if let (None, Some(meta)) = (&chunk.top, &chunk.meta) {
+            flat::read(cursor.bytes(), meta, &mut numbers.rows)?;
+        }
+        Ok(chunk)
     }
 
     /// Parses the object at the cursor without its lists of logprobs and entropies, which remain ordinary members.
@@ -216,23 +124,57 @@ impl Chunk {
         Ok(before.is_some())
     }
 
-    /// A member of `meta_info`, as text.
-    #[must_use]
-    pub fn member<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    /// A member of `meta_info` as JSON text; `None` if it is null.
+    fn member<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
         self.meta.as_ref()?.get(bytes, name).filter(|text| *text != b"null")
     }
 
-    /// A member of `meta_info` that is a string.
+    /// The text of the object: the whole text or only the new text, as the engine sends it.
     #[must_use]
-    pub fn text(&self, bytes: &[u8], name: &str) -> Option<String> {
-        let text = self.member(bytes, name).filter(|text| text.first() == Some(&b'"'))?;
-        Some(Cursor::new(text).string().ok()?.decode().into_owned())
+    pub fn text(&self, bytes: &[u8]) -> Option<String> {
+        decoded(self.object.get(bytes, "text")?)
     }
 
-    /// A member of `meta_info` that counts something.
+    /// The engine's error, if the object is one instead of a result: the member `error`, as JSON text.
     #[must_use]
-    pub fn count(&self, bytes: &[u8], name: &str) -> Option<u64> {
-        self.member(bytes, name).and_then(integer)
+    pub fn error<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        self.object.get(bytes, "error").filter(|_| self.meta.is_none())
+    }
+
+    /// `output_token_logprobs`: the range of its value.
+    #[must_use]
+    pub fn token_logprobs(&self, bytes: &[u8]) -> Option<Range<usize>> {
+        self.meta.as_ref()?.value_span(bytes, "output_token_logprobs")
+    }
+
+    /// `output_top_logprobs`: the range of its value.
+    #[must_use]
+    pub fn top_logprobs(&self, bytes: &[u8]) -> Option<Range<usize>> {
+        self.meta.as_ref()?.value_span(bytes, "output_top_logprobs")
+    }
+
+    /// `cached_tokens`: tokens of the prompt.
+    #[must_use]
+    pub fn cached_tokens(&self, bytes: &[u8]) -> Option<u64> {
+        self.member(bytes, "cached_tokens").and_then(integer)
+    }
+
+    /// `reasoning_tokens`: sampled tokens of thinking.
+    #[must_use]
+    pub fn reasoning_tokens(&self, bytes: &[u8]) -> Option<u64> {
+        self.member(bytes, "reasoning_tokens").and_then(integer)
+    }
+
+    /// `weight_version`, if it is a string.
+    #[must_use]
+    pub fn weight_label(&self, bytes: &[u8]) -> Option<String> {
+        decoded(self.member(bytes, "weight_version")?)
+    }
+
+    /// `weight_version` and `weight_versions`, as JSON text.
+    #[must_use]
+    pub fn weight_version_texts<'a>(&self, bytes: &'a [u8]) -> [Option<&'a [u8]>; 2] {
+        ["weight_version", "weight_versions"].map(|name| self.member(bytes, name))
     }
 
     /// `weight_versions`: label, first token, end (exclusive). Empty if absent or not in SGLang's format.
@@ -321,6 +263,47 @@ impl Chunk {
         self.meta = Some(meta);
         Ok(())
     }
+}
+
+/// The text of a JSON string; `None` for another value.
+fn decoded(text: &[u8]) -> Option<String> {
+    let text = Some(text).filter(|text| text.first() == Some(&b'"'))?;
+    Some(Cursor::new(text).string().ok()?.decode().into_owned())
+}
+
+/// The last `count` entries of a list of logprobs, which is JSON text. Earlier entries are skipped without parsing. Empty if it is no list.
+#[must_use]
+pub(crate) fn last_entries(list: &str, count: usize) -> Vec<Value> {
+    let mut spans = VecDeque::new();
+    let mut cursor = Cursor::new(list.as_bytes());
+    let mut read = || {
+        cursor.expect(b'[')?;
+        while !cursor.take(b']') {
+            cursor.take(b',');
+            spans.push_back(cursor.skip()?);
+            if spans.len() > count {
+                spans.pop_front();
+            }
+        }
+        Ok::<_, Malformed>(())
+    };
+    if read().is_err() {
+        return Vec::new();
+    }
+    spans.into_iter().filter_map(|span| Value::parse(&list.as_bytes()[span]).ok()).collect()
+}
+
+/// Reads an entry of a list of logprobs: the id, the logprob as JSON text, and the text if there is one.
+#[must_use]
+pub(crate) fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
+    let [logprob, id, rest @ ..] = value.as_array()? else { return None };
+    let Value::Number(id) = id else { return None };
+    let logprob = match logprob {
+        Value::Number(text) if text.bytes().all(|byte| !matches!(byte, b'N' | b'I')) => text.to_string(),
+        _ => "null".to_owned(),
+    };
+    let text = rest.first().and_then(Value::as_str).map(str::to_owned);
+    Some((id.parse().ok()?, logprob, text))
 }
 
 fn integer(text: &[u8]) -> Option<u64> {

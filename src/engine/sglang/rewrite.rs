@@ -3,31 +3,14 @@
 use std::fmt::Display;
 use std::io::Write;
 
-use bytes::Bytes;
-
-use crate::engine::sglang::forcing::{ExactSource, ForcingFacts, ItemPlan};
+use crate::engine::plan::{EditedBody, ExactSource, ItemPlan};
+use crate::engine::sglang::forcing::ForcingFacts;
 use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 use crate::json::{Cursor, Edit, Object, Splice};
 
-/// The client's body and its changes for the engine.
-#[derive(Debug, Clone)]
-pub(crate) struct RewrittenBody {
-    /// The client's body.
-    original: Bytes,
-    changes: Splice,
-}
-
-impl RewrittenBody {
-    /// Applies the changes. A body without changes is not copied.
-    #[must_use]
-    pub(crate) fn into_bytes(self) -> Bytes {
-        if self.changes.is_empty() { self.original } else { self.changes.apply(&self.original).into() }
-    }
-}
-
 /// Rewrites the client's body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> RewrittenBody {
+pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> EditedBody {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
@@ -52,7 +35,7 @@ pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<
     for parameters in parameters(request, items) {
         parameters.finish(bytes, &mut splice);
     }
-    RewrittenBody { original: request.bytes.clone(), changes: splice }
+    EditedBody { original: request.bytes.clone(), changes: splice }
 }
 
 fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {

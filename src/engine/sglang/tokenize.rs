@@ -1,9 +1,68 @@
-//! Calls the engine's tokenizer over HTTP.
+//! The engine's tokenizer: the ids of text prompts, while the engine generates.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
 use http::Method;
 
+use crate::budget::{Share, Stopped, Work};
+use crate::engine::engines::Engines;
+use crate::engine::sglang::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::transport::client::Client;
+use crate::error::Error;
 use crate::json::Object;
+
+/// How long the tokenizer may take. After that the turn's prompt stays unknown.
+const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The memory of a call of the tokenizer, as a multiple of the text's length: the body, the reply, and the ids before and after they are
+/// shared.
+const CALL_FACTOR: usize = 6;
+
+/// A text prompt whose ids only the tokenizer can provide.
+#[derive(Debug)]
+pub(crate) struct TextPrompt {
+    text: Bytes,
+    /// The memory of the call, once it is counted.
+    memory: Option<Share>,
+}
+
+impl TextPrompt {
+    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
+    #[must_use]
+    pub(crate) fn of(request: &GenerateRequest) -> Option<Self> {
+        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
+        let alone = request.ids.shape == IdShape::Absent;
+        let span = request.text_span.clone().filter(|_| text && alone)?;
+        Some(Self { text: request.bytes.slice(span), memory: None })
+    }
+
+    /// Counts the memory of [`Self::tokenize`].
+    ///
+    /// # Errors
+    /// [`Stopped`] if the budget has no room for it.
+    pub(crate) fn reserve(&mut self, work: &Work) -> Result<(), Stopped> {
+        self.memory = Some(work.take(CALL_FACTOR * self.text.len())?);
+        Ok(())
+    }
+
+    /// Asks the engine's tokenizer. A failure leaves the prompt of the record unknown and does not affect the generation.
+    ///
+    /// # Errors
+    /// Never; `try_join` requires the type.
+    pub(crate) async fn tokenize(self, engines: &Engines) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
+        let text = String::from_utf8_lossy(&self.text);
+        let answer = tokio::time::timeout(TOKENIZE_TIMEOUT, tokenize(&engines.any(), &text)).await;
+        Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
+            Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
+            Err(error) => {
+                tracing::debug!(%error, "the ids of a text prompt are unknown");
+                None
+            }
+        })
+    }
+}
 
 /// Returns the ids that /generate would use for a prompt, or for a list of prompts. `text` is its JSON text.
 ///

@@ -1,11 +1,18 @@
 //! Removes from a reply the members that were forced on its request.
 
+use crate::engine::plan::{ExactSource, ItemPlan, Plan};
 use crate::engine::sglang::flat::{self, TopLogprobsField};
-use crate::engine::sglang::forcing::{ExactSource, ItemPlan};
-use crate::engine::sglang::plan::Plan;
 use crate::engine::sglang::scan;
-use crate::generation::enrich::ADDED_MEMBERS;
 use crate::json::{Edit, Malformed, Object, Splice, Text};
+
+/// The members that tokentap adds to a reply.
+const ADDED_MEMBERS: [&str; 5] = [
+    "output_token_entropy",
+    "entropy_info",
+    "output_token_entropy_lower",
+    "output_token_entropy_upper",
+    "output_token_stats",
+];
 
 /// The members that a reply has only with logprobs.
 const LOGPROBS: [&str; 5] = [
@@ -65,4 +72,11 @@ pub(crate) fn trim(
         flat::keep_columns(side, keep, bytes, meta, edit)?;
     }
     Ok(())
+}
+
+/// Removes the echo of the prompt's ids from an object.
+pub(crate) fn strip_echo(bytes: &[u8], object: &Object, splice: &mut Splice) {
+    let mut edit = Edit::new(bytes, object);
+    edit.remove(|key| key.is("prompt_token_ids"));
+    edit.finish(splice);
 }

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 
-use crate::config::{KeyConfig, LimitConfig};
 use crate::engine::transport::breaker::Breaker;
 use crate::engine::transport::failure::causes;
 pub use crate::engine::transport::failure::{Failure, UploadError, innermost};
@@ -67,7 +67,22 @@ fn generate(url: &str) -> Result<http::Uri, String> {
     format!("{url}/generate").parse().map_err(|error| format!("{url}: {error}"))
 }
 
-/// A client of one SGLang server. Cheap to clone.
+/// The keys and limits of a client.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientSettings<'a> {
+    /// The key for tokentap's own calls.
+    pub api_key: Option<&'a str>,
+    /// The key for calls that need an administrator's, such as aborts.
+    pub admin_key: Option<&'a str>,
+    /// How long a connection may take.
+    pub connect_timeout: Duration,
+    /// How long an idle connection is kept.
+    pub pool_idle_timeout: Duration,
+    /// After this number of failed connections in a row, calls fail without an attempt. 0 for never.
+    pub breaker_failures: u32,
+}
+
+/// A client of one engine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     transport: Transport,
@@ -84,11 +99,12 @@ impl Client {
     ///
     /// # Errors
     /// A line for the user when `upstream` is not such a URL, or a key is not valid in a header.
-    pub fn try_new(upstream: &str, keys: &KeyConfig, limits: &LimitConfig) -> Result<Self, String> {
+    pub fn try_new(upstream: &str, settings: ClientSettings<'_>) -> Result<Self, String> {
         let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
-        let bearer = |key: Option<&crate::config::Secret>| {
+        let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures } = settings;
+        let bearer = |key: Option<&str>| {
             key.map(|key| {
-                let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+                let mut value = HeaderValue::try_from(format!("Bearer {key}"))
                     .map_err(|_| "a key has characters that are not valid in a header".to_owned())?;
                 value.set_sensitive(true);
                 Ok::<_, String>(value)
@@ -96,12 +112,13 @@ impl Client {
             .transpose()
         };
         Ok(Self {
-            transport: Transport::try_new(upstream, limits).map_err(|error| format!("--upstream {error}"))?,
-            breaker: Breaker::new(limits.breaker_failures),
+            transport: Transport::try_new(upstream, connect_timeout, pool_idle_timeout)
+                .map_err(|error| format!("--upstream {error}"))?,
+            breaker: Breaker::new(breaker_failures),
             generate,
             upstream: upstream.into(),
-            api_key: bearer(keys.upstream_api_key.as_ref())?,
-            admin_key: bearer(keys.upstream_admin_key.as_ref())?,
+            api_key: bearer(api_key)?,
+            admin_key: bearer(admin_key)?,
         })
     }
 

@@ -1,7 +1,5 @@
 //! Forwards an upstream body to the client unchanged.
 
-mod failed;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,8 +13,6 @@ use tokio::time::{Instant, Sleep};
 use super::client::ReplyBody;
 use crate::error::BoxError;
 use crate::metrics::Metrics;
-
-pub(crate) use failed::BodyFailure;
 
 /// An upstream body with the bytes that were read already, and with the time limits of its route.
 #[derive(Debug)]
@@ -116,5 +112,29 @@ impl IdleTimer {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.sleep.as_mut().poll(cx)
+    }
+}
+
+/// Holds the failure back for one poll, so that the connection writes earlier bytes before the failure ends it.
+#[derive(Debug, Default)]
+pub(crate) struct BodyFailure {
+    error: Option<BoxError>,
+    /// The body has yielded once, so earlier bytes can be written.
+    written: bool,
+}
+
+impl BodyFailure {
+    /// Sets the failure.
+    pub(crate) fn set(&mut self, error: impl Into<BoxError>) {
+        self.error = Some(error.into());
+    }
+
+    /// Returns the failure, if one is set. The first poll after it was set yields.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<BoxError>> {
+        if self.error.is_some() && !std::mem::replace(&mut self.written, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.error.take())
     }
 }

@@ -21,7 +21,6 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::eof_check::{EofCheck, UpstreamStream};
-use crate::config::LimitConfig;
 
 /// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
 pub(crate) const READ_BUFFER: usize = 128 * 1024;
@@ -83,16 +82,16 @@ impl Transport {
     ///
     /// # Errors
     /// A line for the user when `base` is no URL of a server.
-    pub(super) fn try_new(base: &str, limits: &LimitConfig) -> Result<Self, String> {
+    pub(super) fn try_new(base: &str, connect_timeout: Duration, idle_timeout: Duration) -> Result<Self, String> {
         let (base, host) = server(base)?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(limits.connect_timeout));
+        connector.set_connect_timeout(Some(connect_timeout));
         // TCP keepalive detects a dead peer during a silent generation, which has no time limit
         connector.set_keepalive(Some(Duration::from_secs(15)));
         connector.set_keepalive_interval(Some(Duration::from_secs(15)));
         connector.set_keepalive_retries(Some(4));
-        Ok(Self { connector, base, host, pool: Arc::new(Pool::new(limits.pool_idle_timeout)) })
+        Ok(Self { connector, base, host, pool: Arc::new(Pool::new(idle_timeout)) })
     }
 
     /// A pool of connections to another server, with the same limits.

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::Capture;
+use crate::engine::events::{Chunk, Numbers};
+use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
-use crate::engine::sglang::forcing::{ExactSource, ItemPlan};
-use crate::engine::sglang::response::{Chunk, Numbers};
 use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::EntropyInfo;
 use crate::generation::measure::ListContent;

@@ -3,7 +3,7 @@
 
 use super::Sequence;
 use crate::engine::capabilities::Streaming;
-use crate::engine::sglang::response::Chunk;
+use crate::engine::events::Chunk;
 use crate::generation::measure::ListContent;
 
 /// What the events of a stream are expected to hold. Each event is checked against it.

@@ -1,7 +1,7 @@
 //! The parser of one object of a reply.
 
 use serde_json::Value;
-use tokentap::engine::sglang::response::{Chunk, NoKnownPrefix, Numbers};
+use tokentap::engine::events::{Chunk, NoKnownPrefix, Numbers};
 use tokentap::json::{Cursor, Object};
 
 use super::grammar::{Plain, shown};

@@ -1,46 +1,11 @@
 //! Decides when the engine can report an exact entropy: by its plugin, or by its sampling mask.
 
-use super::{ForcingFacts, ItemPlan};
+use super::ForcingFacts;
 use crate::engine::capabilities::Streaming;
+use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
 use crate::engine::sglang::request::{CustomParams, PerItem};
 use crate::entropy::Estimator;
-
-/// The source of the engine's exact entropies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExactSource {
-    /// The plugin: the entropy of the full distribution.
-    Plugin,
-    /// The sampling mask: the entropy of the sampled distribution.
-    Support,
-}
-
-/// Failures since the last probe.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FailuresSinceProbe {
-    /// The engine refused this shape when it was forced.
-    pub refused: bool,
-    /// The plugin returned no answer or a wrong one.
-    pub plugin_failed: bool,
-}
-
-impl ItemPlan {
-    /// The item without anything forced.
-    #[must_use]
-    pub fn unforced(self) -> Self {
-        Self { logprob: self.asked, k: self.asked_k, at_one: false, exact: None, ..self }
-    }
-
-    /// Whether exact values are requested that the client did not request.
-    #[must_use]
-    pub fn forces_exact(&self) -> bool {
-        match self.exact {
-            Some(ExactSource::Plugin) => !self.own_plugin,
-            Some(ExactSource::Support) => !self.own_support,
-            None => false,
-        }
-    }
-}
 
 /// Drops the sampling mask from all items unless every item can have it: a request has one mode for all items.
 pub(super) fn unify_support(items: &mut [ItemPlan]) {
@@ -116,9 +81,9 @@ impl ForcingFacts<'_> {
         let cumulative = self.request.stream == Some(true) && self.upstream.streaming != Some(Streaming::Incremental);
         let (tokens, budget, reason) = if cumulative {
             let repeated = all.saturating_mul(self.new_tokens(at)) / 2;
-            (repeated, self.config.reply_budget.saturating_mul(2), Reason::CumulativeStream)
+            (repeated, self.limits.reply_bytes.saturating_mul(2), Reason::CumulativeStream)
         } else {
-            (all, self.config.reply_budget, Reason::ReplyBudget)
+            (all, self.limits.reply_bytes, Reason::ReplyBudget)
         };
         if tokens.saturating_mul(each) <= budget { Ok(()) } else { Err(reason) }
     }

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::facts::{InfoObject, Models, dialect};
+use super::facts::{InfoObject, Models, product};
 use super::refusal::{config_vocab, mask_limit, range_end};
 use super::stream;
-use crate::engine::capabilities::{Capabilities, Dialect, Plugin, VocabSource};
+use crate::engine::capabilities::{Capabilities, Plugin, VocabSource};
 use crate::engine::transport::client::{Client, Failure};
 
 /// An id above every vocabulary that fits in 31 bits.
@@ -100,7 +100,7 @@ impl Probe {
         let mut found = Capabilities::unknown(self.vocab_size);
         let (facts, has_model_info) = self.model_info().await?;
         facts.model(&mut found);
-        found.dialect = dialect(has_model_info, &found);
+        found.product = product(has_model_info, &found);
         if let Some(models) = self.json::<Models>("/v1/models").await? {
             models.models(&mut found);
         }
@@ -145,9 +145,9 @@ impl Probe {
     }
 
     /// Detects the streaming mode from the events of a short stream, for engines whose information routes do not report it, for example
-    /// behind a router. Skips sglang-jax, because a stream with logprobs can crash it.
+    /// behind a router. Skips products whose streams may break off with logprobs.
     async fn streaming(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
-        if found.dialect == Some(Dialect::Sglang) {
+        if found.product.is_some() && !found.streams_need_overlap() {
             let body = json!({
                 "input_ids": PROMPTS[0],
                 "stream": true,
@@ -244,7 +244,7 @@ impl Probe {
     /// Detects sampling masks and their limit from a request that the engine refuses before it generates. An engine without the field
     /// generates one token.
     async fn sampling_mask(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
-        if found.dialect != Some(Dialect::Sglang) {
+        if !found.ignores_unknown_members() {
             return Ok(());
         }
         let body = json!({

@@ -3,7 +3,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::capabilities::{Capabilities, ChatFacts, Dialect, Preferred, Streaming};
+use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, Streaming};
+use crate::engine::product::Product;
+use crate::engine::sgl_jax;
 
 /// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
 /// same paths.
@@ -25,8 +27,6 @@ struct ServedModel {
     max_model_len: Option<u64>,
 }
 
-/// A setting that only sglang-jax has.
-const JAX_SETTING: &str = "precompile_token_paddings";
 /// Kinds of speculative decoding that refuse logprobs.
 const REFUSING: [&str; 2] = ["UNO", "DFLASH"];
 
@@ -53,8 +53,8 @@ impl InfoObject {
 
     /// Applies the answer of `/server_info` or `/get_server_info`.
     pub(super) fn server(self, found: &mut Capabilities) {
-        if found.dialect.is_none_or(|dialect| dialect == Dialect::Jax) && self.members.contains_key(JAX_SETTING) {
-            found.dialect = Some(Dialect::Jax);
+        if found.product.is_none() && sgl_jax::has_settings(&self.members) {
+            found.product = Some(Product::SglJax);
         }
         let incremental = self.flag("incremental_streaming_output");
         let ids = self.flag("stream_output");
@@ -70,9 +70,9 @@ impl InfoObject {
         found.speculative = self.text("speculative_algorithm");
         found.refuses_logprobs = found.speculative.as_deref().is_some_and(|kind| REFUSING.contains(&kind));
         found.disaggregated = self.text("disaggregation_mode").is_some_and(|mode| mode != "null");
-        // sglang-jax disables it in these two cases
-        let switched_off = self.flag("multimodal") == Some(true) || found.disaggregated;
-        found.overlap_schedule = self.flag("disable_overlap_schedule").map(|disabled| !disabled && !switched_off);
+        let is_multimodal = self.flag("multimodal") == Some(true);
+        let is_disabled = self.flag("disable_overlap_schedule");
+        found.overlap_schedule = sgl_jax::overlap_schedule(is_disabled, is_multimodal, found.disaggregated);
         found.skip_tokenizer_init = self.flag("skip_tokenizer_init").unwrap_or(false);
         found.chat = ChatFacts {
             tool_call_parser: self.text("tool_call_parser"),
@@ -114,16 +114,16 @@ fn preferred(value: &Value) -> Option<Preferred> {
     })
 }
 
-/// Detects the engine's dialect from the model information: SGLang reports a weight version; sglang-jax has only the older route and
+/// Detects the product from the model information: SGLang reports a weight version; sglang-jax has only the older route and
 /// reports none.
-pub(super) fn dialect(has_model_info: bool, found: &Capabilities) -> Option<Dialect> {
+pub(super) fn product(has_model_info: bool, found: &Capabilities) -> Option<Product> {
     if found.weight_version.is_some() {
-        return Some(Dialect::Sglang);
+        return Some(Product::Sglang);
     }
     let names_model = found.tokenizer_path.is_some() && found.generates.is_some();
     match (has_model_info, names_model) {
-        (true, true) => Some(Dialect::Sglang),
-        (false, true) => Some(Dialect::Jax),
+        (true, true) => Some(Product::Sglang),
+        (false, true) => Some(Product::SglJax),
         (_, false) => None,
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     fn model(answer: &Value, has_model_info: bool) -> Capabilities {
         let mut found = Capabilities::unknown(None);
         serde_json::from_value::<InfoObject>(answer.clone()).unwrap().model(&mut found);
-        found.dialect = dialect(has_model_info, &found);
+        found.product = product(has_model_info, &found);
         found
     }
 
@@ -178,21 +178,21 @@ mod tests {
     }
 
     #[test]
-    fn dialect_is_unknown_where_another_product_answers() {
+    fn product_is_unknown_where_another_product_answers() {
         let jax =
             json!({"model_path": "m", "tokenizer_path": "m", "is_generation": true, "preferred_sampling_params": null});
-        assert_eq!(model(&jax, false).dialect, Some(Dialect::Jax));
-        assert_eq!(model(&jax, true).dialect, Some(Dialect::Sglang));
+        assert_eq!(model(&jax, false).product, Some(Product::SglJax));
+        assert_eq!(model(&jax, true).product, Some(Product::Sglang));
         let sglang = json!({"model_path": "m", "weight_version": "default"});
-        assert_eq!(model(&sglang, false).dialect, Some(Dialect::Sglang));
+        assert_eq!(model(&sglang, false).product, Some(Product::Sglang));
         for other in [json!({}), json!({"object": "list", "data": []}), json!({"model_path": "m"})] {
-            assert_eq!(model(&other, true).dialect, None, "{other}");
-            assert_eq!(model(&other, false).dialect, None, "{other}");
+            assert_eq!(model(&other, true).product, None, "{other}");
+            assert_eq!(model(&other, false).product, None, "{other}");
         }
         let mut found = Capabilities::unknown(None);
         let settings = json!({"precompile_token_paddings": null, "stream_output": false});
         serde_json::from_value::<InfoObject>(settings).unwrap().server(&mut found);
-        assert_eq!(found.dialect, Some(Dialect::Jax), "a setting that only sglang-jax has");
+        assert_eq!(found.product, Some(Product::SglJax), "a setting that only sglang-jax has");
     }
 
     #[test]

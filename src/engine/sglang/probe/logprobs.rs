@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use super::ask::PROMPTS;
 use super::plugin::{self, FirstToken};
 use super::{Probe, ProbeError};
-use crate::engine::capabilities::{Capabilities, Dialect, Preferred};
+use crate::engine::capabilities::{Capabilities, Preferred};
+use crate::engine::product::Product;
+use crate::engine::sgl_jax;
 use crate::engine::sglang::request::PLUGIN_SWITCH;
 
 /// The members of a reply that the probe uses.
@@ -71,7 +73,6 @@ impl Probe {
         sampling: &Value,
         found: &mut Capabilities,
     ) -> Result<Option<FirstToken>, ProbeError> {
-        let sglang = found.dialect == Some(Dialect::Sglang);
         let mut body = json!({
             "input_ids": prompt,
             "return_logprob": true,
@@ -79,15 +80,15 @@ impl Probe {
             "sampling_params": sampling,
         });
         body["sampling_params"]["max_new_tokens"] = json!(1);
-        if sglang {
+        if found.ignores_unknown_members() {
             body["return_flat_raw_output_top_logprobs"] = json!(true);
             body["return_flat_raw_top_logprobs_b64"] = json!(true);
             body["return_prompt_token_ids"] = json!(true);
             // "full" requests the full vocabulary, in case the plugin is configured to renormalise over fewer tokens
             body["sampling_params"]["custom_params"] = json!({PLUGIN_SWITCH: "full"});
         } else {
-            // an unknown field can be a 500 in sglang-jax, and an unknown engine may be sglang-jax
-            body["return_text_in_logprobs"] = json!(false);
+            // an unknown engine may be sglang-jax
+            sgl_jax::add_probe_members(&mut body);
         }
         let (status, answer) = self.generate(&body).await?;
         if !status.is_success() {
@@ -105,9 +106,9 @@ impl Probe {
             return Ok(None);
         };
         let meta = &answer.meta_info;
-        if found.dialect.is_none() && meta.get("weight_version").is_some() {
-            found.dialect = Some(Dialect::Sglang);
-            // repeat the request with the fields of this dialect
+        if found.product.is_none() && meta.get("weight_version").is_some() {
+            found.product = Some(Product::Sglang);
+            // repeat the request with the fields of this product
             return Box::pin(self.first_row(prompt, sampling, found)).await;
         }
         let exact = meta.get("output_token_entropy").cloned();

@@ -2,17 +2,9 @@
 
 use std::ops::Range;
 
+use crate::engine::events::Array;
 use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed};
-
-/// An array that was parsed after its known prefix.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Array {
-    /// The range between the brackets.
-    pub content: Range<usize>,
-    /// The length of the known prefix, in bytes, from an earlier event.
-    pub known: usize,
-}
 
 /// Reads a list, or skips it if it has another format: another product may use the same name. The reply is then parsed without it.
 pub(super) fn optional<'a, T>(

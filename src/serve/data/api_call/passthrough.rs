@@ -103,7 +103,7 @@ pub(super) fn begin_turns(
     headers: &HeaderMap,
     session: Arc<str>,
 ) -> Result<crate::session::Call, Error> {
-    session_limits::check(&state.config.sessions, &state.sessions, &session, 1)?;
+    session_limits::check(state.generator.context.settings.session, &state.sessions, &session, 1)?;
     let mut turns = crate::session::Call::new(Arc::clone(&state.sessions), session);
     if is_last(headers) {
         turns.mark_last();
