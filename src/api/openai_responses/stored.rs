@@ -17,7 +17,7 @@ use crate::api::openai::id_list;
 use crate::api::{ReplyEncoder, body};
 use crate::budget::{Share, Work, values_bytes};
 use crate::chat::{RequestError, quoted};
-use crate::engine::sglang::rid;
+use crate::engine::rid;
 use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::update::SequenceUpdate;
 use crate::json::{Object, Value};

@@ -1,5 +1,6 @@
 //! Parses the fields of a /generate request that tokentap uses. The bytes are unchanged.
 
+mod builder;
 mod field;
 mod options;
 mod prompt;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub(crate) use builder::{PromptText, RequestBuilder, SamplingWriter, sampling_params};
+pub use builder::{RequestOption, SamplingParam};
 pub use field::PerItem;
 pub use options::{EntropyOptions, OptionsError};
 pub use prompt::{IdShape, Ids, Texts};
