@@ -172,6 +172,60 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
     ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
 ];
 
+/// The folders and files that may name the keys of an engine.
+const ENGINE_PLACES: &[&str] = &["src/engine/", "src/engine.rs", "src/demo/", "src/demo.rs", "src/api/native"];
+
+/// The keys of SGLang's /generate, of its replies, and of its control routes and information routes.
+const ENGINE_KEYS: &[&str] = &[
+    "abort_all",
+    "custom_logit_processor",
+    "hidden_states",
+    "incremental_streaming_output",
+    "indexer_topk",
+    "input_ids",
+    "input_token_ids_logprobs",
+    "input_token_logprobs",
+    "input_top_logprobs",
+    "is_generation",
+    "is_healthy",
+    "logprob_start_len",
+    "max_new_tokens",
+    "meta_info",
+    "min_new_tokens",
+    "output_ids",
+    "output_token_ids_logprobs",
+    "output_token_logprobs",
+    "output_token_logprobs_length",
+    "output_token_sampling_logprobs",
+    "output_token_sampling_mask",
+    "output_top_logprobs",
+    "preferred_sampling_params",
+    "prompt_token_ids",
+    "require_reasoning",
+    "return_flat_raw_output_top_logprobs",
+    "return_flat_raw_top_logprobs",
+    "return_flat_raw_top_logprobs_b64",
+    "return_logprob",
+    "return_prompt_token_ids",
+    "return_sampling_mask",
+    "return_text_in_logprobs",
+    "routed_experts",
+    "router_manager",
+    "sampling_logprobs_mode",
+    "sampling_params",
+    "sampling_seed",
+    "session_params",
+    "stream_output",
+    "token_ids_logprob",
+    "top_logprobs_num",
+    "weight_version",
+    "weight_versions",
+];
+
+/// The same words as keys of other formats: the file or folder, the keys and the format.
+const OTHER_KEYS: &[(&str, &[&str], &str)] =
+    &[("src/api/openai/", &["custom_logit_processor", "weight_version", "weight_versions"], "SGLang's OpenAI APIs")];
+
 /// A source file.
 struct Source {
     path: String,
@@ -378,4 +432,29 @@ fn wall_clock_is_read_in_listed_files_only() {
         let is_listed = WALL_CLOCK.iter().any(|place| file.path.starts_with(place));
         assert!(!reads || is_listed, "{} reads the wall clock: use Instant for waits and limits", file.path);
     }
+}
+
+#[test]
+fn keys_of_an_engine_are_named_in_its_folder_only() {
+    let mut unused: BTreeSet<(&str, &str)> =
+        OTHER_KEYS.iter().flat_map(|(place, keys, _)| keys.iter().map(|key| (*place, *key))).collect();
+    let mut found = Vec::new();
+    for file in sources().iter().filter(|file| !file.path.contains("/tests/") && !file.path.ends_with("/tests.rs")) {
+        if ENGINE_PLACES.iter().any(|place| file.path.starts_with(place)) {
+            continue;
+        }
+        // a literal that is the key, or JSON text with the key
+        let names =
+            |key: &&&str| [format!("\"{key}\""), format!("\"{key}\\\"")].iter().any(|name| file.code.contains(name));
+        for key in ENGINE_KEYS.iter().filter(names) {
+            let mut others =
+                OTHER_KEYS.iter().filter(|(place, keys, _)| file.path.starts_with(place) && keys.contains(key));
+            match others.next() {
+                Some((place, ..)) => drop(unused.remove(&(*place, *key))),
+                None => found.push(format!("{}: {key}", file.path)),
+            }
+        }
+    }
+    assert!(found.is_empty(), "keys of an engine outside src/engine: {found:#?}");
+    assert!(unused.is_empty(), "OTHER_KEYS lists keys that no file names: {unused:?}");
 }

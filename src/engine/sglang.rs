@@ -1,5 +1,6 @@
 //! SGLang: every key and rule of its requests, replies and routes.
 
+pub mod abort;
 pub(crate) mod extras;
 pub mod flat;
 pub(crate) mod forcing;
@@ -13,6 +14,8 @@ pub(crate) mod routes;
 pub mod scan;
 pub(crate) mod tokenize;
 pub(crate) mod trim;
+pub(crate) mod weights;
+pub(crate) mod workers;
 
 use super::product::ProductTraits;
 

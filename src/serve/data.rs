@@ -3,7 +3,7 @@
 pub(crate) mod abort_relay;
 pub(crate) mod api_call;
 pub(crate) mod forward;
-pub mod gate;
+pub(crate) mod gate;
 pub(crate) mod generate;
 pub(crate) mod policy;
 pub mod redact;

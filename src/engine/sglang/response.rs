@@ -10,7 +10,7 @@ use array::{array, count_numbers, optional, skip_numbers};
 use super::flat;
 use crate::engine::events::{Chunk, Finish, KnownPrefix, Numbers};
 use crate::engine::sglang::scan;
-use crate::json::{Cursor, Malformed, Object, Value, for_each_member};
+use crate::json::{Cursor, Malformed, Object, Value, for_each_member, write_ids};
 
 /// The length of a short element of `output_token_logprobs`, in bytes: `[-0.1234567,1234,null],`.
 const SHORTEST_TRIPLE: usize = 24;
@@ -262,6 +262,42 @@ impl Chunk {
         })?;
         self.meta = Some(meta);
         Ok(())
+    }
+}
+
+/// A finished sequence, to be written as an object of a reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FinishedSequence<'a> {
+    /// The request id.
+    pub(crate) rid: &'a str,
+    /// The finish reason; `None` if the sequence was cut off.
+    pub(crate) finish: Option<&'a str>,
+    /// The number of prompt tokens.
+    pub(crate) prompt_tokens: usize,
+    /// The sampled ids.
+    pub(crate) ids: &'a [u32],
+    /// Cached tokens of the prompt, if they are known.
+    pub(crate) cached_tokens: Option<u64>,
+}
+
+impl FinishedSequence<'_> {
+    /// The object, as JSON text.
+    #[must_use]
+    pub(crate) fn json(&self) -> String {
+        let Self { rid, finish, prompt_tokens, ids, cached_tokens } = *self;
+        let mut meta_info = serde_json::json!({
+            "id": rid,
+            "finish_reason": finish.map(|kind| serde_json::json!({"type": kind})),
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": ids.len(),
+        });
+        if let Some(cached) = cached_tokens {
+            meta_info["cached_tokens"] = cached.into();
+        }
+        let mut list = Vec::with_capacity(7 * ids.len());
+        write_ids(&mut list, ids);
+        let list = String::from_utf8(list).expect("a list of digits and commas is UTF-8");
+        format!("{{\"output_ids\":[{list}],\"meta_info\":{meta_info}}}")
     }
 }
 

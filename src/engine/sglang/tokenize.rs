@@ -85,3 +85,24 @@ pub(crate) async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>
     };
     lists.map_err(|error| format!("/tokenize: {error}"))
 }
+
+/// The path that decodes ids.
+pub(crate) const DETOKENIZE: &str = "/detokenize";
+
+/// The body of a call that decodes lists of ids, special tokens included.
+pub(crate) fn detokenize_body(lists: &[Vec<u32>]) -> String {
+    serde_json::json!({"tokens": lists, "skip_special_tokens": false}).to_string()
+}
+
+/// Parses the texts of the lists.
+///
+/// # Errors
+/// When the reply has none.
+pub(crate) fn detokenized(reply: &[u8]) -> Result<Vec<String>, String> {
+    #[derive(serde::Deserialize)]
+    struct Reply {
+        text: Vec<String>,
+    }
+    let reply: Reply = serde_json::from_slice(reply).map_err(|error| error.to_string())?;
+    Ok(reply.text)
+}

@@ -224,7 +224,7 @@ impl Client {
     /// # Errors
     /// [`Failure`] when no whole reply came.
     pub async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<(StatusCode, Bytes), Failure> {
-        self.own_call(method, path, body, self.api_key.clone()).await
+        self.signed_call(method, path, body, self.api_key.clone()).await
     }
 
     /// The key for an abort: the admin key, otherwise the client's key, otherwise tokentap's API key.
@@ -238,19 +238,11 @@ impl Client {
         if key.is_some() && key == self.admin_key { self.api_key.clone() } else { key }
     }
 
-    /// Sends this body to `/abort_request`.
+    /// Sends one of tokentap's own calls with this key, and reads the whole reply.
     ///
     /// # Errors
     /// [`Failure`] when no whole reply came.
-    pub(crate) async fn send_abort(
-        &self,
-        body: String,
-        key: Option<HeaderValue>,
-    ) -> Result<(StatusCode, Bytes), Failure> {
-        self.own_call(Method::POST, "/abort_request", Some(body), key).await
-    }
-
-    async fn own_call(
+    pub(crate) async fn signed_call(
         &self,
         method: Method,
         path: &str,
