@@ -223,8 +223,47 @@ const ENGINE_KEYS: &[&str] = &[
 ];
 
 /// The same words as keys of other formats: the file or folder, the keys and the format.
-const OTHER_KEYS: &[(&str, &[&str], &str)] =
-    &[("src/api/openai/", &["custom_logit_processor", "weight_version", "weight_versions"], "SGLang's OpenAI APIs")];
+const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
+    (
+        "src/api/openai/",
+        &[
+            "custom_logit_processor",
+            "return_flat_raw_output_top_logprobs",
+            "return_sampling_mask",
+            "weight_version",
+            "weight_versions",
+        ],
+        "SGLang's OpenAI APIs, which these modules serve",
+    ),
+    (
+        "src/api/openai_chat/",
+        &[
+            "input_ids",
+            "meta_info",
+            "output_ids",
+            "prompt_token_ids",
+            "return_prompt_token_ids",
+            "weight_version",
+            "weight_versions",
+        ],
+        "SGLang's chat completions, which this module serves and reads",
+    ),
+    (
+        "src/api/openai_chat/translation.rs",
+        &["max_new_tokens", "require_reasoning", "return_logprob", "sampling_params"],
+        "translates between /generate and the engine's chat endpoint",
+    ),
+    ("src/api/openai_completions/", &["prompt_token_ids"], "SGLang's completions, which this module serves"),
+    ("src/cli/demo.rs", &["max_new_tokens", "sampling_params"], "prints a request to the demo engine"),
+    ("src/cli/show/path.rs", &["weight_version"], "the export in tokentap's own format"),
+    (
+        "src/export/",
+        &["input_ids", "prompt_token_ids", "routed_experts", "weight_version", "weight_versions"],
+        "the formats of trainers, and tokentap's own",
+    ),
+    ("src/serve/control/v1/", &["weight_version"], "tokentap's control API"),
+    ("src/session/sampling_sources.rs", &["max_new_tokens"], "the log of turns"),
+];
 
 /// A source file.
 struct Source {
