@@ -9,4 +9,6 @@ pub mod reason;
 pub(crate) mod rid;
 pub mod sgl_jax;
 pub mod sglang;
+pub mod survey;
 pub mod transport;
+pub(crate) mod upstream;

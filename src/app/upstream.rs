@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use super::Parts;
 use crate::engine::capabilities::Capabilities;
-use crate::engine::sglang::probe::{IdentityTracker, Observation, ProbeError, Survey};
+use crate::engine::sglang::probe::ProbeError;
+use crate::engine::survey::{IdentityTracker, Observation, Survey};
 use crate::serve::discovery::Discovery;
 
 /// After this number of consecutive failed probes, one per second, the upstream is considered down.

@@ -17,7 +17,7 @@ use crate::config::{CheckArgs, Config, EntropyDefault};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::sglang::forcing::affordable_k;
-use crate::engine::sglang::probe::Survey;
+use crate::engine::survey::Survey;
 use crate::engine::transport::client::Client;
 use report::{Report, Verdict};
 

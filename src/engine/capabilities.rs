@@ -4,7 +4,48 @@ pub(crate) mod common;
 
 use std::sync::Arc;
 
-use crate::engine::product::{Product, ProductTraits};
+/// A product that serves as an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Product {
+    /// SGLang. The differences between 0.5.6, 0.5.12 and 0.5.23 are capabilities.
+    Sglang,
+    /// sglang-jax. It has SGLang's format; [`sgl_jax`](crate::engine::sgl_jax) has what differs.
+    SglJax,
+}
+
+/// What all versions of a product have in common, with any settings. The probe finds out the rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ProductTraits {
+    /// The product.
+    pub product: Product,
+    /// Its name.
+    pub name: &'static str,
+    /// It ignores unknown members of a request, so that the probe can ask for features by trying them.
+    pub ignores_unknown_members: bool,
+    /// Its lists of ids are the sampled tokens.
+    pub lists_sampled_ids: bool,
+    /// It omits sampled tokens from every list of a reply, so that no chat can be continued token by token.
+    pub omits_sampled_ids: bool,
+    /// Logprobs make it compile the model for each batch shape, so that forcing them is expensive.
+    pub compiles_for_logprobs: bool,
+    /// It decodes the text of each top-k entry unless the request says not to.
+    pub decodes_top_logprobs: bool,
+    /// It sends a placeholder for the prompt's logprobs only if the request has a k.
+    pub placeholder_needs_k: bool,
+    /// Its streams can have logprobs only with the overlap schedule; without it they break off.
+    pub streams_need_overlap: bool,
+    /// Some version or setting streams incrementally.
+    pub can_stream_increments: bool,
+    /// Some version loads the plugin for exact entropies.
+    pub has_plugins: bool,
+}
+
+impl std::fmt::Debug for ProductTraits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // the others follow from it
+        self.product.fmt(f)
+    }
+}
 
 /// Whether streams can have logprobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +130,7 @@ pub struct Capabilities {
     /// The tokenizer's path.
     pub tokenizer_path: Option<String>,
     /// The product.
-    pub product: Option<Product>,
+    pub product: Option<&'static ProductTraits>,
     /// Whether it generates. An embedding model does not.
     pub generates: Option<bool>,
     /// The context length, in tokens of prompt and reply together.
@@ -204,35 +245,31 @@ impl Capabilities {
     /// The product whose format is used: SGLang until the product is known.
     #[must_use]
     pub fn product_or_sglang(&self) -> Product {
-        self.product.unwrap_or(Product::Sglang)
-    }
-
-    fn traits(&self) -> Option<&'static ProductTraits> {
-        self.product.map(Product::traits)
+        self.product.map_or(Product::Sglang, |product| product.product)
     }
 
     /// The name of the product; `None` if it is not known.
     #[must_use]
     pub fn product_name(&self) -> Option<&'static str> {
-        self.traits().map(|product| product.name)
+        self.product.map(|product| product.name)
     }
 
     /// Whether its lists of ids are the sampled tokens.
     #[must_use]
     pub fn lists_sampled_ids(&self) -> bool {
-        self.skip_tokenizer_init || self.traits().is_some_and(|product| product.lists_sampled_ids)
+        self.skip_tokenizer_init || self.product.is_some_and(|product| product.lists_sampled_ids)
     }
 
     /// Whether it is known to omit sampled tokens from every list of a reply, so that no chat can be continued token by token.
     #[must_use]
     pub fn omits_sampled_ids(&self) -> bool {
-        self.traits().is_some_and(|product| product.omits_sampled_ids)
+        self.product.is_some_and(|product| product.omits_sampled_ids)
     }
 
     /// Whether its streams can have logprobs.
     #[must_use]
     pub fn stream_logprobs(&self) -> StreamLogprobs {
-        match self.traits() {
+        match self.product {
             None => StreamLogprobs::Unknown,
             Some(product) if product.streams_need_overlap && self.overlap_schedule != Some(true) => {
                 StreamLogprobs::Broken
@@ -244,43 +281,43 @@ impl Capabilities {
     /// Whether its streams can have logprobs only with the overlap schedule.
     #[must_use]
     pub fn streams_need_overlap(&self) -> bool {
-        self.traits().is_some_and(|product| product.streams_need_overlap)
+        self.product.is_some_and(|product| product.streams_need_overlap)
     }
 
     /// Whether logprobs make it compile the model for each batch shape, so that forcing them is expensive.
     #[must_use]
     pub fn compiles_for_logprobs(&self) -> bool {
-        self.traits().is_some_and(|product| product.compiles_for_logprobs)
+        self.product.is_some_and(|product| product.compiles_for_logprobs)
     }
 
     /// Whether it decodes the text of each top-k entry unless the request says not to.
     #[must_use]
     pub fn decodes_top_logprobs(&self) -> bool {
-        self.traits().is_some_and(|product| product.decodes_top_logprobs)
+        self.product.is_some_and(|product| product.decodes_top_logprobs)
     }
 
     /// Whether it sends a placeholder for the prompt's logprobs only if the request has a k.
     #[must_use]
     pub fn placeholder_needs_k(&self) -> bool {
-        self.traits().is_some_and(|product| product.placeholder_needs_k)
+        self.product.is_some_and(|product| product.placeholder_needs_k)
     }
 
     /// Whether it is known to ignore unknown members of a request.
     #[must_use]
     pub fn ignores_unknown_members(&self) -> bool {
-        self.traits().is_some_and(|product| product.ignores_unknown_members)
+        self.product.is_some_and(|product| product.ignores_unknown_members)
     }
 
     /// Whether some version or setting of the product may stream incrementally.
     #[must_use]
     pub fn can_stream_increments(&self) -> bool {
-        self.traits().is_none_or(|product| product.can_stream_increments)
+        self.product.is_none_or(|product| product.can_stream_increments)
     }
 
     /// Whether some version of the product may load the plugin for exact entropies.
     #[must_use]
     pub fn has_plugins(&self) -> bool {
-        self.traits().is_none_or(|product| product.has_plugins)
+        self.product.is_none_or(|product| product.has_plugins)
     }
 
     /// The largest k of a request: the setting, limited by what disaggregation can transfer.

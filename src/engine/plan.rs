@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::engine::product::Product;
+use crate::engine::capabilities::Product;
 use crate::engine::reason::Reason;
 use crate::engine::rid::InlineRid;
 use crate::entropy::Estimator;

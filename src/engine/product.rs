@@ -1,61 +1,16 @@
-//! The products that serve as engines, and all that each of them has to provide on the path of a request: [`Product`] is the only place
-//! that chooses between them. Above it are plain types: [`plan`](crate::engine::plan), [`events`](crate::engine::events) and
-//! [`capabilities`](crate::engine::capabilities).
+//! The seam: what a product provides on the path of a request. Only this file chooses between products. Above it are plain types:
+//! [`plan`](crate::engine::plan), [`events`](crate::engine::events) and [`capabilities`](crate::engine::capabilities).
 //!
-//! Detection, the generating probe and aborts are the other parts of a product: see `sglang::probe` and `sglang::abort`.
+//! The other parts of a product are its probe, its aborts, and the calls of trainers: `sglang::probe`, `sglang::abort`, `sglang::weights`.
 
-use crate::engine::capabilities::Capabilities;
+use crate::engine::capabilities::{Capabilities, Product};
 use crate::engine::events::{Chunk, KnownPrefix, Numbers};
 use crate::engine::plan::{GuardLimits, GuardRefusal, ItemPlan, Plan, PlanInputs, RequestShape};
 use crate::engine::sglang::request::GenerateRequest;
 use crate::engine::sglang::{guard, plan, trim};
-use crate::engine::{sgl_jax, sglang};
 use crate::json::{Cursor, Edit, Malformed, Object, Splice};
 
-/// A product that serves as an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Product {
-    /// SGLang. The differences between 0.5.6, 0.5.12 and 0.5.23 are capabilities.
-    Sglang,
-    /// sglang-jax. It has SGLang's format; [`sgl_jax`] has what differs.
-    SglJax,
-}
-
-/// What all versions of a product have in common, with any settings. The probe finds out the rest.
-#[derive(Debug, Clone, Copy)]
-pub struct ProductTraits {
-    /// Its name.
-    pub name: &'static str,
-    /// It ignores unknown members of a request, so that the probe can ask for features by trying them.
-    pub ignores_unknown_members: bool,
-    /// Its lists of ids are the sampled tokens.
-    pub lists_sampled_ids: bool,
-    /// It omits sampled tokens from every list of a reply, so that no chat can be continued token by token.
-    pub omits_sampled_ids: bool,
-    /// Logprobs make it compile the model for each batch shape, so that forcing them is expensive.
-    pub compiles_for_logprobs: bool,
-    /// It decodes the text of each top-k entry unless the request says not to.
-    pub decodes_top_logprobs: bool,
-    /// It sends a placeholder for the prompt's logprobs only if the request has a k.
-    pub placeholder_needs_k: bool,
-    /// Its streams can have logprobs only with the overlap schedule; without it they break off.
-    pub streams_need_overlap: bool,
-    /// Some version or setting streams incrementally.
-    pub can_stream_increments: bool,
-    /// Some version loads the plugin for exact entropies.
-    pub has_plugins: bool,
-}
-
 impl Product {
-    /// What all its versions have in common.
-    #[must_use]
-    pub fn traits(self) -> &'static ProductTraits {
-        match self {
-            Self::Sglang => &sglang::TRAITS,
-            Self::SglJax => &sgl_jax::TRAITS,
-        }
-    }
-
     /// Checks that a request does not crash the engine.
     ///
     /// # Errors

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::product::ProductTraits;
+use super::capabilities::{Product, ProductTraits};
 
 /// What all versions of sglang-jax have in common.
-pub(super) const TRAITS: ProductTraits = ProductTraits {
+pub(super) static TRAITS: ProductTraits = ProductTraits {
+    product: Product::SglJax,
     name: "sglang-jax",
     // an unknown member can be a 500
     ignores_unknown_members: false,

@@ -17,10 +17,11 @@ pub(crate) mod trim;
 pub(crate) mod weights;
 pub(crate) mod workers;
 
-use super::product::ProductTraits;
+use super::capabilities::{Product, ProductTraits};
 
 /// What all versions of SGLang have in common.
-pub(super) const TRAITS: ProductTraits = ProductTraits {
+pub(super) static TRAITS: ProductTraits = ProductTraits {
+    product: Product::Sglang,
     name: "SGLang",
     ignores_unknown_members: true,
     lists_sampled_ids: true,

@@ -8,4 +8,3 @@ pub(crate) mod forwarded;
 pub mod headers;
 mod pool;
 pub mod sse;
-pub(crate) mod upstream;

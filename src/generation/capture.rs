@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::engine::capabilities::Capabilities;
+use crate::engine::capabilities::Product;
 use crate::engine::events::{Chunk, NoKnownPrefix, Numbers};
 use crate::engine::plan::Plan;
-use crate::engine::product::Product;
 use crate::engine::reason::Reason;
 use crate::entropy::TokenStats;
 use crate::generation::enrich;

@@ -37,7 +37,7 @@ use crate::engine::sglang::routes;
 use crate::engine::sglang::tokenize::TextPrompt;
 use crate::engine::transport::client::{Client, Reply};
 use crate::engine::transport::headers;
-use crate::engine::transport::upstream::{failed, send};
+use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::long_work::{BodyLength, on_body};
 use crate::session::{self, Fault, Policy, Store};
@@ -212,10 +212,13 @@ impl Generator {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
                 let asks = !echoes && prompts.reserve(&work).is_ok();
-                (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines)).await? } else { None })
+                (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines.any())).await? } else { None })
             }
             // on the heap, because few requests need it and its state is large
-            Some(prompts) => tokio::try_join!(asked, Box::pin(prompts.tokenize(&self.context.engines)))?,
+            Some(prompts) => {
+                let engine = self.context.engines.any();
+                tokio::try_join!(asked, Box::pin(prompts.tokenize(&engine)))?
+            }
             None => (asked.await?, None),
         };
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::Method;
 
 use crate::budget::{Share, Stopped, Work};
-use crate::engine::engines::Engines;
 use crate::engine::sglang::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::transport::client::Client;
 use crate::error::Error;
@@ -51,9 +50,9 @@ impl TextPrompt {
     ///
     /// # Errors
     /// Never; `try_join` requires the type.
-    pub(crate) async fn tokenize(self, engines: &Engines) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
+    pub(crate) async fn tokenize(self, client: &Client) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
         let text = String::from_utf8_lossy(&self.text);
-        let answer = tokio::time::timeout(TOKENIZE_TIMEOUT, tokenize(&engines.any(), &text)).await;
+        let answer = tokio::time::timeout(TOKENIZE_TIMEOUT, tokenize(client, &text)).await;
         Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
             Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
             Err(error) => {

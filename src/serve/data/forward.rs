@@ -14,7 +14,7 @@ use crate::engine::sglang::routes::{self, Kind, Route};
 use crate::engine::transport::client::{Failure, Reply, UpstreamCall};
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
-use crate::engine::transport::upstream::{failed, send};
+use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};

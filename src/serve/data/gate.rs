@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use crate::engine::sglang::abort::{self, PATH as ABORT};
 use crate::engine::sglang::routes::Route;
 use crate::engine::transport::client::UpstreamCall;
-use crate::engine::transport::upstream::send;
+use crate::engine::upstream::send;
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};

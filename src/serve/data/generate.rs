@@ -12,7 +12,7 @@ use crate::budget::Work;
 use crate::engine::sglang::request::GenerateRequest;
 use crate::engine::sglang::routes;
 use crate::engine::transport::headers;
-use crate::engine::transport::upstream::send;
+use crate::engine::upstream::send;
 use crate::error::Error;
 use crate::generation::event::EventAccess;
 use crate::generation::events::Generation;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use crate::engine::sglang::probe::Survey;
 use crate::engine::sglang::routes::Route;
 use crate::engine::sglang::weights::{WeightChange, has_changed_weights};
+use crate::engine::survey::Survey;
 use crate::engine::transport::client::Reply;
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
-use crate::engine::transport::upstream::failed;
+use crate::engine::upstream::failed;
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::serve::body::Body;

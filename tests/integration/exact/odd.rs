@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokentap::app::settings::client;
 use tokentap::engine::capabilities::{Capabilities, Plugin};
 use tokentap::engine::engines::Engines;
-use tokentap::engine::sglang::probe::Survey;
+use tokentap::engine::survey::Survey;
 
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;

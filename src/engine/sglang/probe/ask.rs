@@ -21,7 +21,7 @@ pub(super) const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 6
 
 /// A probe of one server.
 #[derive(Debug, Clone)]
-pub(super) struct Probe {
+pub(crate) struct Probe {
     client: Client,
     vocab_size: Option<u32>,
     pub(super) top_k: u32,
@@ -78,7 +78,7 @@ enum ServerInfo {
 impl Probe {
     /// A probe that sends k = `top_k`, because sglang-jax recompiles the model for each k.
     #[must_use]
-    pub(super) fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
+    pub(crate) fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
         Self { client, vocab_size, top_k }
     }
 
@@ -86,7 +86,7 @@ impl Probe {
     ///
     /// # Errors
     /// [`ProbeError`] when it does not answer.
-    pub(super) async fn check_liveness(&self) -> Result<Capabilities, ProbeError> {
+    pub(crate) async fn check_liveness(&self) -> Result<Capabilities, ProbeError> {
         let mut found = Capabilities::unknown(None);
         self.model_info().await?.0.model(&mut found);
         Ok(found)
@@ -96,7 +96,7 @@ impl Probe {
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream does not answer as SGLang does.
-    pub(super) async fn read_info(&self) -> Result<(Capabilities, bool), ProbeError> {
+    pub(crate) async fn read_info(&self) -> Result<(Capabilities, bool), ProbeError> {
         let mut found = Capabilities::unknown(self.vocab_size);
         let (facts, has_model_info) = self.model_info().await?;
         facts.model(&mut found);
@@ -116,7 +116,7 @@ impl Probe {
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream stops answering.
-    pub(super) async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
+    pub(crate) async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
         found.probed = true;
         // earlier values may be outdated, and must not survive a probe that gets no answer
         (found.plugin, found.sampling_mask) = (Plugin::Absent, None);
@@ -167,7 +167,7 @@ impl Probe {
     }
 
     /// Repeats the probes that depend on fields of a request, which a router may drop. `found` holds the capabilities of its engines.
-    pub(super) async fn probe_router_fields(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+    pub(crate) async fn probe_router_fields(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         self.logprobs(found).await?;
         self.sampling_mask(found).await
     }

@@ -3,9 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, Streaming};
-use crate::engine::product::Product;
-use crate::engine::sgl_jax;
+use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, ProductTraits, Streaming};
+use crate::engine::{sgl_jax, sglang};
 
 /// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
 /// same paths.
@@ -54,7 +53,7 @@ impl InfoObject {
     /// Applies the answer of `/server_info` or `/get_server_info`.
     pub(super) fn server(self, found: &mut Capabilities) {
         if found.product.is_none() && sgl_jax::has_settings(&self.members) {
-            found.product = Some(Product::SglJax);
+            found.product = Some(&sgl_jax::TRAITS);
         }
         let incremental = self.flag("incremental_streaming_output");
         let ids = self.flag("stream_output");
@@ -116,14 +115,14 @@ fn preferred(value: &Value) -> Option<Preferred> {
 
 /// Detects the product from the model information: SGLang reports a weight version; sglang-jax has only the older route and
 /// reports none.
-pub(super) fn product(has_model_info: bool, found: &Capabilities) -> Option<Product> {
+pub(super) fn product(has_model_info: bool, found: &Capabilities) -> Option<&'static ProductTraits> {
     if found.weight_version.is_some() {
-        return Some(Product::Sglang);
+        return Some(&sglang::TRAITS);
     }
     let names_model = found.tokenizer_path.is_some() && found.generates.is_some();
     match (has_model_info, names_model) {
-        (true, true) => Some(Product::Sglang),
-        (false, true) => Some(Product::SglJax),
+        (true, true) => Some(&sglang::TRAITS),
+        (false, true) => Some(&sgl_jax::TRAITS),
         (_, false) => None,
     }
 }
@@ -181,10 +180,10 @@ mod tests {
     fn product_is_unknown_where_another_product_answers() {
         let jax =
             json!({"model_path": "m", "tokenizer_path": "m", "is_generation": true, "preferred_sampling_params": null});
-        assert_eq!(model(&jax, false).product, Some(Product::SglJax));
-        assert_eq!(model(&jax, true).product, Some(Product::Sglang));
+        assert_eq!(model(&jax, false).product, Some(&sgl_jax::TRAITS));
+        assert_eq!(model(&jax, true).product, Some(&sglang::TRAITS));
         let sglang = json!({"model_path": "m", "weight_version": "default"});
-        assert_eq!(model(&sglang, false).product, Some(Product::Sglang));
+        assert_eq!(model(&sglang, false).product, Some(&sglang::TRAITS));
         for other in [json!({}), json!({"object": "list", "data": []}), json!({"model_path": "m"})] {
             assert_eq!(model(&other, true).product, None, "{other}");
             assert_eq!(model(&other, false).product, None, "{other}");
@@ -192,7 +191,7 @@ mod tests {
         let mut found = Capabilities::unknown(None);
         let settings = json!({"precompile_token_paddings": null, "stream_output": false});
         serde_json::from_value::<InfoObject>(settings).unwrap().server(&mut found);
-        assert_eq!(found.product, Some(Product::SglJax), "a setting that only sglang-jax has");
+        assert_eq!(found.product, Some(&sgl_jax::TRAITS), "a setting that only sglang-jax has");
     }
 
     #[test]

@@ -7,9 +7,8 @@ use super::ask::PROMPTS;
 use super::plugin::{self, FirstToken};
 use super::{Probe, ProbeError};
 use crate::engine::capabilities::{Capabilities, Preferred};
-use crate::engine::product::Product;
-use crate::engine::sgl_jax;
 use crate::engine::sglang::request::PLUGIN_SWITCH;
+use crate::engine::{sgl_jax, sglang};
 
 /// The members of a reply that the probe uses.
 #[derive(Debug, Deserialize)]
@@ -107,7 +106,7 @@ impl Probe {
         };
         let meta = &answer.meta_info;
         if found.product.is_none() && meta.get("weight_version").is_some() {
-            found.product = Some(Product::Sglang);
+            found.product = Some(&sglang::TRAITS);
             // repeat the request with the fields of this product
             return Box::pin(self.first_row(prompt, sampling, found)).await;
         }

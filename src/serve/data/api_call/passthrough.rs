@@ -13,7 +13,7 @@ use crate::engine::sglang::request::SessionNames;
 use crate::engine::transport::client::{self, Reply, ReplyBody};
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
-use crate::engine::transport::upstream::{failed, send};
+use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;

@@ -22,7 +22,7 @@ use crate::budget::Work;
 use crate::engine::sglang::routes::Route;
 use crate::engine::transport::client::UpstreamCall;
 use crate::engine::transport::headers;
-use crate::engine::transport::upstream::{failed, send};
+use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::event::{EventAccess, GenerationEvent};

@@ -1,11 +1,15 @@
 //! Probes the upstream, or every engine of a router, and combines the answers.
 
+mod identity;
+
 use std::time::Duration;
 
-use super::ask::{Probe, ProbeError};
-use super::{EngineIdentity, Identities};
+pub use identity::{EngineIdentity, Identities, IdentityTracker, Observation};
+
 use crate::engine::capabilities::{Capabilities, Plugin, common};
 use crate::engine::engines::{EngineSource, Engines, RefreshOutcome, each};
+use crate::engine::sglang::probe::{Probe, ProbeError};
+use crate::engine::transport::client::Client;
 
 /// Timeout of a router engine's information routes. After it, the answers of the other engines are used.
 const INFO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,9 +52,8 @@ impl Survey {
     fn members(&self) -> Vec<(String, Probe)> {
         let current = self.engines.current();
         let healthy = current.engines.iter().filter(|engine| engine.healthy);
-        let probe = |client: &crate::engine::transport::client::Client| {
-            (client.upstream().to_owned(), Probe::new(client.clone(), self.vocab_size, self.top_k))
-        };
+        let probe =
+            |client: &Client| (client.upstream().to_owned(), Probe::new(client.clone(), self.vocab_size, self.top_k));
         healthy.map(|engine| probe(&engine.client)).collect()
     }
 
