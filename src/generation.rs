@@ -1,5 +1,5 @@
-//! The generation pipeline: plans a request, rewrites it for the engine, measures and records the reply, and removes what the request did
-//! not ask for.
+//! The generation pipeline: checks and plans a request through the product of its engine, sends it, measures and records the reply, and
+//! removes what the request did not ask for.
 
 pub(crate) mod active;
 pub(crate) mod buffered;
