@@ -8,7 +8,7 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use tokentap::engine::scan::{Malformed, rows, rows_portable};
+use tokentap::engine::sglang::scan::{Malformed, rows, rows_portable};
 use tokentap::logprobs::Rows;
 
 type Scan = fn(&[u8], usize, &mut Rows) -> Result<usize, Malformed>;

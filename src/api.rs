@@ -27,7 +27,7 @@ use crate::budget::{Work, values_bytes};
 use crate::chat::RequestError;
 pub use crate::chat::RequestSession;
 use crate::chat::forwarded::ForwardedChat;
-use crate::engine::request::{GenerateRequest, SessionNames};
+use crate::engine::sglang::request::{GenerateRequest, SessionNames};
 use crate::error::BoxError;
 use crate::generation::event::GenerationEvent;
 use crate::generation::update::SequenceUpdate;

@@ -5,6 +5,7 @@ mod chat;
 mod parts;
 mod restoration;
 mod session_metrics;
+pub mod settings;
 mod shared_ledger;
 mod think_entropy;
 mod upstream;
@@ -26,10 +27,9 @@ use crate::budget::Budget;
 use crate::chat::ChatService;
 use crate::chat::model::Chats;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
-use crate::engine::client::Client;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::engine::probe::Capabilities;
-use crate::engine::routes;
+use crate::engine::sglang::routes;
 use crate::entropy::Backend;
 use crate::generation::CaptureTools;
 use crate::generation::entropy_store::{EntropyStore, StoreLimits};
@@ -107,7 +107,7 @@ impl App {
             |flag: &'static str, addr: SocketAddr| listen(addr).map_err(|error| format!("{flag} {addr}: {error}"));
         let data = bound("--listen", config.listen)?;
         let control = bound("--control-listen", config.control_listen)?;
-        let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+        let client = settings::client(&config)?;
         let engines = Engines::try_new(client.clone(), &config.engine)?;
         let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
         let metrics = Arc::new(Metrics::new(name));
@@ -139,7 +139,7 @@ impl App {
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
-            Arc::clone(&config),
+            settings::generation(&config),
             (client.clone(), engines.clone()),
             (Arc::clone(&sessions), Arc::clone(&policy)),
             Arc::clone(&tools),
@@ -458,7 +458,7 @@ mod tests {
 
     use super::*;
     use crate::demo::{Engine, EngineOptions, Model, Streaming};
-    use crate::engine::response::read_on_this_thread;
+    use crate::engine::sglang::response::read_on_this_thread;
     use crate::serve::grpc::pb;
 
     /// The number of tokens of a reply.

@@ -1,18 +1,14 @@
 //! The upstream engine: its wire format and its client.
 
-mod breaker;
-pub mod client;
+pub mod capabilities;
 pub mod engines;
-mod failure;
-pub mod flat;
-pub(crate) mod forwarded;
-pub mod headers;
-pub mod probe;
-pub mod request;
-pub mod response;
-pub(crate) mod routes;
-pub mod scan;
-pub mod sse;
-pub(crate) mod tokenize;
-mod transport;
+pub mod events;
+pub(crate) mod plan;
+pub mod product;
+pub mod reason;
+pub(crate) mod rid;
+pub mod sgl_jax;
+pub mod sglang;
+pub mod survey;
+pub mod transport;
 pub(crate) mod upstream;

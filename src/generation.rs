@@ -1,5 +1,5 @@
-//! The generation pipeline: plans a request, rewrites it for the engine, measures and records the reply, and removes what the request did
-//! not ask for.
+//! The generation pipeline: checks and plans a request through the product of its engine, sends it, measures and records the reply, and
+//! removes what the request did not ask for.
 
 pub(crate) mod active;
 pub(crate) mod buffered;
@@ -9,24 +9,17 @@ pub(crate) mod entropy_request;
 pub(crate) mod entropy_store;
 pub mod event;
 pub(crate) mod events;
-pub(crate) mod forcing;
 pub(crate) mod generator;
-pub(crate) mod guard;
 pub(crate) mod in_flight;
 pub mod log_wait;
 pub(crate) mod measure;
-pub(crate) mod plan;
-pub mod reason;
 pub(crate) mod recorder;
 pub(crate) mod request;
 pub(crate) mod retries;
-pub(crate) mod rewrite;
-pub(crate) mod rid;
 pub(crate) mod sequence;
 pub(crate) mod session_limits;
+pub mod settings;
 pub(crate) mod stream;
-pub(crate) mod text_prompt;
-pub(crate) mod trim;
 pub mod update;
 
 use std::collections::HashMap;
@@ -34,12 +27,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::engine::plan::ItemPlan;
+use crate::engine::reason::Reason;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::generation::entropy_store::EntropyStore;
 use crate::metrics::{Metrics, ModelMetrics};
-use forcing::ItemPlan;
 use in_flight::InFlightIds;
-use reason::Reason;
 
 /// The shared state that every capture uses.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 
 mod cursor;
 mod ids;
+mod member_writer;
 mod object;
 mod pointer;
 pub(crate) mod python;
@@ -15,6 +16,7 @@ mod value;
 
 pub use cursor::Cursor;
 pub use ids::write_ids;
+pub use member_writer::MemberWriter;
 pub use object::{Edit, Member, Object, for_each_member};
 pub(crate) use pointer::percent_decode;
 pub use pointer::{Resolver, pointer};

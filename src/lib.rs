@@ -29,9 +29,9 @@
 //! | [`export`] | trajectories in the formats of trainers |
 //! | [`rl`] | advantages and thinking spans over recorded trajectories |
 //! | [`logits`] | whole rows of logits: safetensors, shared memory, batching, GPU |
-//! | [`generation`] | the pipeline: plans, requests, parses, measures, records, aborts and retries generations |
+//! | [`generation`] | the pipeline: runs, measures, records, aborts and retries generations |
 //! | [`chat`] | renders conversations to token ids, and parses token ids to messages |
-//! | [`engine`] | SGLang: client, wire format, probe, capabilities |
+//! | [`engine`] | SGLang and sglang-jax: every key and rule; capabilities, plans, events, transport |
 //! | [`session`] | turns, sessions, the store and its log |
 //! | [`entropy`] | estimators and kernels of entropy, without I/O |
 //! | [`tokenizer`] | encodes and decodes text, renders chat templates |

@@ -29,9 +29,14 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 const CRATE_USERS: &[(&str, &[&str])] = &[
     (
         "reqwest",
-        &["src/cli/control.rs", "src/cli/export/sidecar.rs", "src/engine/client.rs", "src/engine/transport.rs"],
+        &[
+            "src/cli/control.rs",
+            "src/cli/export/sidecar.rs",
+            "src/engine/transport/client.rs",
+            "src/engine/transport/pool.rs",
+        ],
     ),
-    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/client.rs", "src/engine/transport.rs"]),
+    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/client.rs", "src/engine/transport/pool.rs"]),
     (
         "tokio_rustls",
         &[
@@ -42,8 +47,8 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("x509_cert", &["src/serve/connection/tls/"]),
-    ("hyper_util", &["src/serve/connection.rs", "src/engine/transport.rs"]),
-    ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport.rs"]),
+    ("hyper_util", &["src/serve/connection.rs", "src/engine/transport/pool.rs"]),
+    ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport/pool.rs"]),
     ("tonic", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/reply_body.rs"]),
     ("tonic_prost", &[]),
     ("tonic_health", &["src/serve/grpc/"]),
@@ -104,7 +109,7 @@ const UNSAFE: &[&str] = &[
     "src/logits/cuda/",
     "src/main.rs",
     "src/serve/connection/listen_queue.rs",
-    "src/engine/scan/avx2.rs",
+    "src/engine/sglang/scan/avx2.rs",
 ];
 
 /// The files and folders that may read the wall clock. Unless noted, they only record its time and never compare it, because setting the clock must not
@@ -153,6 +158,99 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
         "a store passes changes of shared sessions to `Sharing`, which applies confirmed changes to the store",
     ),
     ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
+];
+
+/// The folders and files that may name the keys of an engine.
+const ENGINE_PLACES: &[&str] = &["src/engine/", "src/engine.rs", "src/demo/", "src/demo.rs", "src/api/native"];
+
+/// The keys of SGLang's /generate, of its replies, and of its control routes and information routes.
+const ENGINE_KEYS: &[&str] = &[
+    "abort_all",
+    "custom_logit_processor",
+    "hidden_states",
+    "incremental_streaming_output",
+    "indexer_topk",
+    "input_ids",
+    "input_token_ids_logprobs",
+    "input_token_logprobs",
+    "input_top_logprobs",
+    "is_generation",
+    "is_healthy",
+    "logprob_start_len",
+    "max_new_tokens",
+    "meta_info",
+    "min_new_tokens",
+    "output_ids",
+    "output_token_ids_logprobs",
+    "output_token_logprobs",
+    "output_token_logprobs_length",
+    "output_token_sampling_logprobs",
+    "output_token_sampling_mask",
+    "output_top_logprobs",
+    "preferred_sampling_params",
+    "prompt_token_ids",
+    "require_reasoning",
+    "return_flat_raw_output_top_logprobs",
+    "return_flat_raw_top_logprobs",
+    "return_flat_raw_top_logprobs_b64",
+    "return_logprob",
+    "return_prompt_token_ids",
+    "return_sampling_mask",
+    "return_text_in_logprobs",
+    "routed_experts",
+    "router_manager",
+    "sampling_logprobs_mode",
+    "sampling_params",
+    "sampling_seed",
+    "session_params",
+    "stream_output",
+    "token_ids_logprob",
+    "top_logprobs_num",
+    "weight_version",
+    "weight_versions",
+];
+
+/// The same words as keys of other formats: the file or folder, the keys and the format.
+const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
+    (
+        "src/api/openai/",
+        &[
+            "custom_logit_processor",
+            "return_flat_raw_output_top_logprobs",
+            "return_sampling_mask",
+            "weight_version",
+            "weight_versions",
+        ],
+        "SGLang's OpenAI APIs, which these modules serve",
+    ),
+    (
+        "src/api/openai_chat/",
+        &[
+            "input_ids",
+            "meta_info",
+            "output_ids",
+            "prompt_token_ids",
+            "return_prompt_token_ids",
+            "weight_version",
+            "weight_versions",
+        ],
+        "SGLang's chat completions, which this module serves and reads",
+    ),
+    (
+        "src/api/openai_chat/translation.rs",
+        &["max_new_tokens", "require_reasoning", "return_logprob", "sampling_params"],
+        "translates between /generate and the engine's chat endpoint",
+    ),
+    ("src/api/openai_completions/", &["prompt_token_ids"], "SGLang's completions, which this module serves"),
+    ("src/cli/demo.rs", &["max_new_tokens", "sampling_params"], "prints a request to the demo engine"),
+    ("src/cli/show/path.rs", &["weight_version"], "the export in tokentap's own format"),
+    (
+        "src/export/",
+        &["input_ids", "prompt_token_ids", "routed_experts", "weight_version", "weight_versions"],
+        "the formats of trainers, and tokentap's own",
+    ),
+    ("src/serve/control/v1/", &["weight_version"], "tokentap's control API"),
+    ("src/session/sampling_sources.rs", &["max_new_tokens"], "the log of turns"),
 ];
 
 /// A source file.
@@ -361,4 +459,29 @@ fn wall_clock_is_read_in_listed_files_only() {
         let is_listed = WALL_CLOCK.iter().any(|place| file.path.starts_with(place));
         assert!(!reads || is_listed, "{} reads the wall clock: use Instant for waits and limits", file.path);
     }
+}
+
+#[test]
+fn keys_of_an_engine_are_named_in_its_folder_only() {
+    let mut unused: BTreeSet<(&str, &str)> =
+        OTHER_KEYS.iter().flat_map(|(place, keys, _)| keys.iter().map(|key| (*place, *key))).collect();
+    let mut found = Vec::new();
+    for file in sources().iter().filter(|file| !file.path.contains("/tests/") && !file.path.ends_with("/tests.rs")) {
+        if ENGINE_PLACES.iter().any(|place| file.path.starts_with(place)) {
+            continue;
+        }
+        // a literal that is the key, or JSON text with the key
+        let names =
+            |key: &&&str| [format!("\"{key}\""), format!("\"{key}\\\"")].iter().any(|name| file.code.contains(name));
+        for key in ENGINE_KEYS.iter().filter(names) {
+            let mut others =
+                OTHER_KEYS.iter().filter(|(place, keys, _)| file.path.starts_with(place) && keys.contains(key));
+            match others.next() {
+                Some((place, ..)) => drop(unused.remove(&(*place, *key))),
+                None => found.push(format!("{}: {key}", file.path)),
+            }
+        }
+    }
+    assert!(found.is_empty(), "keys of an engine outside src/engine: {found:#?}");
+    assert!(unused.is_empty(), "OTHER_KEYS lists keys that no file names: {unused:?}");
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, ValueEnum};
 use tokentap::chat::drift::Drift;
 use tokentap::config::{Cli, Format};
-use tokentap::generation::reason::Reason;
+use tokentap::engine::reason::Reason;
 use tokentap::metrics::Metrics;
 use tokentap::session::{Cause, Fault, ReplyChange, RequestClass};
 
@@ -156,7 +156,7 @@ fn reasons_page_is_up_to_date() {
     let mut text =
         page("Reasons, causes and faults", "The values that explain a missing number or the state of a turn.");
     text.push_str("\n## `entropy_info.reason`\n\nWhy entropies or their temperature are missing. `tokentap_entropy_skipped_total` counts them.\n");
-    table(&mut text, ("src/generation/reason.rs", "Reason"), &Reason::ALL, |reason| reason.name());
+    table(&mut text, ("src/engine/reason.rs", "Reason"), &Reason::ALL, |reason| reason.name());
     text.push_str(
         "\n## `cause`\n\nHow a turn found its place in its session. `tokentap_attachments_total` counts them.\n",
     );

@@ -15,16 +15,16 @@ use http::{Request, StatusCode};
 use tokio::sync::watch;
 
 use super::client_headers::{add_attribution, session_in_user_id};
-use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
+use super::generate_request::{reply_length, sampling_defaults, sampling_sources, unreadable};
 use super::skipped_parts::SkippedParts;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply};
 use crate::budget::Work;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
-use crate::engine::probe::Capabilities;
-use crate::engine::request::{SessionName, SessionNames};
-use crate::generation::rid;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::rid;
+use crate::engine::sglang::request::{RequestBuilder, SamplingParam, SessionName, SessionNames};
 use crate::session::{Dialect, Labels, Session, fill_label};
 use encoder::MessageEncoder;
 use reply::ReplyContext;
@@ -128,36 +128,35 @@ impl ApiRequest for DecodedMessages {
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
             .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;
         let client = request.sampling();
-        let sampling = |sampling: &mut MemberWriter<'_>| {
-            sampling.put_max_new_tokens(length.tokens);
+        let mut generation = RequestBuilder::from_ids(&ids, work)?;
+        generation.sampling(|sampling| {
+            sampling.max_new_tokens(length.tokens);
             if !chat.reading.skip_special {
-                sampling.put("skip_special_tokens", b"false");
+                sampling.keep_special_tokens();
             }
             if let Some(schema) = &constraint {
-                sampling.put("json_schema", schema.as_bytes());
+                sampling.set(SamplingParam::JsonSchema, schema.as_bytes());
             }
-            for (name, value) in sampling_defaults(&model.defaults) {
-                if !client.iter().any(|(known, _)| *known == name) {
-                    sampling.put(name, value.as_bytes());
+            for (param, value) in sampling_defaults(&model.defaults) {
+                if !client.iter().any(|(known, _)| *known == param) {
+                    sampling.set(param, value.as_bytes());
                 }
             }
-            client.iter().for_each(|(name, value)| sampling.put(name, value));
-        };
-        let members = |members: &mut MemberWriter<'_>| {
-            if model.has_reasoning_parser && !request.conversation.disables_thinking() {
-                members.put_require_reasoning();
+            client.iter().for_each(|(param, value)| sampling.set(*param, value));
+        });
+        if model.has_reasoning_parser && !request.conversation.disables_thinking() {
+            generation.require_reasoning();
+        }
+        request.options().iter().for_each(|(option, value)| generation.option(*option, value));
+        if request.stream {
+            generation.stream();
+            if upstream.loses_ids() {
+                generation.logprobs();
             }
-            request.members().iter().for_each(|(name, value)| members.put(name, value));
-            if request.stream {
-                members.put("stream", b"true");
-                if upstream.loses_ids() {
-                    members.put("return_logprob", b"true");
-                }
-            }
-        };
-        let is_set = |name: &str| client.iter().any(|(known, _)| *known == name);
+        }
+        let is_set = |name: &str| client.iter().any(|(known, _)| known.name() == name);
         chat.sampling_sources = Some(sampling_sources(&model.defaults, is_set, length.is_limited_by_context));
-        let generation = generate_request(&ids, sampling, members, work)?;
+        let generation = generation.finish().map_err(unreadable)?;
         let context = ReplyContext {
             reader: ReplyReader {
                 renderer: Arc::clone(&model.renderer),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::EventEncoder;
-use crate::engine::request::{GenerateRequest, PerItem};
+use crate::engine::sglang::request::{GenerateRequest, PerItem};
 use crate::error::{BoxError, Error};
 use crate::generation::event::GenerationEvent;
 

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::body::{RequestBody, is_present};
 use super::client_headers::{OVERRIDE_RID, add_codex};
-use super::generate_request::{MemberWriter, generate_request, reply_length, sampling_defaults, sampling_sources};
+use super::generate_request::{reply_length, sampling_defaults, sampling_sources, unreadable};
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
 use crate::budget::{Budget, Stopped, Work};
@@ -27,9 +27,9 @@ use crate::chat::forwarded::ForwardedChat;
 use crate::chat::model::ChatModel;
 use crate::chat::reply_reader::{ReplyReader, Stops};
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
-use crate::engine::probe::Capabilities;
-use crate::engine::request::SessionNames;
-use crate::generation::rid;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::rid;
+use crate::engine::sglang::request::{RequestBuilder, SamplingParam, SessionNames};
 use crate::session::{Dialect, Labels, ParseOptions, Session, TurnKey, fill_label};
 use encoder::ResponseEncoder;
 use input::TemplateRoles;
@@ -157,36 +157,34 @@ impl ApiRequest for DecodedResponses {
         let length = reply_length(&upstream, ids.len(), request.max_tokens)
             .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;
         let body = request.body();
-        let sampling = |sampling: &mut MemberWriter<'_>| {
-            sampling.put_max_new_tokens(length.tokens);
+        let mut generation = RequestBuilder::from_ids(&ids, work)?;
+        generation.sampling(|sampling| {
+            sampling.max_new_tokens(length.tokens);
             if !chat.reading.skip_special {
-                sampling.put("skip_special_tokens", b"false");
+                sampling.keep_special_tokens();
             }
             if let Some(schema) = &constraint {
-                sampling.put("json_schema", schema.as_bytes());
+                sampling.set(SamplingParam::JsonSchema, schema.as_bytes());
             }
             body.write_sampling(sampling, &model.defaults);
-        };
-        let members = |members: &mut MemberWriter<'_>| {
-            // any model name is accepted, so only the served name may be followed by an adapter
-            let adapter = request.model.strip_prefix(&*upstream.model).and_then(|rest| rest.strip_prefix(':'));
-            body.write_top_level(members, adapter.filter(|adapter| !adapter.is_empty()));
-            if model.has_reasoning_parser && !request.conversation.disables_thinking() {
-                members.put_require_reasoning();
-            }
-            if request.stream {
-                members.put("stream", b"true");
-            }
-            if request.includes_logprobs {
-                members.put("return_logprob", b"true");
-                members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
-            } else if request.stream && upstream.loses_ids() {
-                members.put("return_logprob", b"true");
-            }
-        };
+        });
+        // any model name is accepted, so only the served name may be followed by an adapter
+        let adapter = request.model.strip_prefix(&*upstream.model).and_then(|rest| rest.strip_prefix(':'));
+        body.write_options(&mut generation, adapter.filter(|adapter| !adapter.is_empty()));
+        if model.has_reasoning_parser && !request.conversation.disables_thinking() {
+            generation.require_reasoning();
+        }
+        if request.stream {
+            generation.stream();
+        }
+        if request.includes_logprobs {
+            generation.top_logprobs(body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
+        } else if request.stream && upstream.loses_ids() {
+            generation.logprobs();
+        }
         chat.sampling_sources =
             Some(sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context));
-        let generation = generate_request(&ids, sampling, members, work)?;
+        let generation = generation.finish().map_err(unreadable)?;
         let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
         context.stores = request.stores && session.is_named && !self.names_rid && api.chats.records_sessions();
         if context.stores {

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::Parts;
 use crate::chat::model::Chats;
-use crate::engine::probe::Capabilities;
+use crate::engine::capabilities::Capabilities;
 use crate::serve::discovery::Discovery;
 use crate::tokenizer::Renderer;
 
@@ -16,7 +16,7 @@ struct EngineFacts {
     tokenizer_path: Option<String>,
     model_path: Option<String>,
     longest_prompt: Option<u64>,
-    chat: crate::engine::probe::ChatFacts,
+    chat: crate::engine::capabilities::ChatFacts,
 }
 
 impl EngineFacts {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Parts;
-use crate::engine::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::probe::ProbeError;
+use crate::engine::survey::{IdentityTracker, Observation, Survey};
 use crate::serve::discovery::Discovery;
 
 /// After this number of consecutive failed probes, one per second, the upstream is considered down.
@@ -203,7 +205,7 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::engine::client::Failure;
+    use crate::engine::transport::client::Failure;
 
     #[test]
     fn only_a_server_error_is_an_engine_that_starts() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::reply_reader::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
-use crate::engine::client::Client;
-use crate::engine::probe::Capabilities;
-use crate::engine::tokenize::tokenize;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::tokenize::tokenize;
+use crate::engine::transport::client::Client;
 use crate::parse::Format;
 use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
 
@@ -109,7 +109,10 @@ impl ChatModel {
             return Err("--chat passthrough".to_owned());
         }
         if upstream.omits_sampled_ids() {
-            return Err(format!("{} does not report all sampled tokens", upstream.product().unwrap_or("the engine")));
+            return Err(format!(
+                "{} does not report all sampled tokens",
+                upstream.product_name().unwrap_or("the engine")
+            ));
         }
         let renderer = match renderer {
             Some(renderer) => renderer,

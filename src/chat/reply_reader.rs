@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::engine::sglang::request::SamplingParam;
 use crate::json::Value;
 use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, ParameterTypes, Think, parse_calls};
 use crate::session::{ParseOptions, Turn};
@@ -73,19 +74,20 @@ impl ReplyEnd<'_> {
 pub struct Stops {
     /// `stop`.
     pub strings: Vec<String>,
-    /// `stop_token_ids`.
+    /// Stop tokens.
     pub ids: Vec<u32>,
 }
 
 impl Stops {
-    /// Reads them from `sampling_params`, which are JSON text.
+    /// Reads them from the sampling parameters of a request to the engine, which are JSON text.
     #[must_use]
     pub fn of(sampling: &[u8]) -> Self {
         let sampling = Value::parse(sampling).unwrap_or_default();
-        Self::new(sampling.get("stop"), sampling.get("stop_token_ids"))
+        let param = |param: SamplingParam| sampling.get(param.name());
+        Self::new(param(SamplingParam::Stop), param(SamplingParam::StopTokenIds))
     }
 
-    /// Reads them from the members `stop` and `stop_token_ids`.
+    /// Reads them from a string or a list of strings, and from a list of ids.
     #[must_use]
     pub fn new(stop: Option<&Value>, stop_token_ids: Option<&Value>) -> Self {
         let strings = match stop {

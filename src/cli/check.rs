@@ -8,15 +8,17 @@ mod template;
 
 use std::time::Duration;
 
+use crate::app::settings;
 use crate::archive::Storage;
 use crate::chat::model::Chats;
 use crate::cli::print;
 use crate::cli::terminal::{self, Palette};
 use crate::config::{CheckArgs, Config, EntropyDefault};
-use crate::engine::client::Client;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::engine::probe::{Capabilities, Survey};
-use crate::generation::forcing::affordable_k;
+use crate::engine::sglang::forcing::affordable_k;
+use crate::engine::survey::Survey;
+use crate::engine::transport::client::Client;
 use report::{Report, Verdict};
 
 /// The timeout of the probes that generate, because a paused engine does not answer them.
@@ -29,7 +31,7 @@ const GENERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A line for the user when the settings are invalid.
 pub async fn run(args: CheckArgs) -> Result<bool, String> {
     let CheckArgs { config, wait, json } = args;
-    let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+    let client = settings::client(&config)?;
     let engines = Engines::try_new(client, &config.engine)?;
     let probe = Survey::new(engines.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
     let mut report = Report::default();
@@ -86,7 +88,10 @@ async fn archive(uri: &str, report: &mut Report) {
 ///
 /// # Errors
 /// The last error when the upstream does not answer in time.
-async fn wait_for_info(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::engine::probe::ProbeError> {
+async fn wait_for_info(
+    probe: &Survey,
+    wait: Duration,
+) -> Result<Capabilities, crate::engine::sglang::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         match probe.read_info().await {

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
 use super::{admin, generate, info};
-use crate::engine::routes as sglang;
+use crate::engine::sglang::routes as sglang;
 
 /// The path prefix of a model; its name follows.
 const MODEL_PREFIX: &str = "/v1/models/";

@@ -5,10 +5,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::sglang::{abort, workers};
+use super::transport::client::{Client, Failure};
 use http::{HeaderValue, Method, StatusCode};
-use serde::Deserialize;
-
-use super::client::{Client, Failure};
 
 /// Timeout of an abort, and of listing a router's engines: a live server answers both at once.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -59,23 +58,6 @@ pub struct Engines {
     upstream: Client,
     // held for a comparison or a clone, never across an await
     current: Arc<Mutex<Membership>>,
-}
-
-/// `GET /workers` of sglang-router.
-#[derive(Debug, Deserialize)]
-struct Workers {
-    workers: Vec<Worker>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Worker {
-    url: String,
-    #[serde(default = "yes")]
-    is_healthy: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// The result of asking the upstream for its workers.
@@ -139,12 +121,12 @@ impl Engines {
         if self.current().source == EngineSource::Flag {
             return Ok(RefreshOutcome::Same);
         }
-        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.upstream.call(Method::GET, "/workers", None)).await;
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.upstream.call(Method::GET, workers::PATH, None)).await;
         let (status, body) = asked.map_err(|_| Failure::Timeout)??;
-        let workers = serde_json::from_slice::<Workers>(&body).ok().filter(|_| status.is_success());
+        let listed = workers::read(&body).filter(|_| status.is_success());
         let has_no_list =
             matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) || status.is_success();
-        let has_changed = match workers {
+        let has_changed = match listed {
             Some(listed) => self.replace(Membership { source: EngineSource::Workers, engines: self.members(listed) }),
             None if has_no_list => self.replace(Membership { source: EngineSource::Upstream, ..Membership::default() }),
             // a failing router keeps the workers that it listed, but forwards nothing to them
@@ -171,29 +153,13 @@ impl Engines {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The workers with HTTP URLs, sorted, so that a new order does not count as a change. With `--dp-aware` a router lists a worker once
-    /// per rank, as `http://HOST:PORT@RANK`.
-    fn members(&self, listed: Workers) -> Arc<[Engine]> {
-        let mut workers: Vec<(String, bool)> = listed
-            .workers
-            .into_iter()
-            .filter(|worker| worker.url.starts_with("http://"))
-            // a loopback address from a remote router means its own host; here it may be tokentap itself
-            .filter(|worker| !is_loopback(&worker.url) || is_loopback(self.upstream.upstream()))
-            .map(|worker| {
-                let url = worker.url.trim_end_matches('/');
-                let engine = url.rsplit_once('@').filter(|(_, rank)| rank.bytes().all(|byte| byte.is_ascii_digit()));
-                (engine.map_or(url, |(engine, _)| engine).to_owned(), worker.is_healthy)
-            })
-            .collect();
-        workers.sort_unstable();
-        workers.dedup_by(|later, earlier| {
-            let same = later.0 == earlier.0;
-            earlier.1 |= same && later.1;
-            same
-        });
+    /// The clients of the workers that a router lists.
+    fn members(&self, listed: Vec<(String, bool)>) -> Arc<[Engine]> {
+        // a loopback address from a remote router means its own host; here it may be tokentap itself
+        let is_local = is_loopback(self.upstream.upstream());
+        let reachable = listed.into_iter().filter(|(url, _)| is_local || !is_loopback(url));
         let engine = |(url, healthy): (String, bool)| Some(Engine { client: self.upstream.at(&url).ok()?, healthy });
-        workers.into_iter().filter_map(engine).collect()
+        reachable.filter_map(engine).collect()
     }
 
     fn replace(&self, new: Membership) -> bool {
@@ -214,10 +180,10 @@ impl Engines {
     /// Aborts exactly `rid` on all engines: an engine that does not run it ignores the abort. Returns one outcome per engine.
     pub async fn abort(&self, rid: &str, client_key: Option<HeaderValue>) -> Vec<AbortOutcome> {
         let key = self.upstream.abort_key(client_key);
-        self.send_abort(serde_json::json!({ "rid": rid }).to_string(), key).await
+        self.send_abort(abort::body(rid), key).await
     }
 
-    /// Sends this body to `/abort_request` of every engine. Returns one outcome per engine.
+    /// Sends this body of an abort to every engine. Returns one outcome per engine.
     pub async fn send_abort(&self, body: String, key: Option<HeaderValue>) -> Vec<AbortOutcome> {
         let current = self.current();
         // the router names the workers, and it gets clients' keys and the API key, but must not get the admin key
@@ -229,9 +195,13 @@ impl Engines {
         each(clients, move |client| {
             let (body, key) = (body.clone(), key.clone());
             async move {
-                let sent = tokio::time::timeout(ANSWER_TIMEOUT, client.send_abort(body, key)).await;
+                let sent = tokio::time::timeout(
+                    ANSWER_TIMEOUT,
+                    client.signed_call(Method::POST, abort::PATH, Some(body), key),
+                )
+                .await;
                 let answer = sent.unwrap_or(Err(Failure::Timeout));
-                let is_absent = answer.as_ref().is_ok_and(|(status, body)| is_not_in_flight(*status, body));
+                let is_absent = answer.as_ref().is_ok_and(|(status, body)| abort::is_not_in_flight(*status, body));
                 let answer = answer.map(|(status, _)| status);
                 AbortOutcome { engine: client.upstream().to_owned(), answer, is_absent }
             }
@@ -245,15 +215,6 @@ fn is_loopback(url: &str) -> bool {
     let Some(host) = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.to_owned())) else { return false };
     let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// The error code of a tokentap that is asked to abort a request that it does not run.
-pub const NOT_IN_FLIGHT: &str = "not_in_flight";
-
-/// Whether this answer to an abort is the 404 of another tokentap, and not that of a server without the route.
-fn is_not_in_flight(status: StatusCode, body: &[u8]) -> bool {
-    let code = || Some(serde_json::from_slice::<serde_json::Value>(body).ok()?["error"]["code"] == NOT_IN_FLIGHT);
-    status == StatusCode::NOT_FOUND && code() == Some(true)
 }
 
 /// An engine's answer to an abort.
@@ -287,7 +248,7 @@ impl AbortOutcome {
         match answer {
             Ok(status) if status.is_success() => None,
             Ok(_) if self.is_absent => Some(format!("{engine} does not run this request")),
-            Ok(status) if self.is_unsupported() => Some(format!("{engine} has no /abort_request ({status})")),
+            Ok(status) if self.is_unsupported() => Some(format!("{engine} has no {} ({status})", abort::PATH)),
             Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => Some(format!(
                 "{engine} answered {status}; set --upstream-admin-key, and name the engines of a router by --engine"
             )),
@@ -298,7 +259,7 @@ impl AbortOutcome {
 }
 
 /// Runs `act` on all items concurrently and returns the results in the order of the items.
-pub(super) async fn each<T, R, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Vec<R>
+pub(crate) async fn each<T, R, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Vec<R>
 where
     F: Future<Output = R> + Send + 'static,
     R: Send + 'static,
@@ -315,18 +276,23 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::transport::client::ClientSettings;
 
     fn engines(urls: &[&str]) -> Engines {
-        let args = ["tokentap", "serve"].map(std::ffi::OsString::from);
-        let cli = crate::config::load(args).unwrap();
-        let config = cli.command.config().unwrap();
-        let client = Client::try_new("http://127.0.0.1:1", &config.keys, &config.limits).unwrap();
+        let settings = ClientSettings {
+            api_key: None,
+            admin_key: None,
+            connect_timeout: Duration::from_secs(1),
+            pool_idle_timeout: Duration::from_secs(1),
+            breaker_failures: 0,
+        };
+        let client = Client::try_new("http://127.0.0.1:1", settings).unwrap();
         let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
         Engines::try_new(client, &urls).unwrap()
     }
 
     fn listed(engines: &Engines, text: &str) -> Vec<(String, bool)> {
-        let members = engines.members(serde_json::from_str(text).unwrap());
+        let members = engines.members(workers::read(text.as_bytes()).unwrap());
         members.iter().map(|engine| (engine.client.upstream().to_owned(), engine.healthy)).collect()
     }
 
@@ -353,7 +319,7 @@ mod tests {
     fn change_of_workers_or_health_changes_the_list() {
         let engines = engines(&[]);
         let replace = |text: &str| {
-            let engines_listed = engines.members(serde_json::from_str(text).unwrap());
+            let engines_listed = engines.members(workers::read(text.as_bytes()).unwrap());
             engines.replace(Membership { source: EngineSource::Workers, engines: engines_listed })
         };
         assert!(replace(r#"{"workers":[{"url":"http://a:1"},{"url":"http://b:1"}]}"#));

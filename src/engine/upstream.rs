@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
-use super::client::{Client, Failure, Reply, UpstreamCall};
-use super::routes::Route;
+use super::transport::client::{Client, Failure, Reply, UpstreamCall};
+use crate::engine::sglang::routes::Route;
 use crate::error::Error;
 use crate::metrics::Metrics;
 

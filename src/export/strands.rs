@@ -1,10 +1,9 @@
 //! strands-sglang: the arrays and segments of its rollout.
 
-use serde_json::Value;
-
 use super::column::{self, Column};
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, facts, settle};
+use crate::engine::sglang::extras;
 use crate::session::{Path, Turn};
 
 /// The exporter.
@@ -46,7 +45,7 @@ fn sample(path: &Path, text: &mut Text) {
 
 /// Writes the prompt logprob of every token of the row, or null if none were requested.
 fn prompt_logprobs(path: &Path, text: &mut Text) {
-    let known: Vec<Option<Vec<f32>>> = path.steps.iter().map(|step| of_prompt(&step.turn)).collect();
+    let known: Vec<Option<Vec<f32>>> = path.steps.iter().map(|step| logprobs_of_prompt(&step.turn)).collect();
     if known.iter().all(Option::is_none) {
         return text.key("prompt_logprobs").literal("null");
     }
@@ -61,17 +60,9 @@ fn prompt_logprobs(path: &Path, text: &mut Text) {
     });
 }
 
-/// The entries of `input_token_logprobs` for the new tokens, if they exist and have the ids of these tokens. They end at the end of the
-/// prompt; their start depends on the request.
-fn of_prompt(turn: &Turn) -> Option<Vec<f32>> {
-    let entries: Vec<Value> = serde_json::from_str(turn.about.extras.get("input_token_logprobs")?).ok()?;
-    let new = entries.get(entries.len().checked_sub(turn.prompt.len())?..)?;
-    let of_token = |(entry, id): (&Value, &u32)| {
-        let is_same = entry.get(1).and_then(Value::as_u64) == Some((*id).into());
-        #[expect(clippy::cast_possible_truncation, reason = "the engine computed it as a float32")]
-        is_same.then(|| entry.get(0).and_then(Value::as_f64).map_or(f32::NAN, |logprob| logprob as f32))
-    };
-    new.iter().zip(turn.prompt.iter()).map(of_token).collect()
+/// The logprobs of the new tokens of the prompt, if the client requested them.
+fn logprobs_of_prompt(turn: &Turn) -> Option<Vec<f32>> {
+    extras::prompt_logprobs(|name| turn.about.extras.get(name).map(|text| &**text), &turn.prompt)
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::budget::Budget;
-use crate::config::Config;
-use crate::engine::client::Client;
 use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome, Engines};
+use crate::engine::reason::Reason;
+use crate::engine::transport::client::Client;
 use crate::generation::capture::{Capture, UnreadableReply};
 use crate::generation::log_wait::LogWait;
-use crate::generation::reason::Reason;
 use crate::generation::recorder::Recorder;
+use crate::generation::settings::GenerationSettings;
 use crate::metrics::Metrics;
 use crate::session::Fault;
 use crate::session::ledger::Ack;
@@ -26,7 +26,7 @@ use crate::session::ledger::Ack;
 #[derive(Debug)]
 pub struct GenerationContext {
     /// The settings.
-    pub config: Arc<Config>,
+    pub settings: GenerationSettings,
     /// The client of the upstream.
     pub client: Client,
     /// The engines, for aborts and for the ids of text prompts.

@@ -6,8 +6,8 @@ use http_body_util::BodyExt;
 
 use crate::budget::BodyBuffer;
 use crate::budget::Share;
-use crate::engine::client::{Failure, READ_BUFFER, ReplyBody, innermost};
-use crate::generation::reason::Reason;
+use crate::engine::reason::Reason;
+use crate::engine::transport::client::{Failure, READ_BUFFER, ReplyBody, innermost};
 
 /// A piece of this size is not copied if it is the whole body. A smaller one is, because it would keep a whole read buffer in use.
 const LARGE_PIECE: usize = READ_BUFFER / 4;

@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::engine::flat;
-use crate::engine::probe::Capabilities;
-use crate::engine::response::{Chunk, NoKnownPrefix, Numbers};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::capabilities::Product;
+use crate::engine::events::{Chunk, NoKnownPrefix, Numbers};
+use crate::engine::plan::Plan;
+use crate::engine::reason::Reason;
 use crate::entropy::TokenStats;
 use crate::generation::enrich;
 use crate::generation::entropy_store::EntropyWriter;
 use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs, for_each_object};
 use crate::generation::in_flight::InFlight;
-use crate::generation::plan::Plan;
-use crate::generation::reason::Reason;
 use crate::generation::recorder::{CapturedOutput, Recorder};
 use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
-use crate::generation::trim::trim;
 use crate::generation::{CaptureTools, ReplyStats};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::session::Fault;
@@ -223,15 +222,15 @@ impl Capture {
         numbers: &mut Numbers,
     ) -> Result<Chunk, UnreadableReply> {
         if index.is_some() || !self.content.is_full() {
-            return Ok(Chunk::read(cursor, &NoKnownPrefix, numbers)?);
+            return Ok(self.plan.product.read(cursor, &NoKnownPrefix, numbers)?);
         }
         let start = cursor.clone();
-        let chunk = Chunk::read(cursor, &SequencePrefixes(&self.sequences), numbers)?;
+        let chunk = self.plan.product.read(cursor, &SequencePrefixes(&self.sequences), numbers)?;
         let none = Sequence::default();
         let sequence = self.sequences.get(chunk.index).unwrap_or(&none);
         if !sequence.owns(&chunk, cursor.bytes()) || !sequence.counts_jump(&chunk, numbers.chosen.len()) {
             *cursor = start;
-            return Ok(Chunk::read(cursor, &NoKnownPrefix, numbers)?);
+            return Ok(self.plan.product.read(cursor, &NoKnownPrefix, numbers)?);
         }
         Ok(chunk)
     }
@@ -262,17 +261,12 @@ impl Capture {
                 flight.add(rid);
             }
         }
-        if chunk.top.is_none() {
-            flat::read(bytes, meta, &mut numbers.rows)?;
-        }
         if self.plan.echo {
-            let mut edit = Edit::new(bytes, &chunk.object);
-            edit.remove(|key| key.is("prompt_token_ids"));
-            edit.finish(splice);
+            self.plan.product.strip_echo(bytes, chunk, splice);
         }
         let mut edit = Edit::new(bytes, meta);
         let mut cuts = Splice::default();
-        trim(&self.plan, &item, bytes, meta, &mut edit, &mut cuts)?;
+        Product::trim(&self.plan, &item, bytes, meta, &mut edit, &mut cuts)?;
         let step = self.measure(bytes, chunk, index, &item, numbers);
         let wanted = self.plan.entropy_request.wanted;
         let info = (wanted && chunk.finish.is_some()).then(|| self.info(&item, index));

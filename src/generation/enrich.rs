@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use crate::engine::plan::EntropyRequest;
+use crate::engine::reason::Reason;
 use crate::entropy::Estimator;
-use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::measure::{ListContent, STATS};
-use crate::generation::reason::Reason;
 use crate::generation::sequence::Sequence;
 use crate::json::Edit;
 use crate::session::EntropyMethod;
@@ -97,15 +97,6 @@ fn number(out: &mut Vec<u8>, value: Option<impl Display>) {
 
 /// The expected length of `entropy_info` in bytes.
 const INFO_LENGTH: usize = 192;
-
-/// The members that tokentap adds to a reply.
-pub(crate) const ADDED_MEMBERS: [&str; 5] = [
-    "output_token_entropy",
-    "entropy_info",
-    "output_token_entropy_lower",
-    "output_token_entropy_upper",
-    "output_token_stats",
-];
 
 /// Adds the members to an object whose lists hold `content`. `info` is `Some` for the object with the finish reason.
 pub(crate) fn add(

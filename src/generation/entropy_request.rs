@@ -1,71 +1,51 @@
-//! The client's entropy request, from `return_entropy`, `entropy_options` and `--entropy`.
+//! The entropies that a request asks for, by `return_entropy`, `entropy_options` and `--entropy`.
 
-use crate::config::{EntropyConfig, EntropyDefault};
-use crate::engine::request::{EntropyOptions, GenerateRequest};
+use crate::engine::plan::EntropyRequest;
+use crate::engine::sglang::request::{EntropyOptions, GenerateRequest};
 use crate::entropy::Estimator;
 use crate::error::Error;
+use crate::generation::settings::{EntropyMode, EntropySettings};
 
-/// What is added to a reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EntropyRequest {
-    /// Entropies are requested.
-    pub wanted: bool,
-    /// The client set `return_entropy: true`.
-    pub explicit: bool,
-    /// The estimator of the published entropies.
-    pub estimator: Estimator,
-    /// k, before any cap.
-    pub top_k: u32,
-    /// The client set a k, or an estimator that needs a top-k.
-    pub by_top_k: bool,
-    /// Add the certified interval.
-    pub bounds: bool,
-    /// Add the statistics of each token.
-    pub stats: bool,
-}
-
-impl EntropyRequest {
-    /// Parses a request's entropy members.
-    ///
-    /// # Errors
-    /// A 400 that names the invalid member of `entropy_options`.
-    pub fn of(request: &GenerateRequest, config: &EntropyConfig) -> Result<Self, Error> {
-        let options = match &request.entropy_options {
-            Some(span) => EntropyOptions::parse(&request.bytes[span.clone()])
-                .map_err(|error| Error::bad_request(error.to_string()))?,
-            None => EntropyOptions::default(),
-        };
-        let estimator = match options.estimator.as_deref() {
-            None => Estimator::Estimate,
-            Some(name) => Estimator::NAMED.into_iter().find(|estimator| estimator.name() == name).ok_or_else(|| {
-                Error::bad_request(format!(
-                    "entropy_options.estimator: {name:?} is none of estimate, renormalized, lower, upper, sampled"
-                ))
-            })?,
-        };
-        if options.top_k == Some(0) {
-            return Err(Error::bad_request("entropy_options.top_k: must be at least 1"));
-        }
-        if let Some(k) = options.top_k.filter(|k| *k > config.max_top_logprobs) {
-            return Err(Error::bad_request(format!(
-                "entropy_options.top_k: {k} is above {}, the limit of tokentap",
-                config.max_top_logprobs
-            )));
-        }
-        let wanted = match (config.entropy, request.return_entropy) {
-            (EntropyDefault::Always, _) | (EntropyDefault::On | EntropyDefault::Request, Some(true)) => true,
-            (EntropyDefault::On, None) => true,
-            (EntropyDefault::Off, _) | (_, Some(false)) | (EntropyDefault::Request, None) => false,
-        };
-        Ok(Self {
-            wanted,
-            explicit: request.return_entropy == Some(true),
-            estimator,
-            top_k: options.top_k.unwrap_or(config.top_logprobs),
-            by_top_k: options.top_k.is_some()
-                || matches!(estimator, Estimator::Renormalized | Estimator::Lower | Estimator::Upper),
-            bounds: options.bounds,
-            stats: options.stats,
-        })
+/// Parses the entropy members of a request.
+///
+/// # Errors
+/// A 400 that names the invalid member of `entropy_options`.
+pub(crate) fn entropy_request(request: &GenerateRequest, settings: &EntropySettings) -> Result<EntropyRequest, Error> {
+    let options = match &request.entropy_options {
+        Some(span) => EntropyOptions::parse(&request.bytes[span.clone()])
+            .map_err(|error| Error::bad_request(error.to_string()))?,
+        None => EntropyOptions::default(),
+    };
+    let estimator = match options.estimator.as_deref() {
+        None => Estimator::Estimate,
+        Some(name) => Estimator::NAMED.into_iter().find(|estimator| estimator.name() == name).ok_or_else(|| {
+            Error::bad_request(format!(
+                "entropy_options.estimator: {name:?} is none of estimate, renormalized, lower, upper, sampled"
+            ))
+        })?,
+    };
+    if options.top_k == Some(0) {
+        return Err(Error::bad_request("entropy_options.top_k: must be at least 1"));
     }
+    if let Some(k) = options.top_k.filter(|k| *k > settings.limits.max_top_logprobs) {
+        return Err(Error::bad_request(format!(
+            "entropy_options.top_k: {k} is above {}, the limit of tokentap",
+            settings.limits.max_top_logprobs
+        )));
+    }
+    let wanted = match (settings.mode, request.return_entropy) {
+        (EntropyMode::Always, _) | (EntropyMode::On | EntropyMode::Request, Some(true)) => true,
+        (EntropyMode::On, None) => true,
+        (EntropyMode::Off, _) | (_, Some(false)) | (EntropyMode::Request, None) => false,
+    };
+    Ok(EntropyRequest {
+        wanted,
+        explicit: request.return_entropy == Some(true),
+        estimator,
+        top_k: options.top_k.unwrap_or(settings.top_logprobs),
+        by_top_k: options.top_k.is_some()
+            || matches!(estimator, Estimator::Renormalized | Estimator::Lower | Estimator::Upper),
+        bounds: options.bounds,
+        stats: options.stats,
+    })
 }

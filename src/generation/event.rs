@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use crate::engine::response::Chunk;
+use crate::engine::events::Chunk;
 use crate::error::Error;
 use crate::json::{Cursor, Malformed, Member, Object, Splice};
 
@@ -301,7 +301,7 @@ impl Output {
     pub fn error<'a>(&self, event: &'a GenerationEvent) -> Option<Cow<'a, str>> {
         let bytes = event.raw();
         if self.chunk.meta.is_none() {
-            return std::str::from_utf8(self.chunk.object.get(bytes, "error")?).ok().map(Cow::Borrowed);
+            return std::str::from_utf8(self.chunk.error(bytes)?).ok().map(Cow::Borrowed);
         }
         let finish = self.chunk.finish.as_ref()?;
         let status = finish.status_code?;

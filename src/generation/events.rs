@@ -11,8 +11,8 @@ use http::response;
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::budget::Share;
-use crate::engine::client::ReplyBody;
-use crate::engine::forwarded::ForwardedBody;
+use crate::engine::transport::client::ReplyBody;
+use crate::engine::transport::forwarded::ForwardedBody;
 use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::ActiveGeneration;

@@ -15,28 +15,29 @@ use tokio::sync::watch;
 use super::active::{ABORT_TIMEOUT, ActiveGeneration, GenerationContext};
 use super::buffered::{BufferedReply, collect};
 use super::capture::Capture;
+use super::entropy_request::entropy_request;
 use super::event::{EventAccess, GenerationEvent, UnparsedReason};
 use super::events::{Events, Generation};
-use super::forcing::FailuresSinceProbe;
-use super::guard::{self, GuardLimits, GuardRefusal};
 use super::in_flight::InFlight;
 use super::log_wait::{self, LogWait, MAX_WAIT};
-use super::plan::{Plan, PlanContext, RequestShape};
-use super::reason::Reason;
 use super::recorder::{RecordContext, Recorder};
 use super::request::{GenerationRequest, RequestHead, RequestId};
 use super::retries::{AttemptContext, Retries, RetryKey};
+use super::settings::{EntropyMode, GenerationSettings};
 use super::stream::EventStream;
-use super::text_prompt::TextPrompt;
 use super::{CaptureTools, session_limits};
 use crate::budget::{Budget, Stopped, Work};
-use crate::config::Config;
-use crate::engine::client::{Client, Reply};
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::engine::probe::Capabilities;
-use crate::engine::request::GenerateRequest;
+use crate::engine::plan::{FailuresSinceProbe, GuardLimits, GuardRefusal, Plan, PlanInputs, RequestShape};
+use crate::engine::reason::Reason;
+use crate::engine::sglang::guard;
+use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::sglang::routes;
+use crate::engine::sglang::tokenize::TextPrompt;
+use crate::engine::transport::client::{Client, Reply};
+use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
-use crate::engine::{headers, routes};
 use crate::error::Error;
 use crate::long_work::{BodyLength, on_body};
 use crate::session::{self, Fault, Policy, Store};
@@ -69,7 +70,7 @@ impl Generator {
     /// Creates a generator.
     #[must_use]
     pub fn new(
-        config: Arc<Config>,
+        settings: GenerationSettings,
         (client, engines): (Client, Engines),
         (sessions, policy): (Arc<Store>, Arc<Policy>),
         tools: Arc<CaptureTools>,
@@ -79,12 +80,11 @@ impl Generator {
     ) -> Self {
         let metrics = Arc::clone(&tools.metrics);
         // a shared ledger has its own time limit, after which it gives up on a turn
-        let shared = &config.ledger.connection;
-        let longest = shared.ledger.as_ref().map_or(MAX_WAIT, |_| shared.ledger_timeout + MAX_WAIT);
+        let longest = settings.ledger_timeout.map_or(MAX_WAIT, |timeout| timeout + MAX_WAIT);
         let context = GenerationContext {
-            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(config.entropy.strict.ledger)),
+            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(settings.is_ledger_strict)),
             metrics,
-            config,
+            settings,
             client,
             engines,
             budget,
@@ -119,7 +119,7 @@ impl Generator {
             digest: retry.digest,
             reads: request.reads,
         };
-        let idle = self.context.config.sessions.session_idle;
+        let idle = self.context.settings.session_idle;
         let (mut reader, outcome) = self.retries.enter(key, retry.is_marked, idle, |context| {
             let generator = Arc::clone(self);
             Box::pin(async move {
@@ -163,10 +163,10 @@ impl Generator {
     ) -> Result<Generation, Error> {
         let upstream = Arc::clone(&self.upstream.borrow());
         let assign_rid = request.header_rid.is_none();
-        let record = self.context.config.sessions.record;
+        let record = self.context.settings.records;
         if record {
             let new = request.request.batch().unwrap_or(1).saturating_mul(request.request.n());
-            session_limits::check(&self.context.config.sessions, &self.sessions, &request.session, new)?;
+            session_limits::check(self.context.settings.session, &self.sessions, &request.session, new)?;
         }
         let length = BodyLength::Request(request.request.bytes.len());
         let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid, &request.work)).await?;
@@ -175,7 +175,7 @@ impl Generator {
             let _ = known.set(rid);
         }
         if let (true, Some(reason)) =
-            (self.context.config.entropy.strict.entropy && plan.entropy_request.wanted, plan.unavailable_reason())
+            (self.context.settings.is_strict && plan.entropy_request.wanted, plan.unavailable_reason())
         {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }
@@ -212,10 +212,13 @@ impl Generator {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
                 let asks = !echoes && prompts.reserve(&work).is_ok();
-                (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines)).await? } else { None })
+                (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines.any())).await? } else { None })
             }
             // on the heap, because few requests need it and its state is large
-            Some(prompts) => tokio::try_join!(asked, Box::pin(prompts.tokenize(&self.context.engines)))?,
+            Some(prompts) => {
+                let engine = self.context.engines.any();
+                tokio::try_join!(asked, Box::pin(prompts.tokenize(&engine)))?
+            }
             None => (asked.await?, None),
         };
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
@@ -260,19 +263,28 @@ impl Generator {
         assign_rid: bool,
         work: &Work,
     ) -> Result<Plan, Error> {
-        let config = &self.context.config.entropy;
-        if !config.no_guard {
-            let bounds = GuardLimits {
+        let settings = &self.context.settings;
+        let product = upstream.product_or_sglang();
+        let limits = settings.entropy.limits;
+        if settings.is_guarded {
+            let limits = GuardLimits {
                 generates: upstream.generates,
                 vocab_size: upstream.vocab_size,
-                max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
+                max_top_logprobs: upstream.max_top_logprobs(limits.max_top_logprobs),
             };
-            guard::check(request, bounds).map_err(|refusal| self.refused(refusal))?;
+            product.check(request, limits).map_err(|refusal| self.refused(refusal))?;
         }
-        let record = self.context.config.sessions.record;
-        let max_reply_bytes = self.context.config.limits.max_reply_bytes;
-        let context = PlanContext { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
-        let mut plan = Plan::try_new(request, upstream, config, &context)?;
+        let shape = product.shape(request);
+        let inputs = PlanInputs {
+            entropy_request: entropy_request(request, &settings.entropy)?,
+            is_always_wanted: settings.entropy.mode == EntropyMode::Always,
+            limits,
+            assigns_rid: assign_rid,
+            records: settings.records,
+            shape,
+            failures: self.since(shape),
+        };
+        let mut plan = product.plan(request, upstream, inputs);
         if plan.body.as_ptr() != request.bytes.as_ptr() {
             // the budget has counted the request already; this is a copy
             plan.body = work.take(plan.body.len())?.hold(plan.body);
@@ -291,10 +303,10 @@ impl Generator {
             // the outcome of the wait does not matter: the next lines check again
             let _ = tokio::time::timeout(ABORT_TIMEOUT, free).await;
         }
-        if self.context.config.entropy.no_guard {
+        if !self.context.settings.is_guarded {
             return Ok(flights.start(rids));
         }
-        flights.try_start(&rids).map_err(|live| self.refused(guard::rid_in_use(&live)))
+        flights.try_start(&rids).map_err(|live| self.refused(guard::rid_in_use(&live.0)))
     }
 
     fn refused(&self, refusal: GuardRefusal) -> Error {
@@ -375,7 +387,7 @@ impl Generator {
             return Ok(Generation::unparsed(head, &self.context.metrics, Bytes::new(), body));
         }
         active.capture_mut().plan_mut().drop_bodies();
-        let limit = self.context.config.limits.max_reply_bytes;
+        let limit = self.context.settings.entropy.limits.max_reply_bytes;
         if headers::is_event_stream(&head.headers) {
             head.headers.remove(header::CONTENT_LENGTH);
             let stream = EventStream::new(body, active, reads, limit);
@@ -388,7 +400,7 @@ impl Generator {
             }
             return Ok(generation);
         }
-        let strict = self.context.config.entropy.strict.entropy && active.capture().plan().entropy_request.wanted;
+        let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;
         let reply = match collect(body, &head.headers, limit, self.context.budget.reply()).await {
             Ok(reply) => reply,
             Err(failure) => {

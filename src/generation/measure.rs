@@ -1,7 +1,7 @@
 //! Writes measured entropies as the JSON text of the members that are added to a reply.
 
+use crate::engine::plan::EntropyRequest;
 use crate::entropy::TokenStats;
-use crate::generation::entropy_request::EntropyRequest;
 
 /// Whether the lists of an event hold all tokens so far or only the new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::engine::probe::Capabilities;
-use crate::engine::request::{GenerateRequest, PerItem, SessionParams};
-use crate::engine::response::{Chunk, Numbers};
-use crate::generation::forcing::ItemPlan;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::events::{Chunk, Numbers};
+use crate::engine::plan::ItemPlan;
+use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
@@ -314,14 +314,14 @@ impl Recorder {
         // a turn that was cut off may be trained later, so its ids are verified, unless it has none or no place
         let is_never_trained = turn.ids.is_empty() || prompt.is_none();
         let fault = if is_never_trained { cut_off.or(inconsistent) } else { inconsistent.or(cut_off) };
-        let label = chunk.text(bytes, "weight_version").map(Into::into);
+        let label = chunk.weight_label(bytes).map(Into::into);
         let reported = ReportedVersions { label, spans: chunk.weight_versions(bytes) };
         self.observe(&reported);
         let about = TurnMetadata {
             finish,
             fault,
             measured,
-            cached_tokens: chunk.count(bytes, "cached_tokens"),
+            cached_tokens: chunk.cached_tokens(bytes),
             ..TurnMetadata::default()
         };
         self.commit(turn, (index, at), prompt, reported, about);

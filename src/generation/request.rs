@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderValue, Method};
 
 use super::event::EventAccess;
 use crate::budget::Work;
-use crate::engine::client::UpstreamCall;
-use crate::engine::request::GenerateRequest;
+use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::transport::client::UpstreamCall;
 use crate::session::{Chat, Labels};
 
 /// A request's id, set once it is known.

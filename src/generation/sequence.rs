@@ -9,10 +9,10 @@ pub(crate) use own::ExactFailure;
 
 use bytes::Bytes;
 
-use crate::engine::response::{Array, Chunk, KnownPrefix};
-use crate::generation::forcing::ExactSource;
+use crate::engine::events::{Array, Chunk, KnownPrefix};
+use crate::engine::plan::ExactSource;
+use crate::engine::reason::Reason;
 use crate::generation::measure::{EntropyLists, ListContent};
-use crate::generation::reason::Reason;
 
 /// One sequence.
 #[derive(Debug)]

@@ -2,21 +2,20 @@
 
 use http::StatusCode;
 
-use crate::config::SessionConfig;
 use crate::error::Error;
+use crate::generation::settings::SessionLimits;
 use crate::session::Store;
 
 /// Checks that a session has room for a call of `new` generations. Concurrent calls may exceed the limit together.
 ///
 /// # Errors
 /// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
-pub(crate) fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
+pub(crate) fn check(limits: SessionLimits, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
     let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
-    if new > config.max_session_turns || new > config.max_session_branches() {
+    if new > limits.turns || new > limits.branches {
         let message = format!(
             "{new} generations in one call of session {session:?} are more than its {} turns and {} branches",
-            config.max_session_turns,
-            config.max_session_branches(),
+            limits.turns, limits.branches,
         );
         return Err(Error::Client { status: StatusCode::FORBIDDEN, message });
     }
@@ -27,12 +26,10 @@ pub(crate) fn check(config: &SessionConfig, sessions: &Store, session: &str, new
         );
         Err(Error::Client { status: StatusCode::FORBIDDEN, message })
     };
-    if turns.saturating_add(new) > config.max_session_turns {
+    if turns.saturating_add(new) > limits.turns {
         return full(turns, "turns");
     }
-    if branches >= config.max_session_branches()
-        || new > 1 && branches.saturating_add(new) > config.max_session_branches()
-    {
+    if branches >= limits.branches || new > 1 && branches.saturating_add(new) > limits.branches {
         return full(branches, "branches");
     }
     Ok(())

@@ -11,15 +11,15 @@ use http_body::Body as _;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
-use crate::engine::client::ReplyBody;
-use crate::engine::forwarded::BodyFailure;
-use crate::engine::sse::{self, SseDecoder};
+use crate::engine::reason::Reason;
+use crate::engine::transport::client::ReplyBody;
+use crate::engine::transport::forwarded::BodyFailure;
+use crate::engine::transport::sse::{self, SseDecoder};
 use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
-use crate::generation::reason::Reason;
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -258,7 +258,7 @@ impl EventStream {
 
     /// Whether `--strict` applies to this request.
     fn must_measure(&self) -> bool {
-        self.active.context().config.entropy.strict.entropy && self.active.capture().plan().entropy_request.wanted
+        self.active.context().settings.is_strict && self.active.capture().plan().entropy_request.wanted
     }
 
     /// Why the stream must end under `--strict`; `None` if it may continue.

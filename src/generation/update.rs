@@ -1,10 +1,11 @@
 //! The fields of one object of a reply, for the encoders of all APIs except the native one.
 
-use std::collections::VecDeque;
+use std::ops::Range;
 
-use crate::engine::response::Chunk;
+use crate::engine::events::Chunk;
+use crate::engine::sglang::response::{entry, last_entries};
 use crate::generation::event::{EventKind, GenerationEvent, Output};
-use crate::json::{Cursor, Malformed, Value};
+use crate::json::{Malformed, Value};
 
 /// The new tokens of a sequence: a whole sequence, or what an event of its stream adds.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl<'a> SequenceUpdate<'a> {
         };
         if update.ids.len() < update.new {
             // merged events list the ids of the last one (0.5.6 with `--stream-output`), but the logprobs of all
-            let chosen = update.last("output_token_logprobs");
+            let chosen = update.last(Chunk::token_logprobs);
             if chosen.len() == update.new {
                 update.ids = chosen.iter().filter_map(|value| Some(entry(value)?.0)).collect();
             }
@@ -99,9 +100,7 @@ impl<'a> SequenceUpdate<'a> {
     /// The text of the event: the whole text or only the new text, as the engine sends it. Empty if it is missing.
     #[must_use]
     pub fn text(&self) -> String {
-        let text = self.chunk().object.get(self.event.raw(), "text").filter(|text| text.first() == Some(&b'"'));
-        let text = text.and_then(|text| Cursor::new(text).string().ok());
-        text.map(|text| text.decode().into_owned()).unwrap_or_default()
+        self.chunk().text(self.event.raw()).unwrap_or_default()
     }
 
     /// The ids of the prompt that the engine echoes, as JSON text.
@@ -128,16 +127,29 @@ impl<'a> SequenceUpdate<'a> {
         self.chunk().prompt_tokens.unwrap_or(0)
     }
 
-    /// A member of `meta_info` that is a count.
+    /// The number of sampled tokens of the sequence so far, as the engine counts them.
     #[must_use]
-    pub fn count(&self, name: &str) -> Option<u64> {
-        self.chunk().count(self.event.raw(), name)
+    pub fn completion_tokens(&self) -> Option<u64> {
+        self.chunk().completion_tokens
     }
 
-    /// A member of `meta_info` that tokentap does not change, as JSON text. `None` if it is null.
+    /// The number of sampled tokens of thinking, as the engine counts them.
     #[must_use]
-    pub fn member(&self, name: &str) -> Option<&'a str> {
-        self.chunk().member(self.event.raw(), name).and_then(|text| std::str::from_utf8(text).ok())
+    pub fn reasoning_tokens(&self) -> Option<u64> {
+        self.chunk().reasoning_tokens(self.event.raw())
+    }
+
+    /// The number of cached tokens of the prompt.
+    #[must_use]
+    pub fn cached_tokens(&self) -> Option<u64> {
+        self.chunk().cached_tokens(self.event.raw())
+    }
+
+    /// The weight version at the end, and the versions of spans of tokens, as JSON text.
+    #[must_use]
+    pub fn weight_versions(&self) -> [Option<&'a str>; 2] {
+        let texts = self.chunk().weight_version_texts(self.event.raw());
+        texts.map(|text| text.and_then(|text| std::str::from_utf8(text).ok()))
     }
 
     /// `meta_info` with tokentap's changes, as JSON text.
@@ -147,39 +159,18 @@ impl<'a> SequenceUpdate<'a> {
         String::from_utf8(self.event.edited(span)).ok()
     }
 
-    /// A list of logprobs without the forced entries, as JSON text.
-    fn logprobs(&self, name: &str) -> Option<String> {
-        let span = self.chunk().meta.as_ref()?.value_span(self.event.raw(), name)?;
-        String::from_utf8(self.event.edited(span)).ok().filter(|text| text != "null")
-    }
-
-    /// The entries of a list of `meta_info` that belong to the new tokens. Earlier entries are skipped without parsing.
-    fn last(&self, name: &str) -> Vec<Value> {
-        let Some(text) = self.logprobs(name) else { return Vec::new() };
-        let mut spans = VecDeque::new();
-        let mut cursor = Cursor::new(text.as_bytes());
-        let mut read = || {
-            cursor.expect(b'[')?;
-            while !cursor.take(b']') {
-                cursor.take(b',');
-                spans.push_back(cursor.skip()?);
-                if spans.len() > self.new {
-                    spans.pop_front();
-                }
-            }
-            Ok::<_, Malformed>(())
-        };
-        if read().is_err() {
-            return Vec::new();
-        }
-        spans.into_iter().filter_map(|span| Value::parse(&text.as_bytes()[span]).ok()).collect()
+    /// The entries that belong to the new tokens, of a list of logprobs without the forced entries. `span` returns the range of the list.
+    fn last(&self, span: impl FnOnce(&Chunk, &[u8]) -> Option<Range<usize>>) -> Vec<Value> {
+        let Some(span) = span(self.chunk(), self.event.raw()) else { return Vec::new() };
+        let list = String::from_utf8(self.event.edited(span)).unwrap_or_default();
+        last_entries(&list, self.new)
     }
 
     /// The logprobs of the new tokens. Empty if they were not requested.
     #[must_use]
     pub fn token_logprobs(&self) -> Vec<TokenLogprob> {
-        let mut rows = self.last("output_top_logprobs").into_iter();
-        let chosen = self.last("output_token_logprobs").into_iter();
+        let mut rows = self.last(Chunk::top_logprobs).into_iter();
+        let chosen = self.last(Chunk::token_logprobs).into_iter();
         let logprobs = chosen.filter_map(|value| {
             let (id, logprob, text) = entry(&value)?;
             let row = rows.next().unwrap_or_default();
@@ -188,18 +179,6 @@ impl<'a> SequenceUpdate<'a> {
         });
         logprobs.collect()
     }
-}
-
-/// Reads an entry of a list of logprobs: the id, the logprob as JSON text, and the text if there is one.
-fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
-    let [logprob, id, rest @ ..] = value.as_array()? else { return None };
-    let Value::Number(id) = id else { return None };
-    let logprob = match logprob {
-        Value::Number(text) if text.bytes().all(|byte| !matches!(byte, b'N' | b'I')) => text.to_string(),
-        _ => "null".to_owned(),
-    };
-    let text = rest.first().and_then(Value::as_str).map(str::to_owned);
-    Some((id.parse().ok()?, logprob, text))
 }
 
 #[cfg(test)]

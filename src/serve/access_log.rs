@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use http::{Extensions, Method, StatusCode};
 use tokio::time::Instant;
 
-use crate::engine::routes;
+use crate::engine::reason::Reason;
+use crate::engine::sglang::routes;
 use crate::generation::ReplyStats;
-use crate::generation::reason::Reason;
 use crate::generation::request::RequestId;
 use crate::metrics::Metrics;
 

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 
-use crate::engine::forwarded::ForwardedBody;
+use crate::engine::transport::forwarded::ForwardedBody;
 use crate::error::BoxError;
 use crate::generation::ReplyStats;
 use crate::generation::in_flight::UnknownRidGuard;

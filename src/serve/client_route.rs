@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use http::Method;
 
-use crate::engine::routes;
+use crate::engine::sglang::routes;
 
 /// A route that an SDK adds to a base URL.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
 
-use crate::engine::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Kind, Route};
 use crate::generation::measure::number;
 use crate::json::percent_decode;
 use crate::metrics::Metrics;

@@ -3,7 +3,7 @@
 pub(crate) mod abort_relay;
 pub(crate) mod api_call;
 pub(crate) mod forward;
-pub mod gate;
+pub(crate) mod gate;
 pub(crate) mod generate;
 pub(crate) mod policy;
 pub mod redact;
@@ -14,7 +14,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
 use crate::api::Apis;
-use crate::engine::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Kind, Route};
 use crate::error::Error;
 use crate::json::percent_decode;
 use crate::serve::access_log::AccessRecord;

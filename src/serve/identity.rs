@@ -7,9 +7,9 @@ use http::{HeaderMap, HeaderName, header};
 
 use crate::api::client_headers::{CLAUDE_CODE_SESSION, CODEX_SESSIONS, SESSION_AFFINITY, session_in_user_id};
 use crate::config::{Config, SessionSource};
-use crate::engine::request::{SessionName, SessionNames};
+use crate::engine::rid;
+use crate::engine::sglang::request::{SessionName, SessionNames};
 use crate::error::Error;
-use crate::generation::rid;
 use crate::json::percent_decode;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::{LONGEST_NAME, is_name};

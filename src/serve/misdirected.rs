@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::api::openai::error::OpenAiError;
 use crate::api::{Api, ApiError};
-use crate::engine::client::{Failure, innermost};
-use crate::engine::routes::{self, Route};
+use crate::engine::sglang::routes::{self, Route};
+use crate::engine::transport::client::{Failure, innermost};
 use crate::error::Error;
 use crate::serve::body::Body;
 use crate::serve::client_route::{self, ClientApi, MeantRoute};

@@ -7,9 +7,9 @@ use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::engine::client::Client;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::engine::probe::Capabilities;
+use crate::engine::transport::client::Client;
 use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::metrics::Metrics;

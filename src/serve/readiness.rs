@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use tokio::sync::watch;
 
 use crate::chat::model::Chats;
-use crate::engine::probe::Capabilities;
+use crate::engine::capabilities::Capabilities;
 use crate::serve::body::Body;
 use crate::serve::connection::Phase;
 use crate::serve::reply::text;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Request;
 
 use crate::api::Api;
-use crate::engine::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Kind, Route};
 use crate::serve::discovery::Need;
 use crate::serve::identity::InvalidName;
 

@@ -223,7 +223,8 @@ async fn unreachable_engine_returns_502_at_once() {
 #[test]
 fn cases_are_the_rows_of_the_documented_faults() {
     let table = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/faults.md")).unwrap();
-    let (table, _) = table.split_once("## The shared ledger").expect("the section of the faults that tests/fleet causes");
+    let (table, _) =
+        table.split_once("## The shared ledger").expect("the section of the faults that tests/fleet causes");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     let rows: Vec<&str> = rows.filter(|row| *row != "fault").collect();
     let names: Vec<&str> = CASES.iter().map(|case| case.name).chain(OTHERS.iter().copied()).collect();

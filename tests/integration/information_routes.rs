@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, Engine, EngineOptions, SamplingParams, Streaming, entropy};
-use tokentap::engine::probe::Streaming as ProbedStreaming;
+use tokentap::engine::capabilities::Streaming as ProbedStreaming;
 use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 

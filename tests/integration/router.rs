@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
+use tokentap::engine::capabilities::{Capabilities, Streaming};
 use tokentap::engine::engines::EngineSource;
-use tokentap::engine::probe::{Capabilities, Streaming};
 
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, request, written};

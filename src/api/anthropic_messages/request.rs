@@ -13,6 +13,7 @@ use crate::chat::message::Message;
 use crate::chat::reply_reader::Stops;
 use crate::chat::system_messages::fold_system_messages;
 use crate::chat::{Conversation, RequestError, dumps, quoted};
+use crate::engine::sglang::request::{RequestOption, SamplingParam};
 use crate::json::{Cursor, Object, Value};
 
 /// The body of a Messages request, and the fields that tokentap decodes.
@@ -128,29 +129,29 @@ impl MessagesRequest {
         })
     }
 
-    /// The sampling parameters of the body, under their names in `sampling_params`, as JSON text.
-    pub(super) fn sampling(&self) -> Vec<(&'static str, &[u8])> {
+    /// The sampling parameters of the body, as JSON text.
+    pub(super) fn sampling(&self) -> Vec<(SamplingParam, &[u8])> {
         self.fields(|target| match target {
-            FieldTarget::Sampling(name) => Some(name),
+            FieldTarget::Sampling(param) => Some(param),
             FieldTarget::Top(_) => None,
         })
     }
 
     /// The other members of the body that become members of the /generate request, as JSON text.
-    pub(super) fn members(&self) -> Vec<(&'static str, &[u8])> {
+    pub(super) fn options(&self) -> Vec<(RequestOption, &[u8])> {
         self.fields(|target| match target {
-            FieldTarget::Top(name) => Some(name),
+            FieldTarget::Top(option) => Some(option),
             FieldTarget::Sampling(_) => None,
         })
     }
 
     /// The fields with a target that `select` accepts: those of Anthropic's API, and those of SGLang's chat that researchers need.
-    fn fields(&self, select: impl Fn(FieldTarget) -> Option<&'static str>) -> Vec<(&'static str, &[u8])> {
+    fn fields<T>(&self, select: impl Fn(FieldTarget) -> Option<T>) -> Vec<(T, &[u8])> {
         /// Fields of chats that have another meaning in Messages, or none.
         const OTHER_MEANING: [&str; 7] = ["n", "stop", "stop_token_ids", "no_stop_trim", "metadata", "user", "rid"];
         let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let fields = FIELDS.iter().copied().filter(|(name, _)| !OTHER_MEANING.contains(name));
-        let fields = fields.chain([("stop_sequences", FieldTarget::Sampling("stop"))]);
+        let fields = fields.chain([("stop_sequences", FieldTarget::Sampling(SamplingParam::Stop))]);
         let value = |name| body.raw(name).filter(|value| is_present(value));
         fields.filter_map(|(name, target)| Some((select(target)?, value(name)?))).collect()
     }

@@ -2,8 +2,9 @@
 
 use super::fields::{self, FieldTarget};
 use crate::api::body::{RequestBody, invalid, is_present};
-use crate::api::generate_request::{MemberWriter, sampling_defaults};
+use crate::api::generate_request::sampling_defaults;
 use crate::chat::{RequestError, dumps, quoted};
+use crate::engine::sglang::request::{RequestBuilder, RequestOption, SamplingParam, SamplingWriter};
 use crate::json::Value;
 use crate::tokenizer::SamplingDefaults;
 
@@ -19,22 +20,23 @@ pub(crate) fn lora_adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> 
 }
 
 impl RequestBody<'_> {
-    /// Writes the fields of `sampling_params`, and `defaults` for those that the client omits.
-    pub(crate) fn write_sampling(&self, sampling: &mut MemberWriter<'_>, defaults: &SamplingDefaults) {
-        for (name, value) in sampling_defaults(defaults) {
-            if !self.raw(name).is_some_and(is_present) {
-                sampling.put(name, value.as_bytes());
+    /// Writes the sampling parameters, with `defaults` for those that the client omits.
+    pub(crate) fn write_sampling(&self, sampling: &mut SamplingWriter<'_>, defaults: &SamplingDefaults) {
+        for (param, value) in sampling_defaults(defaults) {
+            // the five have the same names in the client's request
+            if !self.raw(param.name()).is_some_and(is_present) {
+                sampling.set(param, value.as_bytes());
             }
         }
         self.write_client_sampling(sampling);
     }
 
-    /// Writes the sampling fields that the client sent, under their names in `sampling_params`.
-    pub(crate) fn write_client_sampling(&self, sampling: &mut MemberWriter<'_>) {
+    /// Writes the sampling parameters that the client sent.
+    pub(crate) fn write_client_sampling(&self, sampling: &mut SamplingWriter<'_>) {
         for (name, target) in fields::FIELDS {
             let value = self.raw(name).filter(|value| is_present(value));
             if let (FieldTarget::Sampling(to), Some(value)) = (target, value) {
-                sampling.put(to, value);
+                sampling.set(*to, value);
             }
         }
     }
@@ -69,16 +71,16 @@ impl RequestBody<'_> {
         Ok(extra)
     }
 
-    /// Writes the top-level fields. An `adapter` from `model` takes precedence over `lora_path`.
-    pub(crate) fn write_top_level(&self, members: &mut MemberWriter<'_>, adapter: Option<&str>) {
+    /// Writes the options that the client sent. An `adapter` from `model` takes precedence over the client's.
+    pub(crate) fn write_options(&self, request: &mut RequestBuilder, adapter: Option<&str>) {
         if let Some(adapter) = adapter {
-            members.put("lora_path", quoted(adapter).as_bytes());
+            request.option(RequestOption::LoraPath, quoted(adapter).as_bytes());
         }
         for (name, target) in fields::FIELDS {
-            let is_overridden = adapter.is_some() && *name == "lora_path";
-            let value = self.raw(name).filter(|value| is_present(value) && !is_overridden);
-            if let (FieldTarget::Top(to), Some(value)) = (target, value) {
-                members.put(to, value);
+            let FieldTarget::Top(option) = target else { continue };
+            let is_overridden = adapter.is_some() && *option == RequestOption::LoraPath;
+            if let Some(value) = self.raw(name).filter(|value| is_present(value) && !is_overridden) {
+                request.option(*option, value);
             }
         }
     }
@@ -88,20 +90,20 @@ impl RequestBody<'_> {
 ///
 /// # Errors
 /// [`RequestError::Invalid`] for another type, or for a `json_schema` without a schema.
-pub(crate) fn output_constraint(body: &RequestBody<'_>) -> Result<Option<(&'static str, String)>, RequestError> {
+pub(crate) fn output_constraint(body: &RequestBody<'_>) -> Result<Option<(SamplingParam, String)>, RequestError> {
     let Some(format) = body.value("response_format")? else { return Ok(None) };
     let kind = format.get("type").and_then(Value::as_str);
     let text = |text: &str| serde_json::Value::from(text).to_string();
     match kind {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(("json_schema", text(r#"{"type": "object"}"#)))),
+        Some("json_object") => Ok(Some((SamplingParam::JsonSchema, text(r#"{"type": "object"}"#)))),
         Some("json_schema") => {
             let schema = format.get("json_schema").map_or_else(|| format.get("schema"), |named| named.get("schema"));
             let schema =
                 schema.ok_or_else(|| invalid("schema_ is required for json_schema response format request."))?;
-            Ok(Some(("json_schema", text(&dumps(schema)))))
+            Ok(Some((SamplingParam::JsonSchema, text(&dumps(schema)))))
         }
-        Some("structural_tag") => Ok(Some(("structural_tag", text(&dumps(&format))))),
+        Some("structural_tag") => Ok(Some((SamplingParam::StructuralTag, text(&dumps(&format))))),
         _ => Err(invalid("response_format.type must be text, json_object, json_schema or structural_tag")),
     }
 }

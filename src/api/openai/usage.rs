@@ -59,11 +59,11 @@ impl Usage {
     pub(crate) fn add(&mut self, update: &SequenceUpdate<'_>, n: usize) {
         // the engine's counts are not validated
         let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
-        add(&mut self.completion, update.count("completion_tokens").unwrap_or(update.tokens as u64));
-        add(&mut self.reasoning, update.count("reasoning_tokens").unwrap_or(0));
+        add(&mut self.completion, update.completion_tokens().unwrap_or(update.tokens as u64));
+        add(&mut self.reasoning, update.reasoning_tokens().unwrap_or(0));
         if update.index.is_multiple_of(n.max(1)) {
             add(&mut self.prompt, update.prompt_tokens());
-            self.cached = update.count("cached_tokens").map(|cached| cached.saturating_add(self.cached.unwrap_or(0)));
+            self.cached = update.cached_tokens().map(|cached| cached.saturating_add(self.cached.unwrap_or(0)));
         }
     }
 }
@@ -81,7 +81,7 @@ pub(crate) fn id_list(ids: &[u32]) -> String {
 /// `metadata` with a leading comma: the weight versions that sampled the reply. Empty if the engine does not report them.
 #[must_use]
 pub(crate) fn metadata(update: &SequenceUpdate<'_>) -> String {
-    let Some(version) = update.member("weight_version") else { return String::new() };
-    let spans = update.member("weight_versions").map(|spans| format!(",\"weight_versions\":{spans}"));
+    let [Some(version), spans] = update.weight_versions() else { return String::new() };
+    let spans = spans.map(|spans| format!(",\"weight_versions\":{spans}"));
     format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
 }

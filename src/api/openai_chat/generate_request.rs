@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::request::ChatRequest;
 use crate::api::body::{RequestBody, is_present, two_constraints};
-use crate::api::generate_request::{self, MemberWriter};
+use crate::api::generate_request::unreadable;
 use crate::api::openai::{lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::{RequestError, dumps, quoted};
-use crate::engine::request::GenerateRequest;
+use crate::engine::sglang::request::{GenerateRequest, RequestBuilder, SamplingParam};
 use crate::tokenizer::SamplingDefaults;
 
 /// The inputs of a /generate request that are not in the body of the chat request.
@@ -18,9 +18,9 @@ pub struct GenerateInputs<'a> {
     pub ids: &'a Arc<[u32]>,
     /// The sampling defaults for members that the client omits.
     pub defaults: &'a SamplingDefaults,
-    /// `skip_special_tokens`: the engine leaves special tokens out of the text.
+    /// The engine leaves special tokens out of the text.
     pub skip_special: bool,
-    /// `require_reasoning`: the engine applies a grammar only after the thinking.
+    /// The engine applies a grammar only after the thinking.
     pub require_reasoning: bool,
     /// The served model name.
     pub served_model: &'a str,
@@ -45,34 +45,32 @@ impl ChatRequest {
             .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_present(n)));
         let constraint = match (output_constraint(&body)?, self.conversation.forced_call_schema(self.parallel_calls)) {
             (Some(_), Some(_)) => return Err(two_constraints("response_format")),
-            (constraint, schema) => constraint.or_else(|| Some(("json_schema", quoted(&dumps(&schema?))))),
+            (constraint, schema) => constraint.or_else(|| Some((SamplingParam::JsonSchema, quoted(&dumps(&schema?))))),
         };
-        let sampling = |sampling: &mut MemberWriter<'_>| {
-            // without this member /generate would apply its own default, which is small
-            sampling.put("max_new_tokens", max_tokens.unwrap_or(b"null"));
+        let mut request = RequestBuilder::from_ids(ids, work)?;
+        request.sampling(|sampling| {
+            // without this parameter /generate would apply its own default, which is small
+            sampling.set(SamplingParam::MaxNewTokens, max_tokens.unwrap_or(b"null"));
             if !skip_special {
-                sampling.put("skip_special_tokens", b"false");
+                sampling.keep_special_tokens();
             }
-            if let Some((name, value)) = constraint {
-                sampling.put(name, value.as_bytes());
+            if let Some((grammar, value)) = constraint {
+                sampling.set(grammar, value.as_bytes());
             }
             body.write_sampling(sampling, defaults);
-        };
-        let members = |members: &mut MemberWriter<'_>| {
-            body.write_top_level(members, lora_adapter(&self.model, served_model));
-            if require_reasoning {
-                members.put_require_reasoning();
-            }
-            if self.stream {
-                members.put("stream", b"true");
-            }
-            if self.logprobs {
-                members.put("return_logprob", b"true");
-                members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
-            } else if self.stream && loses_ids {
-                members.put("return_logprob", b"true");
-            }
-        };
-        generate_request::generate_request(ids, sampling, members, work)
+        });
+        body.write_options(&mut request, lora_adapter(&self.model, served_model));
+        if require_reasoning {
+            request.require_reasoning();
+        }
+        if self.stream {
+            request.stream();
+        }
+        if self.logprobs {
+            request.top_logprobs(body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
+        } else if self.stream && loses_ids {
+            request.logprobs();
+        }
+        request.finish().map_err(unreadable)
     }
 }

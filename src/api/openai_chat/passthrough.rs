@@ -6,10 +6,9 @@ use http::HeaderMap;
 
 use super::sglext::SglextOptions;
 use crate::api::body::{RequestBody, is_present};
-use crate::api::generate_request::MemberWriter;
 use crate::api::openai::lora_adapter;
-use crate::engine::probe::Capabilities;
-use crate::engine::request::adapter;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::request::{SamplingParam, adapter, sampling_params};
 use crate::json::Object;
 
 /// The fields of a request that the engine's own endpoint serves.
@@ -44,14 +43,12 @@ impl PassthroughRequest {
 /// The sampling fields of a body, as a JSON object.
 fn sampling(body: &RequestBody<'_>) -> Box<str> {
     let member = |name: &str| body.raw(name).filter(|value| is_present(value));
-    let mut out = b"{".to_vec();
-    let mut members = MemberWriter::new(&mut out);
-    if let Some(max_tokens) = member("max_completion_tokens").or_else(|| member("max_tokens")) {
-        members.put("max_new_tokens", max_tokens);
-    }
-    body.write_client_sampling(&mut members);
-    out.push(b'}');
-    String::from_utf8_lossy(&out).into()
+    sampling_params(|sampling| {
+        if let Some(max_tokens) = member("max_completion_tokens").or_else(|| member("max_tokens")) {
+            sampling.set(SamplingParam::MaxNewTokens, max_tokens);
+        }
+        body.write_client_sampling(sampling);
+    })
 }
 
 #[cfg(test)]
@@ -60,7 +57,7 @@ mod tests {
 
     use super::*;
     use crate::api::openai_chat::sglext::options::{FRAMED, INPUT, OUTPUT};
-    use crate::engine::probe::ChatFacts;
+    use crate::engine::capabilities::ChatFacts;
 
     fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> PassthroughRequest {
         let yes = HeaderValue::from_static("1");

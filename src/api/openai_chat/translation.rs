@@ -8,15 +8,14 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::sglext::EngineIds;
-use crate::api::generate_request::MemberWriter;
 use crate::api::openai::{FIELDS, FieldTarget, id_list};
 use crate::api::to_json;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{Conversation, quoted};
-use crate::engine::probe::Capabilities;
-use crate::engine::request::GenerateRequest;
-use crate::generation::rid;
-use crate::json::{Cursor, Object, Value};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::rid;
+use crate::engine::sglang::request::GenerateRequest;
+use crate::json::{Cursor, MemberWriter, Object, Value};
 
 /// Top-level members of a /generate request that a chat does not need: the engine's endpoint sets them, or tokentap reads them only.
 const OMITTED: &[&str] = &[
@@ -85,7 +84,8 @@ impl TranslatedChat {
                     );
                     members.put("response_format", format.as_bytes());
                 }
-                name => members.put(field(|target| matches!(target, FieldTarget::Sampling(to) if to == name))?, value),
+                name => members
+                    .put(field(|target| matches!(target, FieldTarget::Sampling(to) if to.name() == name))?, value),
             }
             recorded_members.put(&name, value);
         }
@@ -93,7 +93,7 @@ impl TranslatedChat {
             let name = request.object.key(&request.bytes, member).decode();
             if !OMITTED.contains(&&*name) {
                 let value = &request.bytes[member.value.clone()];
-                members.put(field(|target| matches!(target, FieldTarget::Top(to) if to == name))?, value);
+                members.put(field(|target| matches!(target, FieldTarget::Top(to) if to.name() == name))?, value);
             }
         }
         let rid = match request.rid.get(0) {

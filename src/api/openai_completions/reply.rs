@@ -5,7 +5,7 @@ use crate::api::openai::error::{write_done, write_event};
 use crate::api::openai::{Usage, id_list, metadata};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::{dumps, quoted};
-use crate::engine::probe::Streaming;
+use crate::engine::capabilities::Streaming;
 use crate::error::BoxError;
 use crate::generation::update::{SequenceUpdate, TokenLogprob};
 use crate::json::Value;

@@ -4,11 +4,11 @@
 use bytes::Bytes;
 
 use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
-use crate::api::generate_request::{MemberWriter, unreadable};
+use crate::api::generate_request::unreadable;
 use crate::api::openai::{UNSUPPORTED, lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::RequestError;
-use crate::engine::request::{GenerateRequest, SessionNames};
+use crate::engine::sglang::request::{GenerateRequest, PromptText, RequestBuilder, SamplingParam, SessionNames};
 use crate::json::{Cursor, Malformed, Object, Value};
 use crate::tokenizer::SamplingDefaults;
 
@@ -99,55 +99,46 @@ impl CompletionRequest {
         let prompt =
             body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| invalid("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
-        let name = match inner.unwrap_or(prompt).first() {
+        let prompt = match inner.unwrap_or(prompt).first() {
             Some(b']') => return Err(invalid("Prompt cannot be empty")),
             Some(b'"') if prompt == b"\"\"" => return Err(invalid("Prompt cannot be empty")),
-            Some(b'"') => "text",
-            Some(b'0'..=b'9' | b'[') if inner.is_some() => "input_ids",
+            Some(b'"') => PromptText::Text(prompt),
+            Some(b'0'..=b'9' | b'[') if inner.is_some() => PromptText::Ids(prompt),
             _ => {
                 return Err(invalid(
                     "prompt must be a string, a list of strings, a list of ids, or a list of such lists",
                 ));
             }
         };
-        let mut share = work.take(self.bytes.len() + 256)?;
-        let mut out = Vec::with_capacity(self.bytes.len() + 256);
-        out.push(b'{');
-        MemberWriter::new(&mut out).put(name, prompt);
-        out.extend_from_slice(b",\"sampling_params\":{");
-        let mut sampling = MemberWriter::new(&mut out);
-        sampling.put("max_new_tokens", body.raw("max_tokens").filter(|value| is_present(value)).unwrap_or(b"16"));
-        if body.raw("skip_special_tokens") == Some(b"false") {
-            sampling.put("skip_special_tokens", b"false");
-        }
-        match output_constraint(&body)? {
-            Some((name, value)) => sampling.put(name, value.as_bytes()),
-            None => body
-                .raw("json_schema")
-                .filter(|schema| is_present(schema))
-                .iter()
-                .for_each(|schema| sampling.put("json_schema", schema)),
-        }
-        body.write_sampling(&mut sampling, &SamplingDefaults::default());
-        out.push(b'}');
-        let mut members = MemberWriter::after_members(&mut out);
-        body.write_top_level(&mut members, lora_adapter(&self.model, served_model));
+        let constraint = output_constraint(&body)?;
+        let mut request = RequestBuilder::from_prompt(prompt, self.bytes.len() + 256, work)?;
+        request.sampling(|sampling| {
+            let max_tokens = body.raw("max_tokens").filter(|value| is_present(value)).unwrap_or(b"16");
+            sampling.set(SamplingParam::MaxNewTokens, max_tokens);
+            if body.raw("skip_special_tokens") == Some(b"false") {
+                sampling.keep_special_tokens();
+            }
+            let schema = || body.raw("json_schema").filter(|schema| is_present(schema));
+            match &constraint {
+                Some((grammar, value)) => sampling.set(*grammar, value.as_bytes()),
+                None => schema().iter().for_each(|schema| sampling.set(SamplingParam::JsonSchema, schema)),
+            }
+            body.write_sampling(sampling, &SamplingDefaults::default());
+        });
+        body.write_options(&mut request, lora_adapter(&self.model, served_model));
         if self.stream {
-            members.put("stream", b"true");
+            request.stream();
         }
         if let Some(count) = self.logprobs {
-            members.put("return_logprob", b"true");
-            members.put("top_logprobs_num", count.to_string().as_bytes());
-            members.put("return_text_in_logprobs", b"true");
+            request.top_logprobs(count.to_string().as_bytes());
+            request.text_in_logprobs();
         } else if self.stream && self.token_ids && loses_ids {
-            members.put("return_logprob", b"true");
+            request.logprobs();
         }
         if self.token_ids {
-            members.put("return_prompt_token_ids", b"true");
+            request.echo_prompt_ids();
         }
-        out.push(b'}');
-        share.insist(out.capacity());
-        GenerateRequest::parse(share.hold(out)).map(Box::new).map_err(unreadable)
+        request.finish().map_err(unreadable)
     }
 }
 

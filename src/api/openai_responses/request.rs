@@ -14,6 +14,7 @@ use crate::api::skipped_parts::SkippedParts;
 use crate::api::to_json;
 use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError, dumps, quoted};
+use crate::engine::sglang::request::SamplingParam;
 use crate::json::{Cursor, Malformed, Object, Value};
 use crate::session::TurnKey;
 
@@ -284,11 +285,11 @@ impl ResponsesRequest {
 
     /// The members that the reply repeats, as JSON text with a leading comma and without line ends. `defaults` are the sampling parameters
     /// that apply if the request has none.
-    pub(super) fn echo(&self, defaults: &[(&'static str, String)]) -> String {
+    pub(super) fn echo(&self, defaults: &[(SamplingParam, String)]) -> String {
         let mut echo = String::new();
         for (name, _, default) in ECHOED {
             let default =
-                defaults.iter().find(|(known, _)| known == name).map_or(*default, |(_, value)| value.as_str());
+                defaults.iter().find(|(known, _)| known.name() == *name).map_or(*default, |(_, value)| value.as_str());
             let value = self.body().value(name).ok().flatten().map(|value| completed(name, value));
             echo.extend([",\"", name, "\":", value.as_deref().unwrap_or(default)]);
         }

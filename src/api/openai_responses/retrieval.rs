@@ -12,7 +12,7 @@ use crate::api::body::invalid;
 use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalReply, to_json};
 use crate::budget::Work;
 use crate::chat::{RequestError, RequestSession, quoted};
-use crate::engine::request::SessionNames;
+use crate::engine::sglang::request::SessionNames;
 use crate::json::{Value, percent_decode};
 use crate::session::{Session, Store, TurnKey};
 

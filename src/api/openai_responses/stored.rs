@@ -13,12 +13,12 @@ use super::encoder::ResponseEncoder;
 use super::error;
 use super::input::is_reference;
 use super::request::{DecodeOptions, InputItem, ResponsesRequest, elements};
-use crate::api::openai::id_list;
 use crate::api::{ReplyEncoder, body};
 use crate::budget::{Share, Work, values_bytes};
 use crate::chat::{RequestError, quoted};
+use crate::engine::rid;
+use crate::engine::sglang::response::FinishedSequence;
 use crate::generation::event::{EventAccess, GenerationEvent};
-use crate::generation::rid;
 use crate::generation::update::SequenceUpdate;
 use crate::json::{Object, Value};
 use crate::session::{CallerKey, Session, SharedItems, StoredRequest, Turn, TurnKey};
@@ -128,17 +128,17 @@ impl StoredResponse {
         }
     }
 
-    /// The turn, as the engine's reply to a /generate request.
+    /// The turn, as the engine's reply.
     fn event(&self, prompt_tokens: usize) -> String {
         let about = &self.turn.about;
-        let finish = about.finish.as_ref().map_or("null".to_owned(), |kind| format!("{{\"type\":{}}}", quoted(kind)));
-        let cached = about.cached_tokens.map(|cached| format!(",\"cached_tokens\":{cached}")).unwrap_or_default();
-        format!(
-            "{{\"output_ids\":{},\"meta_info\":{{\"id\":{},\"finish_reason\":{finish},\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{}{cached}}}}}",
-            id_list(&self.turn.response),
-            quoted(about.rid.as_deref().unwrap_or_default()),
-            self.turn.response.len(),
-        )
+        let sequence = FinishedSequence {
+            rid: about.rid.as_deref().unwrap_or_default(),
+            finish: about.finish.as_deref(),
+            prompt_tokens,
+            ids: &self.turn.response,
+            cached_tokens: about.cached_tokens,
+        };
+        sequence.json()
     }
 
     /// The items of its output, as JSON texts. `requests` has the requests that were read for other responses, by the turn of their members,

@@ -2,7 +2,7 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
-use crate::engine::probe::{Capabilities, Plugin, Streaming, VocabSource};
+use crate::engine::capabilities::{Capabilities, Plugin, Streaming, VocabSource};
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {

@@ -2,17 +2,17 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
+use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::{AbortOutcome, EngineSource, Engines};
-use crate::engine::probe::Capabilities;
-use crate::engine::tokenize::tokenize;
-use crate::generation::rid;
+use crate::engine::rid;
+use crate::engine::sglang::tokenize::tokenize;
 use crate::session::INITIAL_WEIGHT_VERSION;
 
 /// Reports the product and version of the upstream, and the URLs of its engines.
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
     let current = engines.current();
-    let kind = found.product().unwrap_or("of a kind that is not known");
+    let kind = found.product_name().unwrap_or("of a kind that is not known");
     let (verdict, version) = match &found.version {
         Some(version) => (Ok, version.as_str()),
         None => (Warn, "of a version that it does not name"),

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
-use serde_json::json;
-
 use crate::cli::control::ControlClient;
+use crate::engine::sglang::tokenize::{DETOKENIZE, detokenize_body, detokenized};
 
 /// The maximum number of lists of ids in a request.
 const BATCH: usize = 512;
@@ -15,11 +13,6 @@ const TESTS: usize = 32;
 
 /// Replaces bytes that are no complete character.
 pub(super) const LOST: char = '\u{fffd}';
-
-#[derive(Deserialize)]
-struct Reply {
-    text: Vec<String>,
-}
 
 /// Decodes ids. After a failure it decodes no more.
 #[derive(Debug)]
@@ -89,11 +82,10 @@ impl<'a> Texts<'a> {
     }
 
     async fn request(&self, lists: &[Vec<u32>]) -> Result<Vec<String>, String> {
-        let body = json!({"tokens": lists, "skip_special_tokens": false}).to_string();
-        let read = async { self.client.body(self.client.post("/detokenize", body).await?).await };
+        let read = async { self.client.body(self.client.post(DETOKENIZE, detokenize_body(lists)).await?).await };
         let bytes = self.client.in_time(read).await?;
-        let reply: Reply = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-        let fits = reply.text.len() == lists.len();
-        fits.then_some(reply.text).ok_or_else(|| "the reply has another number of texts".to_owned())
+        let texts = detokenized(&bytes)?;
+        let fits = texts.len() == lists.len();
+        fits.then_some(texts).ok_or_else(|| "the reply has another number of texts".to_owned())
     }
 }

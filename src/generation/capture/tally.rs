@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::Capture;
-use crate::engine::response::{Chunk, Numbers};
+use crate::engine::events::{Chunk, Numbers};
+use crate::engine::plan::{ExactSource, ItemPlan};
+use crate::engine::reason::Reason;
 use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::EntropyInfo;
-use crate::generation::forcing::{ExactSource, ItemPlan};
 use crate::generation::measure::ListContent;
-use crate::generation::reason::Reason;
 use crate::generation::sequence::EventStep;
 
 impl Capture {

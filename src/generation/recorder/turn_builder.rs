@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 
 use super::CapturedOutput;
-use crate::engine::response::Chunk;
-use crate::generation::forcing::ItemPlan;
+use crate::engine::events::Chunk;
+use crate::engine::sglang::extras;
 use crate::generation::measure::ListContent;
 use crate::generation::sequence::Anomaly;
 use crate::session::{EpochMark, Fault};
@@ -80,7 +80,7 @@ impl TurnBuilder {
         }
         // the label of a finished sequence is read from its last object
         if self.label.is_none() && chunk.finish.is_none() {
-            self.label = chunk.text(bytes, "weight_version").map(Into::into);
+            self.label = chunk.weight_label(bytes).map(Into::into);
         }
     }
 
@@ -108,11 +108,11 @@ impl TurnBuilder {
         let Some(meta) = &chunk.meta else { return };
         for member in &meta.members {
             let key = meta.key(bytes, member);
-            if !item.asked && !REQUEST_ONLY_MEMBERS.iter().any(|name| key.is(name)) {
+            if !extras::may_be_recorded(&key, item) {
                 continue; // most requests, with each event
             }
             let name = key.decode();
-            if !is_kept(&name, item) {
+            if !extras::is_recorded(&name, item) {
                 continue;
             }
             let Some(value) = edit.value(member, cuts) else { continue };
@@ -120,7 +120,8 @@ impl TurnBuilder {
             if matches!(&*value, "null" | "[]") {
                 continue;
             }
-            let grows = step.content == ListContent::Delta && name.starts_with("output_") && value.starts_with('[');
+            let grows =
+                step.content == ListContent::Delta && extras::is_per_sampled_token(&name) && value.starts_with('[');
             match self.extras.get_mut(&*name) {
                 // in place: a long stream must not copy the whole list for each event
                 Some(known) if grows && known.ends_with(']') => {
@@ -195,17 +196,4 @@ impl TurnBuilder {
             None
         }
     }
-}
-
-/// Members that are kept even without logprobs: the engine sends them only on request.
-const REQUEST_ONLY_MEMBERS: [&str; 5] =
-    ["routed_experts", "indexer_topk", "hidden_states", "output_token_sampling_mask", "output_token_sampling_logprobs"];
-
-/// Whether a member of `meta_info` is kept with the turn: only if the client requested it.
-fn is_kept(name: &str, item: &ItemPlan) -> bool {
-    let prompt = ["input_token_logprobs", "input_token_ids_logprobs", "output_token_ids_logprobs"];
-    let top = ["input_top_logprobs", "output_top_logprobs"];
-    REQUEST_ONLY_MEMBERS.contains(&name)
-        || item.asked && prompt.contains(&name)
-        || item.asked_k > 0 && top.iter().any(|top| name.starts_with(top))
 }

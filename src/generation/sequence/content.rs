@@ -2,8 +2,8 @@
 //! is not always the one that was probed.
 
 use super::Sequence;
-use crate::engine::probe::Streaming;
-use crate::engine::response::Chunk;
+use crate::engine::capabilities::Streaming;
+use crate::engine::events::Chunk;
 use crate::generation::measure::ListContent;
 
 /// What the events of a stream are expected to hold. Each event is checked against it.

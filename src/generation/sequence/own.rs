@@ -1,7 +1,7 @@
 //! The engine's exact values of a sequence, and whether they belong to its tokens.
 
 use super::{EventStep, Sequence};
-use crate::generation::forcing::ExactSource;
+use crate::engine::plan::ExactSource;
 
 /// Why exact values that were requested from the engine cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use super::read_timeout::ReadTimeout;
 use crate::budget::BodyBuffer;
 use crate::budget::Share;
-use crate::engine::client::{Failure, UploadError, innermost};
+use crate::engine::transport::client::{Failure, UploadError, innermost};
 use crate::error::BoxError;
 use crate::error::Error;
 

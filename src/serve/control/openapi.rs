@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 
 use http::{HeaderValue, Request, Response};
 
-use crate::engine::routes;
+use crate::engine::reason::Reason;
+use crate::engine::sglang::routes;
 use crate::entropy::Estimator;
 use crate::export::Format;
-use crate::generation::reason::Reason;
 use crate::json::Value;
 use crate::serve::body::Body;
 use crate::serve::control::page::{file_reply, file_tag};

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::budget::Budget;
 use crate::chat::model::Chats;
 use crate::config::{Config, ThinkIds};
-use crate::engine::probe::Capabilities;
+use crate::engine::capabilities::Capabilities;
 use crate::entropy::Backend;
 use crate::generation::entropy_store::EntropyStore;
 use crate::generation::log_wait::LogWait;

@@ -9,15 +9,16 @@ use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::engine::client::{Failure, Reply, UpstreamCall};
-use crate::engine::forwarded::ForwardedBody;
-use crate::engine::headers;
-use crate::engine::routes::{self, Kind, Route};
+use crate::engine::sglang::abort;
+use crate::engine::sglang::routes::{self, Kind, Route};
+use crate::engine::transport::client::{Failure, Reply, UpstreamCall};
+use crate::engine::transport::forwarded::ForwardedBody;
+use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
-use crate::serve::data::{gate, policy};
+use crate::serve::data::policy;
 use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
 
@@ -39,7 +40,7 @@ pub(crate) async fn forward(
     } else {
         None
     };
-    if route.endpoint == gate::ABORT && request.method() == Method::POST && abort_relay::are_sent_to_engines(state) {
+    if route.endpoint == abort::PATH && request.method() == Method::POST && abort_relay::are_sent_to_engines(state) {
         let (head, body) = request.into_parts();
         let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
         return Ok(abort_relay::send_to_engines(state, &head.headers, &body).await);

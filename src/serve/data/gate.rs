@@ -7,9 +7,9 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::engine::client::UpstreamCall;
-use crate::engine::engines::NOT_IN_FLIGHT;
-use crate::engine::routes::Route;
+use crate::engine::sglang::abort::{self, PATH as ABORT};
+use crate::engine::sglang::routes::Route;
+use crate::engine::transport::client::UpstreamCall;
 use crate::engine::upstream::send;
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
@@ -17,9 +17,6 @@ use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
 use crate::serve::data::forward::{forwarded, upstream_headers};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::json_reply;
-
-/// The only control route that agents may use, with limits.
-pub(super) const ABORT: &str = "/abort_request";
 
 /// Serves a control route on the data port. Forwards the abort of a request that is in flight here and refuses everything else.
 ///
@@ -30,6 +27,7 @@ pub(crate) async fn control(
     route: Route,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
+    // the only control route that agents may use, with limits
     if route.endpoint != ABORT {
         return Err(refused(format!(
             "{} is a control route of SGLang, which the data port refuses: send it to tokentap's control port, or see --allow-control",
@@ -41,11 +39,11 @@ pub(crate) async fn control(
     }
     let (head, body) = request.into_parts();
     let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
-    let rid = rid(&body)?;
+    let rid = abort::rid(&body)?;
     if !state.tools.flights.is_live(&rid) {
         let message = format!("no request with the id {rid:?} is in flight here; a prefix of an id is not enough");
         // the code shows a tokentap that sends an abort to several engines that this one has the route
-        let body = serde_json::json!({"error": {"code": NOT_IN_FLIGHT, "message": message}});
+        let body = serde_json::json!({"error": {"code": abort::NOT_IN_FLIGHT, "message": message}});
         return Ok(json_reply(StatusCode::NOT_FOUND, body.to_string().into_bytes()));
     }
     if state.tools.flights.is_prefix(&rid) {
@@ -59,7 +57,7 @@ pub(crate) async fn control(
         )));
     }
     // serialized again, so that the engine parses the same id
-    let body = serde_json::json!({ "rid": rid }).to_string();
+    let body = abort::body(&rid);
     let mut headers = upstream_headers(head.headers);
     if state.config.keys.agent_token.is_some() {
         state.client.sign(&mut headers);
@@ -77,29 +75,6 @@ fn post_only() -> Response<Body> {
     let mut reply = json_reply(error.status(), error.body());
     reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     reply
-}
-
-/// The body of an abort. A duplicate member is refused.
-#[derive(serde::Deserialize)]
-struct AbortBody {
-    #[serde(default)]
-    rid: Option<String>,
-    #[serde(default)]
-    abort_all: Option<bool>,
-}
-
-/// Parses the id of the request to abort.
-///
-/// # Errors
-/// When the body is not valid, has no id, or aborts every request.
-pub fn rid(body: &[u8]) -> Result<String, Error> {
-    let abort: AbortBody =
-        serde_json::from_slice(body).map_err(|error| Error::bad_request(format!("{ABORT}: the body: {error}")))?;
-    if abort.abort_all == Some(true) {
-        return Err(refused("agents may not abort all requests; see --allow-control".to_owned()));
-    }
-    let rid = abort.rid.filter(|rid| !rid.is_empty());
-    rid.ok_or_else(|| refused("an abort without an id aborts all requests; name one that is in flight here".to_owned()))
 }
 
 fn refused(message: String) -> Error {

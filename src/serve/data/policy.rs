@@ -5,11 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use crate::engine::client::Reply;
-use crate::engine::forwarded::ForwardedBody;
-use crate::engine::headers;
-use crate::engine::probe::Survey;
-use crate::engine::routes::Route;
+use crate::engine::sglang::routes::Route;
+use crate::engine::sglang::weights::{WeightChange, has_changed_weights};
+use crate::engine::survey::Survey;
+use crate::engine::transport::client::Reply;
+use crate::engine::transport::forwarded::ForwardedBody;
+use crate::engine::transport::headers;
 use crate::engine::upstream::failed;
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
@@ -25,14 +26,14 @@ const LABEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Records that the generation may continue, before the call is sent.
 pub(crate) fn observe_request(state: &ProxyState, route: Route) {
-    if route.endpoint == "/continue_generation" {
+    if route.continues_generation() {
         state.generator.policy.set_paused(false);
     }
 }
 
 /// Records that the generation is paused, after the engine replied.
 pub(crate) fn observe_status(state: &ProxyState, route: Route, status: StatusCode) {
-    if route.endpoint == "/pause_generation" && status.is_success() {
+    if route.pauses_generation() && status.is_success() {
         state.generator.policy.set_paused(true);
     }
 }
@@ -50,21 +51,16 @@ impl<'a> WeightUpdate<'a> {
     /// Creates one before its request is sent; `None` for a route that leaves the policy as it is.
     #[must_use]
     pub(crate) fn of(state: &'a ProxyState, route: Route) -> Option<Self> {
-        let call = match route.endpoint {
-            "/begin_weight_update" => WeightCall::Begin,
-            "/end_weight_update" => WeightCall::End,
-            // SGLang 0.5.23 loads tensors only within an update; the other calls need none
-            "/update_weights_from_tensor" | "/update_weights_from_distributed" | "/update_weight_version" => {
-                WeightCall::Part
-            }
-            _ if route.changes_policy() => WeightCall::Whole,
-            _ => return None,
+        let call = match route.weight_change()? {
+            WeightChange::Begin => WeightCall::Begin,
+            WeightChange::Part => WeightCall::Part,
+            WeightChange::End => WeightCall::End,
+            WeightChange::Whole => WeightCall::Whole,
         };
         Some(Self { state, call, observed: false })
     }
 
-    /// Observes the reply. A 400 whose message is that the weights changed but the cache could not be flushed, which SGLang 0.5.23 replies
-    /// while requests are paused, is a success.
+    /// Observes the reply. A 400 whose message is that the weights changed is a success.
     ///
     /// # Errors
     /// When the reply is cut off.
@@ -81,7 +77,7 @@ impl<'a> WeightUpdate<'a> {
                         WeightCallOutcome::Refused,
                         Body::forwarded(ForwardedBody::unlimited(&state.metrics, head, rest)),
                     ),
-                    BufferedReply::All(bytes) if weights_changed(&bytes) => {
+                    BufferedReply::All(bytes) if has_changed_weights(&bytes) => {
                         (WeightCallOutcome::Succeeded, Body::full(bytes))
                     }
                     BufferedReply::All(bytes) => (WeightCallOutcome::Refused, Body::full(bytes)),
@@ -125,14 +121,4 @@ impl Drop for WeightUpdate<'_> {
             drop(self.state.generator.policy.observe_weight_call(self.call, WeightCallOutcome::Unknown));
         }
     }
-}
-
-/// Whether an error reply means that the weights changed nevertheless.
-fn weights_changed(body: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct ErrorReply {
-        message: String,
-    }
-    let reply = serde_json::from_slice::<ErrorReply>(body);
-    reply.is_ok_and(|reply| reply.message.to_ascii_lowercase().contains("flush"))
 }

@@ -29,7 +29,7 @@ use super::stream_shutdown::StreamShutdown;
 use super::trajectories::TrajectoriesService;
 use super::{pb, status};
 use crate::budget::Share;
-use crate::engine::routes;
+use crate::engine::sglang::routes;
 use crate::error::BoxError;
 use crate::serve::body::Upload;
 use crate::serve::connection::Phase;

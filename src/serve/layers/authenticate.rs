@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
-use crate::engine::client::Client;
+use crate::engine::transport::client::Client;
 use crate::serve::denied::Denied;
 use crate::serve::host::Host;
 use crate::serve::request_info::{Access, RequestInfo};

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokentap::serve::data::gate::rid;
+use tokentap::engine::sglang::abort::rid;
 
 use super::grammar::{Members, shown};
 

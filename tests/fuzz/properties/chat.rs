@@ -12,7 +12,7 @@ use tokentap::chat::prompt::PromptBuilder;
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::engine::request::GenerateRequest;
+use tokentap::engine::sglang::request::GenerateRequest;
 use tokentap::generation::event::{EventAccess, GenerationEvent};
 use tokentap::generation::update::SequenceUpdate;
 use tokentap::tokenizer::{Renderer, SamplingDefaults};

@@ -1,6 +1,6 @@
 //! The parsers of `POST /v1/advantages` and of `entropy_options`.
 
-use tokentap::engine::request::EntropyOptions;
+use tokentap::engine::sglang::request::EntropyOptions;
 use tokentap::rl::Request;
 
 use super::grammar::{Plain, shown};

@@ -1,7 +1,7 @@
 //! The flat formats of top logprobs.
 
 use serde_json::{Value, json};
-use tokentap::engine::flat::{TopLogprobsField, keep_columns, read};
+use tokentap::engine::sglang::flat::{TopLogprobsField, keep_columns, read};
 use tokentap::json::{Edit, Object, Splice};
 use tokentap::logprobs::Rows;
 

@@ -1,7 +1,7 @@
 //! The filter of hop-by-hop headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokentap::engine::headers::{end_hop, upstream};
+use tokentap::engine::transport::headers::{end_hop, upstream};
 
 use super::grammar::shown;
 

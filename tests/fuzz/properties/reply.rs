@@ -1,7 +1,7 @@
 //! The parser of one object of a reply.
 
 use serde_json::Value;
-use tokentap::engine::response::{Chunk, NoKnownPrefix, Numbers};
+use tokentap::engine::events::{Chunk, NoKnownPrefix, Numbers};
 use tokentap::json::{Cursor, Object};
 
 use super::grammar::{Plain, shown};
@@ -11,8 +11,7 @@ pub fn reply(bytes: &[u8]) {
     let (mut cursor, mut numbers) = (Cursor::new(bytes), Numbers::default());
     let read = Chunk::read(&mut cursor, &NoKnownPrefix, &mut numbers).and_then(|chunk| cursor.end().map(|()| chunk));
     if let Ok(chunk) = &read {
-        let _ =
-            (chunk.count_ids(bytes), chunk.weight_versions(bytes), chunk.text(bytes, "model"), chunk.count(bytes, "n"));
+        let _ = (chunk.count_ids(bytes), chunk.weight_versions(bytes), chunk.text(bytes), chunk.cached_tokens(bytes));
         for span in [&chunk.output_ids, &chunk.prompt_ids].into_iter().flatten() {
             let _ = Chunk::ids(bytes, span, &mut Vec::new());
         }

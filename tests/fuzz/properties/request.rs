@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use tokentap::engine::request::{GenerateRequest, PerItem, SessionName, SessionNames};
+use tokentap::engine::sglang::request::{GenerateRequest, PerItem, SessionName, SessionNames};
 
 use super::grammar::{Plain, shown};
 use super::json::agrees;

@@ -1,11 +1,11 @@
 //! The scanner of logprob lists, with and without vector instructions.
 
-use tokentap::engine::scan;
+use tokentap::engine::sglang::scan;
 use tokentap::logprobs::Rows;
 
 use super::grammar::shown;
 
-#[path = "../../../src/engine/scan/tests/oracle.rs"]
+#[path = "../../../src/engine/sglang/scan/tests/oracle.rs"]
 mod oracle;
 
 /// Bytes after a list: enough for the vector path to handle the last triple.

@@ -1,6 +1,6 @@
 //! The decoder of server-sent events.
 
-use tokentap::engine::sse::{SseDecoder, SseEvent};
+use tokentap::engine::transport::sse::{SseDecoder, SseEvent};
 
 use super::grammar::shown;
 

@@ -1,9 +1,10 @@
 //! Scripted engines with unusual replies: the requests that they receive, and the handling of invalid numbers.
 
 use serde_json::{Value, json};
-use tokentap::engine::client::Client;
+use tokentap::app::settings::client;
+use tokentap::engine::capabilities::{Capabilities, Plugin};
 use tokentap::engine::engines::Engines;
-use tokentap::engine::probe::{Capabilities, Plugin, Survey};
+use tokentap::engine::survey::Survey;
 
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;
@@ -268,7 +269,7 @@ async fn unanswered_probe_resets_the_capabilities() {
     let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
     let upstream = Upstream::start(profile, |_| json_message(503, b"{}")).await;
     let config = crate::support::proxy::config(upstream.addr, &[]);
-    let client = Client::try_new(&config.upstream, &config.keys, &config.limits).unwrap();
+    let client = client(&config).unwrap();
     let probe = Survey::new(Engines::try_new(client, &[]).unwrap(), Some(1024), 20);
     let before = Capabilities {
         plugin: Plugin::Exact,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, Plugin, SamplingParams, Streaming};
-use tokentap::engine::probe::Plugin as ProbedPlugin;
+use tokentap::engine::capabilities::Plugin as ProbedPlugin;
 
 use crate::support::binary::output;
 use crate::support::client::get;

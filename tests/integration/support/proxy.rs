@@ -8,7 +8,7 @@ use tokentap::api::Api;
 use tokentap::app::App;
 use tokentap::app::Parts;
 use tokentap::config::{self, Config, Invalid};
-use tokentap::engine::probe::Capabilities;
+use tokentap::engine::capabilities::Capabilities;
 use tokentap::entropy::Backend;
 use tokentap::serve::connection::Phase;
 use tokio::sync::watch;

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder, RequestSession};
 use tokentap::budget::Work;
 use tokentap::chat::RequestError;
-use tokentap::engine::request::{GenerateRequest, SessionNames};
+use tokentap::engine::sglang::request::{GenerateRequest, SessionNames};
 use tokentap::error::BoxError;
 use tokentap::generation::update::SequenceUpdate;
 use tokentap::json::Object;

@@ -9,7 +9,7 @@ use crate::support::demo::{Demo, all_numbers, ids, sampling};
 
 /// Requests for flat logprobs; engines reject them with streaming.
 fn flat(text: &Value, sampling: &Value) -> Vec<Shape> {
-    let [output, input, base64] = tokentap::engine::request::FLAT;
+    let [output, input, base64] = tokentap::engine::sglang::request::FLAT;
     let body = |more: Value| {
         let mut body = json!({"text": text, "stream": false, "return_logprob": true, "sampling_params": sampling});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use memchr::memmem;
 
 use super::{EngineIds, Remainder, SglextOptions};
-use crate::engine::sse::{SseDecoder, SseEvent};
+use crate::engine::transport::sse::{SseDecoder, SseEvent};
 
 /// Filters a stream: parses `sglext`, and removes the ids that the client did not request. The bytes of the stream may be split anywhere.
 /// The JSON of most events is not parsed.

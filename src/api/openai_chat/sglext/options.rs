@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::api::body::RequestBody;
-use crate::engine::probe::ChatFacts;
+use crate::engine::capabilities::ChatFacts;
 use crate::json::{Object, Text};
 
 /// The request header for the ids of the prompt.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::engine::routes;
+use crate::engine::sglang::routes;
 use crate::serve::control::{ENTROPY_QUERY, page};
 use crate::serve::control_route::{self, ControlRoute, ENTROPY, PROBES};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response};
 
 use crate::api::openai_chat::sglext::{EngineIds, Remainder};
-use crate::engine::client::{self, Reply, ReplyBody};
-use crate::engine::forwarded::ForwardedBody;
-use crate::engine::headers;
-use crate::engine::request::SessionNames;
+use crate::engine::sglang::request::SessionNames;
+use crate::engine::transport::client::{self, Reply, ReplyBody};
+use crate::engine::transport::forwarded::ForwardedBody;
+use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
@@ -103,7 +103,7 @@ pub(super) fn begin_turns(
     headers: &HeaderMap,
     session: Arc<str>,
 ) -> Result<crate::session::Call, Error> {
-    session_limits::check(&state.config.sessions, &state.sessions, &session, 1)?;
+    session_limits::check(state.generator.context.settings.session, &state.sessions, &session, 1)?;
     let mut turns = crate::session::Call::new(Arc::clone(&state.sessions), session);
     if is_last(headers) {
         turns.mark_last();

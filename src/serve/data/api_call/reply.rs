@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderValue, Response, StatusCode, header, response};
 
 use crate::api::{Api, ApiError, EncodedReply, EventEncoder, ReplyEncoder};
-use crate::engine::headers;
+use crate::engine::transport::headers;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventAccess, EventKind, GenerationEvent, Output, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation};

@@ -1,0 +1,50 @@
+//! Takes the settings of the client and of generations from the configuration.
+
+use crate::config::{Config, EntropyDefault, Secret};
+use crate::engine::plan::PlanLimits;
+use crate::engine::transport::client::{Client, ClientSettings};
+use crate::generation::settings::{EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+
+/// The client of the upstream.
+///
+/// # Errors
+/// A line for the user when `--upstream` is not the URL of a server, or a key is not valid in a header.
+pub fn client(config: &Config) -> Result<Client, String> {
+    let settings = ClientSettings {
+        api_key: config.keys.upstream_api_key.as_ref().map(Secret::expose),
+        admin_key: config.keys.upstream_admin_key.as_ref().map(Secret::expose),
+        connect_timeout: config.limits.connect_timeout,
+        pool_idle_timeout: config.limits.pool_idle_timeout,
+        breaker_failures: config.limits.breaker_failures,
+    };
+    Client::try_new(&config.upstream, settings)
+}
+
+/// The settings of generations.
+pub(super) fn generation(config: &Config) -> GenerationSettings {
+    let Config { entropy, sessions, limits, ledger, .. } = config;
+    GenerationSettings {
+        entropy: EntropySettings {
+            mode: match entropy.entropy {
+                EntropyDefault::On => EntropyMode::On,
+                EntropyDefault::Always => EntropyMode::Always,
+                EntropyDefault::Request => EntropyMode::Request,
+                EntropyDefault::Off => EntropyMode::Off,
+            },
+            top_logprobs: entropy.top_logprobs,
+            limits: PlanLimits {
+                max_top_logprobs: entropy.max_top_logprobs,
+                cumulative_stream_tokens: entropy.cumulative_stream_tokens,
+                reply_bytes: entropy.reply_budget,
+                max_reply_bytes: limits.max_reply_bytes,
+            },
+        },
+        is_strict: entropy.strict.entropy,
+        is_guarded: !entropy.no_guard,
+        records: sessions.record,
+        session: SessionLimits { turns: sessions.max_session_turns, branches: sessions.max_session_branches() },
+        session_idle: sessions.session_idle,
+        ledger_timeout: ledger.connection.ledger.as_ref().map(|_| ledger.connection.ledger_timeout),
+        is_ledger_strict: entropy.strict.ledger,
+    }
+}

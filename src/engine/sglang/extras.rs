@@ -1,0 +1,51 @@
+//! The members of `meta_info` that are recorded with a turn, under their names.
+
+use crate::engine::plan::ItemPlan;
+use crate::json::Text;
+
+/// Members that are recorded even without logprobs: the engine sends them only on request.
+const ON_REQUEST: [&str; 5] =
+    ["routed_experts", "indexer_topk", "hidden_states", "output_token_sampling_mask", "output_token_sampling_logprobs"];
+
+/// The logprobs of the prompt's tokens.
+const PROMPT_LOGPROBS: &str = "input_token_logprobs";
+
+/// Members that are recorded with logprobs.
+const WITH_LOGPROBS: [&str; 3] = [PROMPT_LOGPROBS, "input_token_ids_logprobs", "output_token_ids_logprobs"];
+
+/// The beginnings of the names that are recorded with a top-k.
+const WITH_TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
+
+/// A quick test: whether a member may have to be recorded.
+#[must_use]
+pub(crate) fn may_be_recorded(key: &Text<'_>, item: &ItemPlan) -> bool {
+    item.asked || ON_REQUEST.iter().any(|name| key.is(name))
+}
+
+/// Whether a member is recorded: only if the client requested it.
+#[must_use]
+pub(crate) fn is_recorded(name: &str, item: &ItemPlan) -> bool {
+    ON_REQUEST.contains(&name)
+        || item.asked && WITH_LOGPROBS.contains(&name)
+        || item.asked_k > 0 && WITH_TOP.iter().any(|top| name.starts_with(top))
+}
+
+/// Whether a member has one entry per sampled token, so that the lists of an incremental stream are joined.
+#[must_use]
+pub(crate) fn is_per_sampled_token(name: &str) -> bool {
+    name.starts_with("output_")
+}
+
+/// The logprobs of the last `ids.len()` tokens of the prompt among the recorded members; NaN for null. `None` if they are not recorded, or
+/// are of other tokens than `ids`.
+#[must_use]
+pub(crate) fn prompt_logprobs<'a>(get: impl FnOnce(&str) -> Option<&'a str>, ids: &[u32]) -> Option<Vec<f32>> {
+    let entries: Vec<serde_json::Value> = serde_json::from_str(get(PROMPT_LOGPROBS)?).ok()?;
+    let new = entries.get(entries.len().checked_sub(ids.len())?..)?;
+    let of_token = |(entry, id): (&serde_json::Value, &u32)| {
+        let is_same = entry.get(1).and_then(serde_json::Value::as_u64) == Some((*id).into());
+        #[expect(clippy::cast_possible_truncation, reason = "the engine computed it as a float32")]
+        is_same.then(|| entry.get(0).and_then(serde_json::Value::as_f64).map_or(f32::NAN, |logprob| logprob as f32))
+    };
+    new.iter().zip(ids).map(of_token).collect()
+}

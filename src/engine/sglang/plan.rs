@@ -1,0 +1,80 @@
+//! Plans a request for SGLang.
+
+use std::sync::Arc;
+
+use super::forcing::ForcingFacts;
+use super::request::{GenerateRequest, PerItem, Texts};
+use super::rewrite::rewrite;
+use crate::engine::capabilities::{Capabilities, Plugin};
+use crate::engine::plan::{ItemPlan, Plan, PlanInputs, RequestShape, UnforcedRequest};
+use crate::engine::rid::{self, InlineRid};
+
+/// Plans a request.
+#[must_use]
+pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: PlanInputs) -> Plan {
+    let facts = ForcingFacts::new(request, upstream, inputs);
+    let items = facts.items();
+    let assigned_rid = if inputs.assigns_rid { assign_rid(request) } else { None };
+    let echo = inputs.records && inputs.entropy_request.wanted && wants_echo(request, upstream);
+    let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo).into_bytes();
+    let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
+    let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
+        let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
+        let rid = assigned_rid.as_ref().map(|_| InlineRid::new());
+        UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(InlineRid::as_str), false), rid }
+    });
+    let rid = match &request.rid {
+        PerItem::One(rid) => Some(rid.as_str().into()),
+        _ => None,
+    };
+    Plan {
+        product: upstream.product_or_sglang(),
+        entropy_request: inputs.entropy_request,
+        n: request.n(),
+        stream: request.stream == Some(true),
+        rids: known_rids(request, assigned_rid.as_ref()),
+        items,
+        body,
+        echo,
+        unforced,
+        rid,
+        shape: inputs.shape,
+        plugin: upstream.plugin != Plugin::Absent,
+    }
+}
+
+/// The kind of a request.
+#[must_use]
+pub(crate) fn shape(request: &GenerateRequest) -> RequestShape {
+    let prompts = request.batch().unwrap_or(1);
+    let mut samplings = (0..prompts).filter_map(|at| request.sampling.get(at)).peekable();
+    let greedy =
+        |temperature: Option<f64>, top_k: Option<i64>| temperature.is_some_and(|t| t < 1e-6) || top_k == Some(1);
+    RequestShape {
+        greedy: samplings.peek().is_some_and(|sampling| greedy(sampling.temperature, sampling.top_k)),
+        grammar: samplings.any(|sampling| sampling.grammar),
+    }
+}
+
+/// Whether to ask the engine for the prompt's ids. Not in a stream, where it would repeat them in each event.
+fn wants_echo(request: &GenerateRequest, upstream: &Capabilities) -> bool {
+    let unknown = request.text != Texts::Absent && request.stream == Some(false);
+    unknown && upstream.echoes_prompt && !request.return_prompt_token_ids
+}
+
+/// Returns an id for a request without one, so that it can be aborted and looked up before the engine returns its id. A batch gets a single
+/// string too, because routers forward a string but not a list. With n > 1 the engine always assigns random ids.
+fn assign_rid(request: &GenerateRequest) -> Option<Arc<str>> {
+    let unnamed = request.is_readable() && request.n() <= 1 && matches!(request.rid, PerItem::Absent);
+    unnamed.then(rid::fresh)
+}
+
+/// The ids of the sequences, derived from the client's ids or from the assigned one.
+fn known_rids(request: &GenerateRequest, assigned_rid: Option<&Arc<str>>) -> Vec<(Arc<str>, usize)> {
+    let ids = match assigned_rid {
+        Some(rid) if request.batch().is_none() => return vec![(Arc::clone(rid), 0)],
+        Some(rid) => request.rids_named(rid),
+        None => request.rids(),
+    };
+    ids.into_iter().enumerate().map(|(at, rid)| (rid.into(), at)).collect()
+}

@@ -1,0 +1,354 @@
+//! Parses the fields of a /generate request that tokentap uses. The bytes are unchanged.
+
+mod builder;
+mod field;
+mod options;
+mod prompt;
+mod sampling;
+mod session;
+mod session_params;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub(crate) use builder::{PromptText, RequestBuilder, SamplingWriter, sampling_params};
+pub use builder::{RequestOption, SamplingParam};
+pub use field::PerItem;
+pub use options::{EntropyOptions, OptionsError};
+pub use prompt::{IdShape, Ids, Texts};
+pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
+pub use session::{SessionName, SessionNames};
+pub use session_params::SessionParams;
+
+use crate::engine::sglang::scan;
+use crate::json::{Cursor, Malformed, Object, Text};
+
+/// The fields of a request that tokentap uses. Of repeated keys the last counts, as in Python.
+#[derive(Debug, Default)]
+pub struct GenerateRequest {
+    /// The unchanged body.
+    pub bytes: Bytes,
+    /// Its top-level members.
+    pub object: Object,
+    /// `text`.
+    pub text: Texts,
+    /// `input_ids`.
+    pub ids: Ids,
+    /// The range of `text`.
+    pub text_span: Option<Range<usize>>,
+    /// Members that may name a session.
+    pub sessions: SessionNames,
+    /// `session_params`, unless it continues nothing.
+    pub session_params: Option<SessionParams>,
+    /// `return_prompt_token_ids` is true.
+    pub return_prompt_token_ids: bool,
+    /// `stream`; `None` when it is not a boolean.
+    pub stream: Option<bool>,
+    /// `rid`.
+    pub rid: PerItem<String>,
+    /// `sampling_params`.
+    pub sampling: PerItem<SamplingParams>,
+    /// `lora_path`: the adapter.
+    pub lora_path: PerItem<String>,
+    /// `return_logprob`.
+    pub return_logprob: PerItem<bool>,
+    /// `top_logprobs_num`.
+    pub top_logprobs_num: PerItem<i64>,
+    /// `logprob_start_len`.
+    pub logprob_start_len: PerItem<i64>,
+    /// `token_ids_logprob`, as the text of each item's value.
+    pub token_ids_logprob: PerItem<Range<usize>>,
+    /// `return_flat_raw_output_top_logprobs`, `return_flat_raw_top_logprobs`, `return_flat_raw_top_logprobs_b64`: which are true.
+    pub flat: [bool; 3],
+    /// `return_text_in_logprobs`.
+    pub text_in_logprobs: bool,
+    /// `custom_logit_processor` is present.
+    pub custom_processor: bool,
+    /// `return_sampling_mask`.
+    pub sampling_mask: PerItem<bool>,
+    /// `sampling_logprobs_mode`, if it is a string.
+    pub sampling_mode: Option<String>,
+    /// `return_entropy`; `None` when absent or null.
+    pub return_entropy: Option<bool>,
+    /// The range of `entropy_options`.
+    pub entropy_options: Option<Range<usize>>,
+    /// The body is UTF-16 or UTF-32, which Python's JSON parser accepts.
+    pub wide: bool,
+    /// The index of the first `NaN`, `Infinity` or overflowing number.
+    pub non_finite: Option<usize>,
+}
+
+/// SGLang's names of the three flat switches, in the order of [`GenerateRequest::flat`].
+pub const FLAT: [&str; 3] =
+    ["return_flat_raw_output_top_logprobs", "return_flat_raw_top_logprobs", "return_flat_raw_top_logprobs_b64"];
+
+/// The adapter of this name; `None` for an empty one, which SGLang reads as no adapter.
+#[must_use]
+pub fn adapter(name: &str) -> Option<Arc<str>> {
+    Some(name).filter(|name| !name.is_empty()).map(Arc::from)
+}
+
+impl GenerateRequest {
+    /// The adapter of prompt `at`.
+    #[must_use]
+    pub fn adapter(&self, at: usize) -> Option<Arc<str>> {
+        adapter(self.lora_path.get(at)?)
+    }
+
+    /// Parses a body.
+    ///
+    /// # Errors
+    /// When it is not one JSON object. The request is then forwarded, so that the engine reports the error.
+    pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
+        Self::read(bytes, Ids::default())
+    }
+
+    /// Parses a body that tokentap wrote. The list at `span` holds `ids` and is not parsed again.
+    ///
+    /// # Errors
+    /// When it is not one JSON object.
+    pub fn parse_with_ids(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
+        Self::read(bytes, Ids::written(ids, span))
+    }
+
+    fn read(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
+        let mut request = Self { stream: Some(false), ids, ..Self::default() };
+        if is_wide(&bytes) {
+            return Ok(Self { wide: true, bytes, ..request });
+        }
+        // Python's parser skips the UTF-8 byte order mark
+        let mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let mut cursor = Cursor::at(&bytes, mark);
+        let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
+        cursor.end()?;
+        request.non_finite = cursor.non_finite();
+        request.sessions = SessionNames::of(&bytes, &object);
+        request.object = object;
+        request.bytes = bytes.clone();
+        Ok(request)
+    }
+
+    fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>) -> Result<(), Malformed> {
+        let decoded;
+        let name = if key.escaped {
+            decoded = key.decode();
+            decoded.as_bytes()
+        } else {
+            key.raw
+        };
+        match name {
+            b"text" => {
+                cursor.peek();
+                let start = cursor.position();
+                self.text = Texts::read(cursor)?;
+                self.text_span = Some(start..cursor.position());
+            }
+            b"input_ids" => {
+                cursor.peek();
+                match self.ids.prompts.first().filter(|span| span.start == cursor.position()) {
+                    Some(written) if self.ids.written.is_some() => cursor.seek(written.end),
+                    _ => self.ids = Ids::read(cursor)?,
+                }
+            }
+            b"stream" => {
+                self.stream = match value(cursor)?.1 {
+                    b"true" => Some(true),
+                    b"false" | b"null" => Some(false),
+                    _ => None,
+                }
+            }
+            b"rid" => self.rid = PerItem::read(cursor, field::string)?,
+            b"sampling_params" => self.sampling = PerItem::read(cursor, SamplingParams::read)?,
+            b"lora_path" => self.lora_path = PerItem::read(cursor, field::string)?,
+            b"return_logprob" => self.return_logprob = PerItem::read(cursor, field::boolean)?,
+            b"top_logprobs_num" => self.top_logprobs_num = PerItem::read(cursor, field::integer)?,
+            b"logprob_start_len" => self.logprob_start_len = PerItem::read(cursor, field::integer)?,
+            b"token_ids_logprob" => self.token_ids_logprob = field::id_lists(cursor)?,
+            b"return_text_in_logprobs" => self.text_in_logprobs = value(cursor)?.1 == b"true",
+            b"return_entropy" => {
+                self.return_entropy = match value(cursor)?.1 {
+                    b"true" => Some(true),
+                    b"false" => Some(false),
+                    _ => None,
+                }
+            }
+            b"entropy_options" => {
+                let (span, text) = value(cursor)?;
+                self.entropy_options = (!is_null(text)).then_some(span);
+            }
+            b"custom_logit_processor" => self.custom_processor = !is_null(value(cursor)?.1),
+            b"return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
+            b"sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
+            b"session_params" => self.session_params = SessionParams::parse(value(cursor)?.1),
+            b"return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
+            _ => match FLAT.iter().position(|flat| flat.as_bytes() == name) {
+                Some(at) => self.flat[at] = value(cursor)?.1 == b"true",
+                None => {
+                    cursor.skip()?;
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers. If a request has both text and ids,
+    /// the engine uses the ids.
+    #[must_use]
+    pub fn prompt_ids(&self, at: usize) -> Option<Arc<[u32]>> {
+        if let Some(written) = &self.ids.written {
+            return (at == 0).then(|| Arc::clone(written));
+        }
+        let alike = match (&self.text, self.ids.shape) {
+            (Texts::Absent, _) | (Texts::One { .. }, IdShape::Flat) => true,
+            (Texts::Many { count, .. }, IdShape::Nested(lists)) => *count == lists,
+            _ => false,
+        };
+        if !alike {
+            return None;
+        }
+        let span = self.ids.prompts.get(at)?;
+        let mut ids = Vec::with_capacity(span.len() / 4);
+        scan::ids(&self.bytes, span.start + 1, &mut ids).ok().filter(|end| *end == span.end)?;
+        Some(ids.into())
+    }
+
+    /// The number of prompts, if it is a batch. If both text and ids are present, the text decides.
+    #[must_use]
+    pub fn batch(&self) -> Option<usize> {
+        match (&self.text, self.ids.shape) {
+            (Texts::Many { count, .. }, _) => Some(*count),
+            (Texts::Absent, IdShape::Nested(count)) => Some(count),
+            _ => None,
+        }
+    }
+
+    /// `sampling_params.n`, at least 1. Of a list it is the first item's: the engine requires the same `n` for all items.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        let n = self.sampling.get(0).and_then(|sampling| sampling.n).unwrap_or(1);
+        usize::try_from(n.max(1)).unwrap_or(1)
+    }
+
+    /// The ids of its sequences, derived from the client's `rid`. Empty if the engine chooses them, as it does for every sample of n > 1.
+    #[must_use]
+    pub fn rids(&self) -> Vec<String> {
+        match &self.rid {
+            _ if self.n() > 1 => Vec::new(),
+            PerItem::One(rid) => self.rids_named(rid),
+            PerItem::Many(rids) => rids.iter().flatten().cloned().collect(),
+            PerItem::Absent | PerItem::Unreadable => Vec::new(),
+        }
+    }
+
+    /// The ids of its sequences if `rid` is this string. The items of a batch are named `R_0`, `R_1` and so on.
+    #[must_use]
+    pub fn rids_named(&self, rid: &str) -> Vec<String> {
+        match self.batch() {
+            None => vec![rid.to_owned()],
+            Some(count) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
+        }
+    }
+
+    /// Whether every field that tokentap may edit is unambiguous.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        let sampling = match &self.sampling {
+            PerItem::Absent => true,
+            PerItem::One(sampling) => sampling.readable,
+            PerItem::Many(list) => list.iter().flatten().all(|sampling| sampling.readable),
+            PerItem::Unreadable => false,
+        };
+        let shape = self.text != Texts::Other && !matches!(self.ids.shape, IdShape::Other | IdShape::TooDeep);
+        !self.wide
+            && sampling
+            && shape
+            && self.stream.is_some()
+            && self.rid.is_readable()
+            && self.return_logprob.is_readable()
+            && self.top_logprobs_num.is_readable()
+            && self.logprob_start_len.is_readable()
+            && self.token_ids_logprob.is_readable()
+            && self.sampling_mask.is_readable()
+    }
+}
+
+/// Whether the body is UTF-16 or UTF-32: it then begins with a byte order mark, or has a zero among the first four bytes.
+fn is_wide(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || bytes.iter().take(4).any(|byte| *byte == 0)
+}
+
+/// Skips a value and returns its range and text.
+fn value<'a>(cursor: &mut Cursor<'a>) -> Result<(Range<usize>, &'a [u8]), Malformed> {
+    let span = cursor.skip()?;
+    Ok((span.clone(), &cursor.bytes()[span]))
+}
+
+fn is_null(text: &[u8]) -> bool {
+    text == b"null"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> GenerateRequest {
+        GenerateRequest::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn last_of_repeated_keys_counts() {
+        let request = parsed(r#"{"text":"a","text":["a","b"],"return_logprob":true,"return_logprob":false}"#);
+        assert_eq!(request.batch(), Some(2));
+        assert_eq!(request.return_logprob, PerItem::One(false));
+        for last in ["{}", "5", "null"] {
+            let request = parsed(&format!(r#"{{"metadata":{{"session_id":"s"}},"metadata":{last}}}"#));
+            assert_eq!(request.sessions.metadata, None, "{last}");
+        }
+    }
+
+    #[test]
+    fn ids_that_tokentap_wrote_are_not_parsed_again() {
+        let body = br#"{"input_ids":[7,5,300],"sampling_params":{"max_new_tokens":null},"stream":true}"#;
+        let ids: Arc<[u32]> = [7, 5, 300].into();
+        let made = GenerateRequest::parse_with_ids(Bytes::from_static(body), Arc::clone(&ids), 13..22).unwrap();
+        let read = GenerateRequest::parse(Bytes::from_static(body)).unwrap();
+        assert_eq!((made.prompt_ids(0), read.prompt_ids(0), made.prompt_ids(1)), (Some(ids.clone()), Some(ids), None));
+        assert_eq!(Ids { written: None, ..made.ids.clone() }, read.ids);
+        assert_eq!((made.stream, made.object.span.clone()), (read.stream, read.object.span.clone()));
+        // the list at the span is not parsed
+        let other = Bytes::from_static(br#"{"input_ids":[,,,,,,,],"stream":true}"#);
+        assert!(GenerateRequest::parse_with_ids(other, [1].into(), 13..22).is_ok_and(|made| made.stream == Some(true)));
+    }
+
+    #[test]
+    fn text_determines_the_batch() {
+        assert_eq!(parsed(r#"{"text":"a","input_ids":[[1],[2]]}"#).batch(), None);
+        assert_eq!(parsed(r#"{"input_ids":[[1],[2],[3]]}"#).batch(), Some(3));
+        assert_eq!(parsed(r#"{"input_ids":[1,2]}"#).batch(), None);
+        assert_eq!(parsed(r#"{"text":["a"]}"#).batch(), Some(1));
+    }
+
+    #[test]
+    fn coerced_values_are_unreadable() {
+        for text in [
+            r#"{"text":"a","return_logprob":1}"#,
+            r#"{"text":"a","top_logprobs_num":5.0}"#,
+            r#"{"text":"a","stream":"yes"}"#,
+            r#"{"text":5}"#,
+            r#"{"text":"a","sampling_params":"x"}"#,
+            r#"{"text":"a","sampling_params":{"n":"2"}}"#,
+        ] {
+            assert!(!parsed(text).is_readable(), "{text} is ambiguous");
+        }
+        assert!(parsed(r#"{"text":"a","rid":null,"sampling_params":null,"return_logprob":null}"#).is_readable());
+    }
+
+    #[test]
+    fn non_finite_numbers_are_detected_at_any_depth() {
+        assert!(parsed(r#"{"text":"a","sampling_params":{"temperature":NaN}}"#).non_finite.is_some());
+        assert!(parsed(r#"{"text":"a","x":[{"y":1e999}]}"#).non_finite.is_some());
+        assert!(parsed(r#"{"text":"NaN 1e999","sampling_params":{"temperature":1e-999}}"#).non_finite.is_none());
+    }
+}

@@ -1,0 +1,270 @@
+//! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+
+use crate::engine::transport::breaker::Breaker;
+use crate::engine::transport::failure::causes;
+pub use crate::engine::transport::failure::{Failure, UploadError, innermost};
+pub(crate) use crate::engine::transport::pool::READ_BUFFER;
+use crate::engine::transport::pool::{SendError, Transport};
+
+/// The body of an upstream reply.
+pub type ReplyBody = hyper::body::Incoming;
+
+/// An upstream reply whose body has not been read.
+pub type Reply = http::Response<ReplyBody>;
+
+/// A request to the upstream.
+#[derive(Debug)]
+pub struct UpstreamCall {
+    /// The method.
+    pub method: Method,
+    /// The path and query, byte for byte.
+    pub target: Cow<'static, str>,
+    /// Headers, without hop-by-hop ones.
+    pub headers: HeaderMap,
+    body: reqwest::Body,
+}
+
+impl UpstreamCall {
+    /// Creates a call with a streamed body.
+    #[must_use]
+    pub fn new<B>(method: Method, target: Cow<'static, str>, mut headers: HeaderMap, body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // an empty body must not become a chunked one
+        if body.is_end_stream() {
+            return Self { method, target, headers, body: reqwest::Body::default() };
+        }
+        // hyper drops a body of unknown length from a GET or HEAD request, unless a header sets its framing
+        if body.size_hint().exact().is_none() {
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        Self { method, target, headers, body: reqwest::Body::wrap(body) }
+    }
+
+    /// Creates a call with a complete body.
+    #[must_use]
+    pub fn whole(method: Method, target: Cow<'static, str>, headers: HeaderMap, body: Bytes) -> Self {
+        Self { method, target, headers, body: reqwest::Body::from(body) }
+    }
+}
+
+/// The URI of /generate of the server at `url`.
+fn generate(url: &str) -> Result<http::Uri, String> {
+    let parsed = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+    if parsed.host().is_none() {
+        return Err(format!("{url}: names no host"));
+    }
+    format!("{url}/generate").parse().map_err(|error| format!("{url}: {error}"))
+}
+
+/// The keys and limits of a client.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientSettings<'a> {
+    /// The key for tokentap's own calls.
+    pub api_key: Option<&'a str>,
+    /// The key for calls that need an administrator's, such as aborts.
+    pub admin_key: Option<&'a str>,
+    /// How long a connection may take.
+    pub connect_timeout: Duration,
+    /// How long an idle connection is kept.
+    pub pool_idle_timeout: Duration,
+    /// After this number of failed connections in a row, calls fail without an attempt. 0 for never.
+    pub breaker_failures: u32,
+}
+
+/// A client of one engine. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    transport: Transport,
+    breaker: Breaker,
+    /// The URI of /generate, parsed once because most traffic goes there.
+    generate: http::Uri,
+    upstream: Arc<str>,
+    api_key: Option<HeaderValue>,
+    admin_key: Option<HeaderValue>,
+}
+
+impl Client {
+    /// A client of the server at `upstream`, `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// A line for the user when `upstream` is not such a URL, or a key is not valid in a header.
+    pub fn try_new(upstream: &str, settings: ClientSettings<'_>) -> Result<Self, String> {
+        let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
+        let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures } = settings;
+        let bearer = |key: Option<&str>| {
+            key.map(|key| {
+                let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+                    .map_err(|_| "a key has characters that are not valid in a header".to_owned())?;
+                value.set_sensitive(true);
+                Ok::<_, String>(value)
+            })
+            .transpose()
+        };
+        Ok(Self {
+            transport: Transport::try_new(upstream, connect_timeout, pool_idle_timeout)
+                .map_err(|error| format!("--upstream {error}"))?,
+            breaker: Breaker::new(breaker_failures),
+            generate,
+            upstream: upstream.into(),
+            api_key: bearer(api_key)?,
+            admin_key: bearer(admin_key)?,
+        })
+    }
+
+    /// A client of the engine at `url`, with the same keys and limits, but with its own connections and without a breaker.
+    ///
+    /// # Errors
+    /// A line for the user when `url` is not the URL of a server.
+    pub fn at(&self, url: &str) -> Result<Self, String> {
+        let generate = generate(url)?;
+        let transport = self.transport.to(url)?;
+        Ok(Self { transport, upstream: url.into(), generate, breaker: Breaker::new(0), ..self.clone() })
+    }
+
+    /// The URL of the server.
+    #[must_use]
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// The same, shared.
+    #[must_use]
+    pub fn shared_upstream(&self) -> &Arc<str> {
+        &self.upstream
+    }
+
+    /// Whether the breaker is open: calls fail without being sent, because no connection can be made.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Sends a call; the reply's body is read by the caller.
+    ///
+    /// # Errors
+    /// [`Failure`] when no head of a reply came.
+    pub async fn send(&self, call: UpstreamCall) -> Result<Reply, Failure> {
+        let mut request = http::Request::new(call.body);
+        *request.uri_mut() = self.uri(&call.target)?;
+        *request.method_mut() = call.method;
+        *request.headers_mut() = call.headers;
+        let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.to_string(), failures };
+        self.breaker.admit().map_err(unreachable)?;
+        let sent = self.transport.send(request).await.map_err(|error| self.failure(&error));
+        match &sent {
+            Err(Failure::Connect { .. }) => self.breaker.connect_failed(),
+            Err(_) => {}
+            Ok(_) => self.breaker.connected(),
+        }
+        let mut reply = sent?;
+        // no request asks for an upgrade, and the bytes after it would not be a reply
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failure::Broken("it switched protocols without a request to do so".to_owned()));
+        }
+        // the version belongs to this hop: a client's connection must not close because the engine's does
+        *reply.version_mut() = http::Version::HTTP_11;
+        Ok(reply)
+    }
+
+    /// The URI of a target. A URL parser must leave the target unchanged: otherwise the engine would get another path than the client sent.
+    fn uri(&self, target: &str) -> Result<http::Uri, Failure> {
+        if target == self.generate.path() {
+            return Ok(self.generate.clone());
+        }
+        let changed = || Failure::Target(target.to_owned());
+        let text = format!("{}{target}", self.upstream);
+        let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
+        // the base has no path, so the rest of the URL must equal the target
+        let parsed_target = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
+        let whole = target.starts_with('/') && parsed_target == Some(target) && url.fragment().is_none();
+        let uri = text.parse().map_err(|_| changed())?;
+        if whole { Ok(uri) } else { Err(changed()) }
+    }
+
+    fn failure(&self, error: &SendError) -> Failure {
+        let cause = innermost(error);
+        if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
+            upload.clone().into()
+        } else if matches!(error, SendError::Connect(_)) {
+            Failure::Connect { upstream: self.upstream.to_string(), cause }
+        } else {
+            Failure::Broken(cause)
+        }
+    }
+
+    /// Authorizes a request with tokentap's admin key, otherwise with its API key. Removes a key that was not meant for the upstream.
+    pub fn sign(&self, headers: &mut HeaderMap) {
+        headers.remove(header::AUTHORIZATION);
+        if let Some(key) = self.admin_key.as_ref().or(self.api_key.as_ref()) {
+            headers.insert(header::AUTHORIZATION, key.clone());
+        }
+    }
+
+    /// The same for a generation, which does not accept the admin key.
+    pub fn sign_generation(&self, headers: &mut HeaderMap) {
+        headers.remove(header::AUTHORIZATION);
+        if let Some(key) = &self.api_key {
+            headers.insert(header::AUTHORIZATION, key.clone());
+        }
+    }
+
+    /// Sends one of tokentap's own calls with the API key, and reads the whole reply.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came.
+    pub async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<(StatusCode, Bytes), Failure> {
+        self.signed_call(method, path, body, self.api_key.clone()).await
+    }
+
+    /// The key for an abort: the admin key, otherwise the client's key, otherwise tokentap's API key.
+    pub(crate) fn abort_key(&self, client_key: Option<HeaderValue>) -> Option<HeaderValue> {
+        self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone())
+    }
+
+    /// Replaces the admin key by the API key, for a call to an engine that a router lists.
+    pub(crate) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
+        // a call without a key stays without one
+        if key.is_some() && key == self.admin_key { self.api_key.clone() } else { key }
+    }
+
+    /// Sends one of tokentap's own calls with this key, and reads the whole reply.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came.
+    pub(crate) async fn signed_call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        key: Option<HeaderValue>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let is_json = body.is_some();
+        let mut request = Request::new(body.map_or_else(reqwest::Body::default, reqwest::Body::from));
+        *request.uri_mut() = self.uri(path)?;
+        *request.method_mut() = method;
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        if is_json {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(key) = key {
+            headers.insert(header::AUTHORIZATION, key);
+        }
+        let reply = self.transport.send(request).await.map_err(|error| self.failure(&error))?;
+        self.breaker.connected();
+        let status = reply.status();
+        let body = reply.into_body().collect().await.map_err(|error| Failure::Broken(innermost(&error)))?;
+        Ok((status, body.to_bytes()))
+    }
+}
