@@ -164,11 +164,6 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
         &["events", "retries"],
         "a shared reply is a source of events, and reads events from another source",
     ),
-    (
-        "session",
-        &["sharing", "store"],
-        "a store passes changes of shared sessions to `Sharing`, which applies confirmed changes to the store",
-    ),
     ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
 ];
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::{Config, LedgerConnection};
 use crate::metrics::Metrics;
 use crate::session::ledger::valkey::{ClientCertificate, TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
-use crate::session::{SharingLimits, Store};
+use crate::session::{SharedLedger, SharingLimits};
 
 /// Counts what the ledger does.
 #[derive(Debug)]
@@ -51,17 +51,16 @@ pub(crate) fn options(connection: &LedgerConnection, ttl: Duration) -> Result<Op
     }))
 }
 
-/// Shares the sessions of `store`. Must be called in a runtime.
+/// The ledger of these settings; `None` without one. Must be called in a runtime.
 ///
 /// # Errors
 /// A line for the user.
-pub(super) fn share(store: &Store, config: &Config, metrics: &Arc<Metrics>) -> Result<(), String> {
-    let Some(options) = options(&config.ledger.connection, config.sessions.session_ttl)? else { return Ok(()) };
+pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<SharedLedger>, String> {
+    let Some(options) = options(&config.ledger.connection, config.sessions.session_ttl)? else { return Ok(None) };
     if options.replicas == 0 {
         tracing::warn!("--ledger-replicas is 0: a failover of the shared ledger loses turns whose replies have ended");
     }
     let limits = SharingLimits { timeout: options.timeout, idle: config.sessions.session_idle };
     let ledger = Valkey::try_new(options, Arc::new(LedgerObserver(Arc::clone(metrics))));
-    store.share(Arc::new(ledger.map_err(|error| format!("--ledger: {error}"))?), limits);
-    Ok(())
+    Ok(Some(SharedLedger { ledger: Arc::new(ledger.map_err(|error| format!("--ledger: {error}"))?), limits }))
 }

@@ -13,7 +13,7 @@ impl Store {
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].
-    pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
+    pub(super) fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
         let record = |turns| self.log.append(Record::Freeze { session: session.key(), turns });
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
@@ -21,11 +21,7 @@ impl Store {
     }
 
     /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
-    pub fn delete_response(self: &Arc<Self>, session: &Session, turn: u32) -> Option<Ack> {
-        if let Some(sharing) = self.sharing() {
-            let found = session.turn(turn).filter(|turn| !session.state().deleted_responses.contains(&turn.id));
-            return Some(sharing.delete_response(self, &session.id, found?.about.uid?));
-        }
+    pub(super) fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
         let mut state = session.state();
         let deletes = !state.removed && state.deleted_responses.insert(turn);
         deletes.then(|| self.log.append(Record::ResponseDeleted { session: session.key(), turn }))
@@ -35,7 +31,7 @@ impl Store {
     ///
     /// # Errors
     /// When the session is frozen, or has no such turn.
-    pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
+    pub(super) fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
         let record =
             |version, reward| self.log.append(Record::Reward { session: session.key(), leaf, reward, version });
         let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;

@@ -4,18 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Uid;
 use super::ledger::Ack;
+use super::sessions::{Backend, Sessions};
 use super::state::Session;
-use super::store::Store;
 use super::turn::Draft;
 
 /// A call. Its session is neither idle nor evicted until the call is dropped. A session that does not exist is created by the first turn,
 /// so that a refused call creates none.
 #[derive(Debug)]
 pub struct Call {
-    store: Arc<Store>,
+    sessions: Arc<Sessions>,
     id: Arc<str>,
     session: Option<Arc<Session>>,
-    /// The number of deletions when the call began, in a store that shares its sessions.
+    /// The number of deletions when the call began, if the sessions are shared.
     deletions: u64,
     done: bool,
     /// Collects the turns of this call.
@@ -51,30 +51,22 @@ impl Turns {
 impl Call {
     /// A call of the session `id`.
     #[must_use]
-    pub fn new(store: Arc<Store>, id: Arc<str>) -> Self {
-        if let Some(sharing) = store.sharing() {
-            // the session object may be replaced while the call runs
-            store.pending.add(&id);
-            let deletions = sharing.deletions();
-            return Self {
-                store,
-                id,
-                session: None,
-                deletions,
-                done: false,
-                turns: None,
-                before: None,
-                is_retry: false,
-            };
-        }
-        let session = store.enter_known(&id);
-        Self { store, id, session, deletions: 0, done: false, turns: None, before: None, is_retry: false }
+    pub fn new(sessions: Arc<Sessions>, id: Arc<str>) -> Self {
+        let (session, deletions) = match sessions.backend() {
+            Backend::Local(store) => (store.enter_known(&id), 0),
+            Backend::Shared(sharing) => {
+                // the session object may be replaced while the call runs
+                sharing.store.pending.add(&id);
+                (None, sharing.deletions())
+            }
+        };
+        Self { sessions, id, session, deletions, done: false, turns: None, before: None, is_retry: false }
     }
 
-    /// The store.
+    /// The sessions.
     #[must_use]
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
+    pub fn sessions(&self) -> &Arc<Sessions> {
+        &self.sessions
     }
 
     /// The session's name.
@@ -98,52 +90,54 @@ impl Call {
         self.is_retry = true;
     }
 
-    /// Adds a turn and returns its number, or `None` if the session was deleted in the meantime. The turn is in the store when this
-    /// returns, and in the log when the ack resolves. In a store that shares its sessions, the number is known only when the ack resolves,
-    /// so it is `None`.
+    /// Adds a turn and returns its number, or `None` if the session was deleted in the meantime. The turn is in memory when this
+    /// returns, and in the log when the ack resolves. Of shared sessions the number is known only when the ack resolves, so it is `None`.
     #[must_use]
     pub fn commit(&mut self, mut draft: Draft) -> (Option<u32>, Ack) {
         if let Some(before) = self.before.take() {
             draft.supersedes = before.uids();
         }
         let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
-        if let Some(sharing) = self.store.sharing() {
-            draft.is_retry = self.is_retry;
-            if let Some(turns) = &self.turns {
-                turns.add(uid);
+        match self.sessions.backend() {
+            Backend::Local(store) => {
+                let session = self.session.get_or_insert_with(|| {
+                    let session = store.enter(&self.id);
+                    store.end_pending(&self.id);
+                    session
+                });
+                let (turn, ack) = store.commit(session, draft);
+                if let (Some(_), Some(turns)) = (turn, &self.turns) {
+                    turns.add(uid);
+                }
+                (turn, ack)
             }
-            return (None, sharing.commit(&self.store, &self.id, draft, self.deletions));
+            Backend::Shared(sharing) => {
+                draft.is_retry = self.is_retry;
+                if let Some(turns) = &self.turns {
+                    turns.add(uid);
+                }
+                (None, sharing.commit(&self.id, draft, self.deletions))
+            }
         }
-        let session = self.session.get_or_insert_with(|| {
-            let session = self.store.enter(&self.id);
-            self.store.end_pending(&self.id);
-            session
-        });
-        let (turn, ack) = self.store.commit(session, draft);
-        if let (Some(_), Some(turns)) = (turn, &self.turns) {
-            turns.add(uid);
-        }
-        (turn, ack)
     }
 
     /// Marks the session as incomplete: a generation was not recorded.
     pub fn mark_incomplete(&self) {
-        self.store.mark_incomplete(&self.id);
+        self.sessions.mark_incomplete(&self.id);
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        match &self.session {
-            Some(session) => self.store.leave(session, self.done),
-            None => {
-                if let Some(sharing) = self.store.sharing() {
-                    if self.done {
-                        sharing.finish_last(&self.store, &self.id);
-                    }
-                    self.store.evict_soon();
+        match (self.sessions.backend(), &self.session) {
+            (Backend::Local(store), Some(session)) => store.leave(session, self.done),
+            (Backend::Local(store), None) => store.end_pending(&self.id),
+            (Backend::Shared(sharing), _) => {
+                if self.done {
+                    sharing.finish_last(&self.id);
                 }
-                self.store.end_pending(&self.id);
+                sharing.store.evict_soon();
+                sharing.store.end_pending(&self.id);
             }
         }
     }

@@ -88,22 +88,30 @@ impl Store {
         self.finish(session);
     }
 
-    /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
-    pub fn sweep(&self) {
-        let (now, mut after, mut wait) = (Instant::now(), 0, LogWait::default());
-        // all processes that share sessions finish the idle ones together
-        while self.sharing().is_none() {
+    /// Publishes the paths of idle sessions, unless it is a cache, then evicts. Blocks for long if there are many sessions, so it must not
+    /// run on a task.
+    pub(super) fn sweep(&self) {
+        let mut wait = LogWait::default();
+        if !self.is_cache {
+            self.finish_idle(&mut wait);
+        }
+        self.evict_all(&mut wait);
+    }
+
+    /// Publishes the paths of idle sessions.
+    fn finish_idle(&self, wait: &mut LogWait) {
+        let (now, mut after) = (Instant::now(), 0);
+        loop {
             let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
-            let Some((last, _)) = idle.last() else { break };
+            let Some((last, _)) = idle.last() else { return };
             after = *last;
             for (_, session) in idle {
-                self.wait_for_log(&mut wait);
+                self.wait_for_log(wait);
                 if !self.is_used(&session.state(), &session.id) {
                     self.finish(&session);
                 }
             }
         }
-        self.evict_all(&mut wait);
     }
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
@@ -157,8 +165,7 @@ impl Store {
                 pause();
             }
             // publishes the paths first, so that a reader of finished paths learns that it missed them
-            let is_shared = self.sharing().is_some();
-            if !is_shared {
+            if !self.is_cache {
                 self.finish(&session);
             }
             let mut order = self.order();
@@ -166,8 +173,7 @@ impl Store {
                 // the session was used in the meantime
                 continue;
             }
-            if is_shared {
-                // the shared ledger has all of it
+            if self.is_cache {
                 self.forget(&mut order, &session, None, unused);
                 continue;
             }
@@ -234,10 +240,12 @@ mod tests {
 
     use super::*;
     use crate::session::tests::{BOUNDLESS, store, turn};
-    use crate::session::{Call, Turn};
+    use crate::session::{Call, Sessions, Turn};
 
     /// The store, whose sessions have all expired.
-    fn expired(store: Arc<Store>) -> Store {
+    fn expired(sessions: Arc<Sessions>) -> Store {
+        let store = Arc::clone(sessions.memory());
+        drop(sessions);
         let mut store = Arc::into_inner(store).expect("no call runs");
         store.limits.ttl = Duration::ZERO;
         store
@@ -287,7 +295,7 @@ mod tests {
         let last: Weak<Turn> =
             Arc::downgrade(&store.session("s").and_then(|found| found.turn(599)).expect("it exists"));
         let call = Call::new(Arc::clone(&store), "s".into());
-        drop(store.delete("s").expect("it exists"));
+        drop(store.memory().delete("s").expect("it exists"));
         assert!(last.upgrade().is_some(), "a call holds the session");
         drop(call);
         while last.upgrade().is_some() {

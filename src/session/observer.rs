@@ -18,7 +18,7 @@ pub trait StoreObserver: Debug + Send + Sync {
 
 /// Ignores all changes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct NoObserver;
+pub struct NoObserver;
 
 impl StoreObserver for NoObserver {
     fn turn_committed(&self, _turn: &Turn) {}

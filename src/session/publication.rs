@@ -36,7 +36,7 @@ impl Publication {
 
 /// A finished path that was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FinishedPath {
+pub(super) struct FinishedPath {
     /// Its position in the order of all finished paths.
     pub number: u64,
     /// Its last turn.

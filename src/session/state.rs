@@ -83,9 +83,30 @@ impl Reward {
     }
 }
 
+/// A frozen version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frozen {
+    /// Its number, from 1.
+    pub version: u32,
+    /// Its number of turns.
+    pub turns: u32,
+}
+
+/// What a reward is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RewardTarget {
+    /// The leaf; `None`: the whole session.
+    pub leaf: Option<u32>,
+    /// The generation of the numbers of turns that `leaf` belongs to, if the caller knows it.
+    pub generation: Option<u32>,
+}
+
 /// Why a request for a session cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
+    /// There is no such session.
+    #[error("there is no such session")]
+    Unknown,
     /// There is no such version.
     #[error("there is no such version")]
     NoVersion,
@@ -104,6 +125,9 @@ pub enum SessionError {
     /// The number of the turn may mean another turn: the shared ledger had lost entries.
     #[error("the numbers of its turns have changed; read them again, and send \"generation\": {0}")]
     OtherGeneration(u32),
+    /// Only the numbers of turns of shared sessions have generations.
+    #[error("generation: sessions are not shared, see --ledger")]
+    NoGenerations,
 }
 
 impl State {
@@ -178,11 +202,6 @@ impl Session {
     /// The key of the session in records.
     pub(super) fn key(&self) -> SessionKey {
         SessionKey { name: Arc::clone(&self.id), birth: self.birth }
-    }
-
-    /// Whether the shared ledger lacks changes of it.
-    pub(crate) fn is_detached(&self) -> bool {
-        self.state().is_detached
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
