@@ -139,7 +139,7 @@ const WALL_CLOCK: &[&str] = &[
     "src/tokenizer/template/",
     // logs whether a certificate has expired
     "src/serve/connection/tls.rs",
-    "src/session/eviction.rs",
+    "src/session/store/eviction.rs",
     "src/session/ledger/log/writer.rs",
     "src/session/store.rs",
     "src/demo",

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Record, SessionKey};
-use super::publication::FinishedPath;
 use super::sessions::Sessions;
+use super::state::FinishedPath;
 use super::state::{Reward, Session, State};
 use super::store::Store;
 use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata};

@@ -1,19 +1,25 @@
 //! The sessions of a process, or of all processes that share a ledger: the only door to them.
 
+mod call;
+mod finished;
+mod list;
+
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::change_feed::CommittedTurn;
 use super::ledger::{Ack, Health, LedgerError, Record, RecordLog, RecordLogStats, SharedLog};
 use super::name::is_name;
-use super::observer::{NoObserver, StoreObserver};
-use super::order_index::EvictedSession;
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
 use super::state::{Frozen, RewardTarget, Session, SessionError};
-use super::store::{Store, StoreLimits};
+use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
 use crate::long_work::offload;
+pub use call::{Call, Turns};
+pub use finished::{
+    FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, ListedPath, NoPath,
+};
+pub use list::{ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedSession};
 
 /// Sessions. Callers need not know whether other processes share them.
 #[derive(Debug)]

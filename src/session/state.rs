@@ -1,5 +1,9 @@
 //! A session: a forest of turns with rewards, and its frozen versions.
 
+mod publication;
+mod replies;
+mod rewards;
+
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -7,12 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use serde_json::Value;
 
 use super::ledger::SessionKey;
-use super::lineage::upwards;
-use super::publication::{FinishedPath, Publication};
-use super::replies::{Replies, ReplyDigests, ReplyTurns};
-use super::rewards::Rewards;
 use super::turn::Draft;
+use super::view::upwards;
 use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, Turn, TurnKey, Uid};
+pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
+use replies::Replies;
+pub use replies::{ReplyDigests, ReplyTurns};
+use rewards::Rewards;
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;

@@ -1,5 +1,13 @@
 //! The sessions in memory, within limits of bytes and time. Each change is one record of the log.
 
+mod annotations;
+mod change_feed;
+mod eviction;
+mod observer;
+mod order;
+mod pending;
+mod restoration;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,16 +16,21 @@ use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::change_feed::{ChangeFeed, CommittedTurn};
 use super::ledger::log::random_store_id;
 use super::ledger::{Ack, Record, RecordLog, SessionKey, SharedLog};
-use super::observer::StoreObserver;
-use super::order_index::{EvictedSession, Order};
-use super::pending::PendingCalls;
-use super::restoration::Restoration;
 use super::state::Session;
 use super::turn::Draft;
 use super::{ProcessId, Turn, Uid};
+use change_feed::ChangeFeed;
+pub use change_feed::CommittedTurn;
+pub use observer::{NoObserver, StoreObserver};
+pub use order::EvictedSession;
+use order::Order;
+#[cfg(test)]
+pub(super) use order::SESSION_OVERHEAD;
+use pending::PendingCalls;
+use restoration::Restoration;
+pub use restoration::RestoreProgress;
 
 /// Parts of the map of sessions. A part that grows moves its sessions while it is locked: about a thousand of a million.
 const SHARDS: usize = 1024;

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use super::ledger::SharedLog;
 use super::ledger::memory::MemoryLedger;
-use super::observer::NoObserver;
-use super::row::ExcludedLeaf;
 use super::sessions::Backend;
 use super::sharing::Sharing;
+use super::snapshot::ExcludedLeaf;
+use super::store::NoObserver;
 use super::{Call, Draft, Path, Row, Sessions, SharedLedger, SharingLimits, StoreLimits, TurnMetadata};
 
 /// Limits without eviction. An unused session is idle at once.
@@ -85,5 +85,5 @@ fn tokens(path: &Path) -> Vec<u32> {
 
 /// The bytes of all sessions, computed independently of the store's counter.
 fn bytes(store: &Sessions) -> u64 {
-    store.in_memory().iter().map(|session| session.summary().bytes + super::order_index::SESSION_OVERHEAD).sum()
+    store.in_memory().iter().map(|session| session.summary().bytes + super::store::SESSION_OVERHEAD).sum()
 }

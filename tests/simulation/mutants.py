@@ -70,7 +70,7 @@ FAULTS = {
     ),
     "a path that two processes finish trains nothing": [
         (
-            "src/session/publishing.rs",
+            "src/session/state/publication.rs",
             "if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf) {",
             "if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf).or(FAULT.then_some(u32::MAX)) {",
         ),

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 use super::missing::recorded_at;
 use super::{SharedLedger, Sharing, SharingLimits};
 use crate::session::ledger::{Ledger, LedgerError, Position, Record, SessionKey, SharedLog};
-use crate::session::observer::NoObserver;
 use crate::session::state::Session;
+use crate::session::store::NoObserver;
 use crate::session::store::{Store, StoreLimits};
 use crate::session::{Turn, TurnMetadata, Uid};
 

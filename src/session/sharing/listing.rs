@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::ledger::{Append, Entry, Ledger, SharedLog};
-    use crate::session::observer::NoObserver;
+    use crate::session::store::NoObserver;
     use crate::session::store::Store;
     use crate::session::{SharedLedger, SharingLimits, StoreLimits, Uid};
 

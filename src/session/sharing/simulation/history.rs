@@ -14,7 +14,7 @@ use super::faults::{Connection, Loss, Server};
 use super::local_log::LocalLog;
 use super::random::Random;
 use crate::session::ledger::SharedLog;
-use crate::session::observer::NoObserver;
+use crate::session::store::NoObserver;
 use crate::session::{Sessions, SharedLedger, SharingLimits, StoreLimits};
 
 /// The unused time after which a session has finished.

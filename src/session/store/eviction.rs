@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::View;
-use super::ledger::{Ack, Record};
-use super::order_index::{EvictedSession, Order};
-use super::state::{Session, State};
-use super::store::{Store, now_ms};
+use super::order::{EvictedSession, Order};
+use super::{Store, now_ms};
+use crate::session::View;
+use crate::session::ledger::{Ack, Record};
+use crate::session::state::{Session, State};
 
 /// Paths that are numbered, or sessions that are listed, per lock of the order.
 const PER_LOCK: usize = 64;
@@ -58,7 +58,7 @@ fn off_runtime(work: impl FnOnce() + Send + 'static) {
 
 impl Store {
     /// Publishes the paths of a session that were not published before.
-    pub(super) fn finish(&self, session: &Arc<Session>) {
+    pub(in crate::session) fn finish(&self, session: &Arc<Session>) {
         let mut publication = session.publication();
         // before the turns are counted: a call that ends later marks the session as open again
         self.order().mark_published(session);
@@ -80,7 +80,7 @@ impl Store {
     }
 
     /// Like [`Store::finish`], for tasks: a long session uses a blocking thread.
-    pub(super) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
+    pub(in crate::session) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
         if session.is_longer_than(SHORT) {
             let (store, session) = (Arc::clone(self), Arc::clone(session));
             return off_runtime(move || store.finish(&session));
@@ -90,7 +90,7 @@ impl Store {
 
     /// Publishes the paths of idle sessions, unless it is a cache, then evicts. Blocks for long if there are many sessions, so it must not
     /// run on a task.
-    pub(super) fn sweep(&self) {
+    pub(in crate::session) fn sweep(&self) {
         let mut wait = LogWait::default();
         if !self.is_cache {
             self.finish_idle(&mut wait);
@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
-    pub(super) fn evict(&self) {
+    pub(in crate::session) fn evict(&self) {
         self.evict_all(&mut LogWait::default());
     }
 
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// Like [`Store::evict`], for tasks: a blocking thread does what takes longer.
-    pub(super) fn evict_soon(self: &Arc<Self>) {
+    pub(in crate::session) fn evict_soon(self: &Arc<Self>) {
         if self.evict_within(OWN_WORK, || ()) || self.evicting.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -144,7 +144,7 @@ impl Store {
 
     /// Does at most this much work. Calls `pause` before each eviction of an expired session, without a lock; above the byte limit it does not
     /// wait. Returns whether nothing is left to evict.
-    pub(super) fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
+    pub(in crate::session) fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
         let now = Instant::now();
         let mut passed = 0;
         loop {
@@ -202,7 +202,7 @@ impl Store {
     }
 
     /// Removes a session, unless it is removed already or `may` returns false. The record, if any, is appended before the name becomes free.
-    pub(super) fn forget(
+    pub(in crate::session) fn forget(
         &self,
         order: &mut Order,
         session: &Arc<Session>,

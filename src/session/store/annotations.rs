@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ledger::{Ack, Record};
-use super::state::{Session, SessionError};
-use super::store::Store;
+use super::Store;
+use crate::session::ledger::{Ack, Record};
+use crate::session::state::{Session, SessionError};
 
 impl Store {
     /// Freezes a session. Returns the version, and an ack that resolves when the record is on disk.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].
-    pub(super) fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
+    pub(in crate::session) fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
         let record = |turns| self.log.append(Record::Freeze { session: session.key(), turns });
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
@@ -21,7 +21,7 @@ impl Store {
     }
 
     /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
-    pub(super) fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
+    pub(in crate::session) fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
         let mut state = session.state();
         let deletes = !state.removed && state.deleted_responses.insert(turn);
         deletes.then(|| self.log.append(Record::ResponseDeleted { session: session.key(), turn }))
@@ -31,7 +31,12 @@ impl Store {
     ///
     /// # Errors
     /// When the session is frozen, or has no such turn.
-    pub(super) fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
+    pub(in crate::session) fn reward(
+        &self,
+        session: &Session,
+        leaf: Option<u32>,
+        value: Value,
+    ) -> Result<Ack, SessionError> {
         let record =
             |version, reward| self.log.append(Record::Reward { session: session.key(), leaf, reward, version });
         let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ledger::{Ack, LedgerError, PARTITIONS, StreamId};
-use super::sessions::{Backend, Sessions};
-use super::sharing::{Consumer, FleetCursor, Found};
-use super::store::Store;
-use super::{Classes, ExcludedLeaf, Path, Uid};
+use super::{Backend, Sessions};
 use crate::long_work::offload;
+use crate::session::ledger::{Ack, LedgerError, PARTITIONS, StreamId};
+use crate::session::sharing::{Consumer, FleetCursor, Found};
+use crate::session::store::Store;
+use crate::session::{Classes, ExcludedLeaf, Path, Uid};
 
 /// Paths that are copied per lock of the order.
 const LISTED: usize = 512;
@@ -369,7 +369,7 @@ impl Store {
     }
 
     /// Finished paths after the number `after`: their numbers and sessions, in order. The order is locked briefly for each part.
-    pub(super) fn finished_after(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
+    pub(in crate::session) fn finished_after(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
         let mut found = Vec::new();
         while found.len() < limit {
             let some = self.order().finished_after(after, LISTED.min(limit - found.len()));

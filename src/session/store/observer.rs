@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::Turn;
+use crate::session::Turn;
 
 /// Receives changes of a store. Its methods run under a lock of the store and must return quickly.
 pub trait StoreObserver: Debug + Send + Sync {

@@ -5,12 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::ledger::{LedgerError, ListOrder};
-use super::sessions::{Backend, Sessions};
-use super::sharing::{FleetPage, FleetQuery, LastUseCursor};
-use super::state::Session;
-use super::store::Store;
+use super::{Backend, Sessions};
 use crate::long_work::offload;
+use crate::session::ledger::{LedgerError, ListOrder};
+use crate::session::sharing::{FleetPage, FleetQuery, LastUseCursor};
+use crate::session::state::Session;
+use crate::session::store::Store;
 
 /// Entries that are copied per lock of the order.
 const LISTED: usize = 512;
@@ -204,7 +204,7 @@ impl ListedPage {
 
 impl Store {
     /// Sessions in the order of their creation, after the one with the number `after`. The order is locked briefly for each part.
-    pub(super) fn page(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+    pub(in crate::session) fn page(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let mut found = Vec::new();
         while found.len() < limit {
             let some = self.order().page(after, LISTED.min(limit - found.len()));
@@ -217,7 +217,7 @@ impl Store {
 
     /// Sessions whose names contain `part`, the latest first, before the one with the number `before`. Names are compared without a
     /// lock.
-    pub(super) fn page_back(&self, mut before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
+    pub(in crate::session) fn page_back(&self, mut before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
         let mut found = Vec::new();
         while found.len() < limit {
             let some = self.order().page_back(before, LISTED);

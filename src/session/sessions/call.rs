@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Uid;
-use super::ledger::Ack;
-use super::sessions::{Backend, Sessions};
-use super::state::Session;
-use super::turn::Draft;
+use super::{Backend, Sessions};
+use crate::session::Uid;
+use crate::session::ledger::Ack;
+use crate::session::state::Session;
+use crate::session::turn::Draft;
 
 /// A call. Its session is neither idle nor evicted until the call is dropped. A session that does not exist is created by the first turn,
 /// so that a refused call creates none.
