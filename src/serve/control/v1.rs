@@ -12,6 +12,7 @@ pub(crate) mod sessions;
 mod shm;
 mod small;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -144,8 +145,9 @@ async fn answer(
         }
         _ => {
             let body = bytes(state, request).await?;
-            refresh(state, advantages::sessions(state, &body)?).await?;
-            long_answer(state, move |state| advantages::compute(state, &body)).await
+            let request = advantages::parse(state, &body).await?;
+            refresh(state, advantages::names(&request).collect::<BTreeSet<_>>()).await?;
+            long_answer(state, move |state| advantages::compute(state, &request)).await
         }
     }
 }

@@ -23,10 +23,10 @@ const MOST_SHARED_PATHS: usize = 10_000;
 
 /// A position in the finished paths. Its text names the store or the fleet that it belongs to, because another one has other paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FinishedCursor(Position);
+pub struct FinishedCursor(FinishedPosition);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Position {
+enum FinishedPosition {
     /// The id of the store, and the number of the last path.
     Store(Arc<str>, u64),
     Fleet(FleetCursor),
@@ -64,12 +64,12 @@ pub struct ListedPath {
     pub session: Arc<str>,
     /// The position after it.
     pub cursor: FinishedCursor,
-    place: Place,
+    lookup: PathLookup,
 }
 
 /// Where a listed path is.
 #[derive(Debug)]
-enum Place {
+enum PathLookup {
     /// The path with this number of this store.
     Store(Arc<Store>, u64),
     Fleet(Found),
@@ -137,8 +137,8 @@ impl FinishedPartitions {
 impl fmt::Display for FinishedCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Position::Store(store, number) => write!(f, "{store}-{number:x}"),
-            Position::Fleet(cursor) => cursor.fmt(f),
+            FinishedPosition::Store(store, number) => write!(f, "{store}-{number:x}"),
+            FinishedPosition::Fleet(cursor) => cursor.fmt(f),
         }
     }
 }
@@ -148,8 +148,8 @@ impl FinishedCursor {
     #[must_use]
     pub fn store_id(&self) -> &str {
         match &self.0 {
-            Position::Store(store, _) => store,
-            Position::Fleet(cursor) => &cursor.fleet,
+            FinishedPosition::Store(store, _) => store,
+            FinishedPosition::Fleet(cursor) => &cursor.fleet,
         }
     }
 
@@ -157,8 +157,8 @@ impl FinishedCursor {
     #[must_use]
     pub fn position(&self, partition: u16) -> String {
         match &self.0 {
-            Position::Store(_, number) => format!("{number:020}"),
-            Position::Fleet(cursor) => {
+            FinishedPosition::Store(_, number) => format!("{number:020}"),
+            FinishedPosition::Fleet(cursor) => {
                 let id = cursor.after.get(&partition).copied().unwrap_or_default();
                 format!("{:020}-{:020}", id.ms, id.seq)
             }
@@ -169,12 +169,12 @@ impl FinishedCursor {
     #[must_use]
     pub fn at(&self, partition: u16, position: &str) -> Option<Self> {
         Some(Self(match &self.0 {
-            Position::Store(store, _) => Position::Store(Arc::clone(store), position.parse().ok()?),
-            Position::Fleet(_) if partition >= PARTITIONS => return None,
-            Position::Fleet(cursor) => {
+            FinishedPosition::Store(store, _) => FinishedPosition::Store(Arc::clone(store), position.parse().ok()?),
+            FinishedPosition::Fleet(_) if partition >= PARTITIONS => return None,
+            FinishedPosition::Fleet(cursor) => {
                 let mut cursor = cursor.clone();
                 cursor.after.insert(partition, position.parse::<StreamId>().ok()?);
-                Position::Fleet(cursor)
+                FinishedPosition::Fleet(cursor)
             }
         }))
     }
@@ -186,13 +186,13 @@ impl ListedPath {
     /// # Errors
     /// [`NoPath`].
     pub fn path(&self, classes: Classes) -> Result<Path, NoPath> {
-        let (found, gone) = match &self.place {
-            Place::Store(store, number) => {
+        let (found, gone) = match &self.lookup {
+            PathLookup::Store(store, number) => {
                 let found = store.session(&self.session).and_then(|session| session.finished(*number, classes));
                 (found, store.eviction_of(&self.session).map_or("deleted", |_| "evicted"))
             }
-            Place::Fleet(Ok((session, number))) => (session.finished(*number, classes), "deleted"),
-            Place::Fleet(Err(reason)) => (None, *reason),
+            PathLookup::Fleet(Ok((session, number))) => (session.finished(*number, classes), "deleted"),
+            PathLookup::Fleet(Err(reason)) => (None, *reason),
         };
         found.ok_or(NoPath::Gone(gone))?.map_err(NoPath::Excluded)
     }
@@ -200,7 +200,7 @@ impl ListedPath {
     /// Whether its session has entries that this version cannot read.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
-        matches!(self.place, Place::Fleet(Err("unreadable")))
+        matches!(self.lookup, PathLookup::Fleet(Err("unreadable")))
     }
 }
 
@@ -233,7 +233,7 @@ impl Sessions {
                         cursor
                     }
                 };
-                Ok(FinishedCursor(Position::Fleet(cursor)))
+                Ok(FinishedCursor(FinishedPosition::Fleet(cursor)))
             }
         }
     }
@@ -249,28 +249,28 @@ impl Sessions {
     ) -> Result<FinishedList, FinishedError> {
         match (self.backend(), &after.0) {
             (Backend::Local(_), _) if limits.consumer.is_some() => Err(FinishedError::NoPartitions),
-            (Backend::Local(store), Position::Store(_, after)) => {
+            (Backend::Local(store), FinishedPosition::Store(_, after)) => {
                 let (store, after, limit) = (Arc::clone(store), *after, limits.paths.unwrap_or(PATHS).max(1));
                 Ok(offload(move || store.list_finished(after, limit)).await)
             }
-            (Backend::Shared(sharing), Position::Fleet(after)) => {
+            (Backend::Shared(sharing), FinishedPosition::Fleet(after)) => {
                 let limit = limits.paths.unwrap_or(SHARED_PATHS).clamp(1, MOST_SHARED_PATHS);
                 let page = sharing.finished_after(after, limits.consumer.unwrap_or_default(), limit).await?;
                 // the answer may be that of a ledger that has lost all data
                 if sharing.fleet().await? != after.fleet {
                     return Err(FinishedError::OtherFleet);
                 }
-                let cursor = |cursor| FinishedCursor(Position::Fleet(cursor));
+                let cursor = |cursor| FinishedCursor(FinishedPosition::Fleet(cursor));
                 let missed = page.trimmed.map(|end| FinishedItem::Missed { count: None, cursor: cursor(end) });
                 let paths = page.paths.into_iter().map(|path| {
-                    let (session, place) = (path.session, Place::Fleet(path.found));
-                    FinishedItem::Path(ListedPath { session, cursor: cursor(path.cursor), place })
+                    let (session, lookup) = (path.session, PathLookup::Fleet(path.found));
+                    FinishedItem::Path(ListedPath { session, cursor: cursor(path.cursor), lookup })
                 });
                 let items = missed.into_iter().chain(paths).collect();
                 Ok(FinishedList { items, end: cursor(page.cursor), written: Ack::done() })
             }
-            (Backend::Local(_), Position::Fleet(_)) => Err(FinishedError::OtherStore),
-            (Backend::Shared(_), Position::Store(..)) => Err(FinishedError::OtherFleet),
+            (Backend::Local(_), FinishedPosition::Fleet(_)) => Err(FinishedError::OtherStore),
+            (Backend::Shared(_), FinishedPosition::Store(..)) => Err(FinishedError::OtherFleet),
         }
     }
 
@@ -284,12 +284,12 @@ impl Sessions {
         consumer: Option<Consumer>,
     ) -> Result<bool, FinishedError> {
         match (self.backend(), &after.0) {
-            (Backend::Local(store), Position::Store(_, after)) => Ok(store.last_finished() > *after),
-            (Backend::Shared(sharing), Position::Fleet(after)) => {
+            (Backend::Local(store), FinishedPosition::Store(_, after)) => Ok(store.last_finished() > *after),
+            (Backend::Shared(sharing), FinishedPosition::Fleet(after)) => {
                 Ok(sharing.has_finished(after, consumer.unwrap_or_default()).await?)
             }
-            (Backend::Local(_), Position::Fleet(_)) => Err(FinishedError::OtherStore),
-            (Backend::Shared(_), Position::Store(..)) => Err(FinishedError::OtherFleet),
+            (Backend::Local(_), FinishedPosition::Fleet(_)) => Err(FinishedError::OtherStore),
+            (Backend::Shared(_), FinishedPosition::Store(..)) => Err(FinishedError::OtherFleet),
         }
     }
 
@@ -297,7 +297,7 @@ impl Sessions {
     /// `poll`. May be cancelled.
     pub async fn wait_finished(&self, after: &FinishedCursor, poll: Duration) {
         match (self.backend(), &after.0) {
-            (Backend::Local(store), Position::Store(_, after)) => {
+            (Backend::Local(store), FinishedPosition::Store(_, after)) => {
                 let mut finished = store.watch_finished();
                 // the sender is a part of the store
                 let _ = finished.wait_for(|last| last > after).await;
@@ -318,7 +318,7 @@ impl Sessions {
                 recovered: Some(store.cursor(store.last_finished())),
             },
             Backend::Shared(sharing) => FinishedPartitions {
-                start: FinishedCursor(Position::Fleet(sharing.stream_start().await?)),
+                start: FinishedCursor(FinishedPosition::Fleet(sharing.stream_start().await?)),
                 count: PARTITIONS,
                 // ids follow the clock of the ledger; see the decisions about one that is behind after a failover
                 recovered: None,
@@ -349,12 +349,12 @@ impl Sessions {
 
 impl Store {
     fn cursor(&self, number: u64) -> FinishedCursor {
-        FinishedCursor(Position::Store(self.name().into(), number))
+        FinishedCursor(FinishedPosition::Store(self.name().into(), number))
     }
 
     fn list_finished(self: &Arc<Self>, mut after: u64, limit: usize) -> FinishedList {
         let id: Arc<str> = self.name().into();
-        let cursor = |number| FinishedCursor(Position::Store(Arc::clone(&id), number));
+        let cursor = |number| FinishedCursor(FinishedPosition::Store(Arc::clone(&id), number));
         let mut items = Vec::new();
         for (number, session) in self.finished_after(after, limit) {
             if number > after + 1 {
@@ -362,8 +362,8 @@ impl Store {
                 items.push(FinishedItem::Missed { count, cursor: cursor(number - 1) });
             }
             after = number;
-            let place = Place::Store(Arc::clone(self), number);
-            items.push(FinishedItem::Path(ListedPath { session, cursor: cursor(number), place }));
+            let lookup = PathLookup::Store(Arc::clone(self), number);
+            items.push(FinishedItem::Path(ListedPath { session, cursor: cursor(number), lookup }));
         }
         FinishedList { items, end: cursor(after), written: self.written() }
     }
@@ -406,12 +406,12 @@ mod tests {
 
     #[test]
     fn positions_sort_as_texts_and_are_read_back() {
-        let store = FinishedCursor(Position::Store("f00d".into(), 0));
-        let fleet = FinishedCursor(Position::Fleet(FleetCursor::start("f00d".into())));
-        let numbers = [0, 9, 10, u64::MAX].map(|number| FinishedCursor(Position::Store("f00d".into(), number)));
+        let store = FinishedCursor(FinishedPosition::Store("f00d".into(), 0));
+        let fleet = FinishedCursor(FinishedPosition::Fleet(FleetCursor::start("f00d".into())));
+        let numbers = [0, 9, 10, u64::MAX].map(|number| FinishedCursor(FinishedPosition::Store("f00d".into(), number)));
         let id = |ms, seq| {
             let after = [(7, StreamId { ms, seq })].into();
-            FinishedCursor(Position::Fleet(FleetCursor { fleet: "f00d".into(), after }))
+            FinishedCursor(FinishedPosition::Fleet(FleetCursor { fleet: "f00d".into(), after }))
         };
         let ids = [id(0, 0), id(9, u64::MAX), id(10, 0), id(10, 9), id(10, 10), id(u64::MAX, u64::MAX)];
         for (start, cursors) in [(&store, &numbers[..]), (&fleet, &ids)] {

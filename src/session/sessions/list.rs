@@ -72,10 +72,10 @@ impl ListScope {
 
 /// Where a page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListCursor(Place);
+pub struct ListCursor(ListPosition);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum ListPosition {
     /// In the list of this process: the number of a session.
     Process(u64),
     /// In the list of all processes.
@@ -87,8 +87,8 @@ impl ListCursor {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self.0 {
-            Place::Process(number) => Some(number),
-            Place::Fleet(_) => None,
+            ListPosition::Process(number) => Some(number),
+            ListPosition::Fleet(_) => None,
         }
     }
 }
@@ -96,8 +96,8 @@ impl ListCursor {
 impl fmt::Display for ListCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Process(number) => number.fmt(f),
-            Place::Fleet(cursor) => cursor.fmt(f),
+            ListPosition::Process(number) => number.fmt(f),
+            ListPosition::Fleet(cursor) => cursor.fmt(f),
         }
     }
 }
@@ -107,10 +107,10 @@ impl FromStr for ListCursor {
 
     fn from_str(text: &str) -> Result<Self, ListError> {
         if let Ok(number) = text.parse() {
-            return Ok(Self(Place::Process(number)));
+            return Ok(Self(ListPosition::Process(number)));
         }
         let cursor = text.parse().map_err(|_| ListError::Malformed(text.to_owned()))?;
-        Ok(Self(Place::Fleet(cursor)))
+        Ok(Self(ListPosition::Fleet(cursor)))
     }
 }
 
@@ -140,15 +140,18 @@ impl Sessions {
         let ListQuery { order, after, limit, part } = query;
         let after: Option<ListCursor> = after.filter(|after| after != "0").map(|after| after.parse()).transpose()?;
         let (number, scope) = match (self.backend(), after.map(|after| after.0)) {
-            (Backend::Local(_), Some(Place::Fleet(cursor))) => return Err(ListError::Malformed(cursor.to_string())),
-            (Backend::Local(_), Some(Place::Process(number))) => (Some(number), None),
+            (Backend::Local(_), Some(ListPosition::Fleet(cursor))) => {
+                return Err(ListError::Malformed(cursor.to_string()));
+            }
+            (Backend::Local(_), Some(ListPosition::Process(number))) => (Some(number), None),
             (Backend::Local(_), None) => (None, None),
-            (Backend::Shared(_), Some(Place::Process(_))) if order == ListOrder::Oldest => {
+            (Backend::Shared(_), Some(ListPosition::Process(_))) if order == ListOrder::Oldest => {
                 return Err(ListError::OfProcess);
             }
-            (Backend::Shared(_), Some(Place::Process(number))) => (Some(number), Some(ListScope::Process)),
+            (Backend::Shared(_), Some(ListPosition::Process(number))) => (Some(number), Some(ListScope::Process)),
             (Backend::Shared(sharing), after) => {
-                let after = after.and_then(|after| if let Place::Fleet(after) = after { Some(after) } else { None });
+                let after =
+                    after.and_then(|after| if let ListPosition::Fleet(after) = after { Some(after) } else { None });
                 let may_be_partial = after.is_none() && order == ListOrder::Newest;
                 match sharing.list(FleetQuery { order, after, limit, part: part.clone() }).await {
                     Ok(page) => {
@@ -170,7 +173,8 @@ impl Sessions {
         };
         // a short page takes microseconds
         let page = if limit <= LISTED && is_whole { list() } else { offload(list).await };
-        let next = page.last().filter(|_| page.len() == limit).map(|(number, _)| ListCursor(Place::Process(*number)));
+        let next =
+            page.last().filter(|_| page.len() == limit).map(|(number, _)| ListCursor(ListPosition::Process(*number)));
         let listed = |(_, session): (u64, Arc<Session>)| ListedSession {
             name: Arc::clone(&session.id),
             session: Some(session),
@@ -198,7 +202,11 @@ impl ListedPage {
             // they were used last
             sessions.rotate_left(detached);
         }
-        Self { sessions, next: page.next.map(|next| ListCursor(Place::Fleet(next))), scope: Some(ListScope::Fleet) }
+        Self {
+            sessions,
+            next: page.next.map(|next| ListCursor(ListPosition::Fleet(next))),
+            scope: Some(ListScope::Fleet),
+        }
     }
 }
 
