@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use object_store::memory::InMemory;
 use object_store::path::Path as Location;
-use tokentap::archive::{Archiver, CurrentAnnotate, LocalSource, Options, Storage, verify};
+use tokentap::archive::{Archiver, CurrentAnnotate, Options, SessionSource, Storage, verify};
 use tokentap::generation::log_wait::LogWait;
 use tokentap::metrics::Metrics;
 use tokentap::rl::{HIGH_ENTROPY, thinking};
-use tokentap::session::{Call, Path, Store, StoreLimits};
+use tokentap::session::{Call, Path, Sessions, StoreLimits};
 use turns::{TOKENS, Turns};
 
 /// A store with finished sessions of this number of turns.
-fn store(sessions: usize, turns: usize) -> Arc<Store> {
+fn store(sessions: usize, turns: usize) -> Arc<Sessions> {
     let long = Duration::from_secs(3600);
-    let store = Arc::new(Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: long, idle: long }));
+    let store = Arc::new(Sessions::new(StoreLimits { bytes: u64::MAX / 4, ttl: long, idle: long }));
     for session in 0..sessions {
         let id: Arc<str> = format!("s{session}").into();
         for (turn, draft) in Turns::new(session as u64 + 1).take(turns).enumerate() {
@@ -36,10 +36,10 @@ fn store(sessions: usize, turns: usize) -> Arc<Store> {
 }
 
 /// Archives a store and prints the speed.
-async fn measure(name: &str, storage: Storage, store: &Arc<Store>, tokens: usize) {
+async fn measure(name: &str, storage: Storage, store: &Arc<Sessions>, tokens: usize) {
     let metrics = Arc::new(Metrics::new("none"));
-    let source =
-        LocalSource::new(Arc::clone(store), Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2))));
+    let log_wait = Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2)));
+    let source = SessionSource::open(store, &log_wait).await.unwrap();
     let options = Options { interval: Duration::from_secs(30), bytes: 64 << 20 };
     let annotate: CurrentAnnotate = Arc::new(|| Arc::new(|path: &Path| thinking(path, None, HIGH_ENTROPY)));
     let archiver = Archiver::new(storage.clone(), source, options, annotate, Arc::clone(&metrics));

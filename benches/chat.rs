@@ -22,7 +22,7 @@ use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::session::{Call, Draft, Session, Store, StoreLimits, TurnMetadata};
+use tokentap::session::{Call, Draft, Session, Sessions, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
 #[global_allocator]
@@ -52,7 +52,7 @@ impl<'a> Reader<'a> {
 
 struct Conversation {
     model: ChatModel,
-    store: Arc<Store>,
+    store: Arc<Sessions>,
     messages: Vec<Value>,
     tokens: usize,
 }
@@ -108,7 +108,7 @@ fn main() {
         Err(_) => Renderer::new(Model::folder()),
     };
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
-    let store = Arc::new(Store::new(limits));
+    let store = Arc::new(Sessions::new(limits));
     let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
     let vocabulary = renderer.tokenizer().vocab_size();
     let model = ChatModel {

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+use tokentap::session::ledger::SharedLog;
 use tokentap::session::ledger::valkey::{NoValkeyObserver, TlsFiles, Valkey, ValkeyOptions};
-use tokentap::session::{Call, Draft, SharingLimits, Store, StoreLimits};
+use tokentap::session::{Call, Draft, NoObserver, Sessions, SharedLedger, SharingLimits, StoreLimits};
 use turns::Turns;
 
 /// That of the program.
@@ -85,26 +86,25 @@ fn drafts(seed: u64) -> Vec<Draft> {
 }
 
 /// A store; with a server its sessions are shared.
-fn store(server: Option<(&Server, u32)>) -> Arc<Store> {
-    let store = Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: LONG, idle: LONG });
-    if let Some((server, replicas)) = server {
-        let timeout = Duration::from_secs(10);
-        let options = ValkeyOptions {
-            url: format!("redis://127.0.0.1:{}", server.port).parse().unwrap(),
-            password_file: None,
-            tls: TlsFiles::default(),
-            replicas,
-            timeout,
-            ttl: LONG,
-        };
-        let valkey = Valkey::try_new(options, Arc::new(NoValkeyObserver)).unwrap();
-        store.share(Arc::new(valkey), SharingLimits { timeout, idle: LONG });
-    }
-    Arc::new(store)
+fn store(server: Option<(&Server, u32)>) -> Arc<Sessions> {
+    let limits = StoreLimits { bytes: u64::MAX / 4, ttl: LONG, idle: LONG };
+    let Some((server, replicas)) = server else { return Arc::new(Sessions::new(limits)) };
+    let timeout = Duration::from_secs(10);
+    let options = ValkeyOptions {
+        url: format!("redis://127.0.0.1:{}", server.port).parse().unwrap(),
+        password_file: None,
+        tls: TlsFiles::default(),
+        replicas,
+        timeout,
+        ttl: LONG,
+    };
+    let ledger = Arc::new(Valkey::try_new(options, Arc::new(NoValkeyObserver)).unwrap());
+    let ledger = SharedLedger { ledger, limits: SharingLimits { timeout, idle: LONG } };
+    Arc::new(Sessions::shared(limits, SharedLog::default(), Arc::new(NoObserver), ledger))
 }
 
 /// Adds the turns of a session one after the other. Returns the time of each.
-async fn add(store: &Arc<Store>, session: &str, drafts: Vec<Draft>) -> Vec<Duration> {
+async fn add(store: &Arc<Sessions>, session: &str, drafts: Vec<Draft>) -> Vec<Duration> {
     let mut times = Vec::with_capacity(drafts.len());
     for draft in drafts {
         let mut call = Call::new(Arc::clone(store), session.into());
@@ -126,7 +126,7 @@ fn quantile(times: &[Duration], part: f64) -> f64 {
 }
 
 /// Adds sessions to both stores in turn, and prints what a turn costs in each.
-async fn compare(name: &str, stores: [(&str, &Arc<Store>); 2], sessions: u64) {
+async fn compare(name: &str, stores: [(&str, &Arc<Sessions>); 2], sessions: u64) {
     let mut measured = [(Vec::new(), Duration::ZERO), (Vec::new(), Duration::ZERO)];
     for session in 0..sessions {
         for ((label, store), (times, used)) in stores.iter().zip(&mut measured) {
@@ -149,7 +149,7 @@ async fn compare(name: &str, stores: [(&str, &Arc<Store>); 2], sessions: u64) {
 }
 
 /// Adds turns of many sessions at once, and prints what the primary does in a second and for a turn.
-async fn fill(name: &str, server: &Server, store: &Arc<Store>, sessions: u64, at_once: u64) {
+async fn fill(name: &str, server: &Server, store: &Arc<Sessions>, sessions: u64, at_once: u64) {
     let mut prepared: Vec<Vec<Vec<Draft>>> = (0..at_once)
         .map(|worker| (0..sessions / at_once).map(|session| drafts(worker << 32 | (session + 1))).collect())
         .collect();
@@ -193,7 +193,7 @@ fn main() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             let (alone, shared) = (store(None), store(Some((&primary, replicas))));
-            let sharing = tokio::spawn(Arc::clone(&shared).run_sharing());
+            let sharing = tokio::spawn(Arc::clone(&shared).run());
             // the first turn connects
             add(&shared, "first", drafts(1)).await;
             for round in 1..=3 {
@@ -203,9 +203,9 @@ fn main() {
                     fill(&name, &primary, &shared, 512, at_once).await;
                 }
             }
-            let (counts, is_down) = shared.sharing_counts().unwrap();
-            let detached = counts.detached.load(std::sync::atomic::Ordering::Relaxed);
-            assert!(detached == 0 && !is_down, "{detached} turns were detached");
+            let status = shared.ledger_status().unwrap();
+            let detached = status.counts.detached.load(std::sync::atomic::Ordering::Relaxed);
+            assert!(detached == 0 && !status.is_down, "{detached} turns were detached");
             sharing.abort();
         }
     });

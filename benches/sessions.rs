@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokentap::export::{Batch, Format};
-use tokentap::session::{Call, Draft, EntropyMethod, Span, Store, StoreLimits, TurnMetadata};
+use tokentap::session::{Call, Draft, EntropyMethod, Sessions, Span, StoreLimits, TurnMetadata};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -23,7 +23,7 @@ const OBSERVED: usize = 16;
 
 fn main() {
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
-    let store = Arc::new(Store::new(limits));
+    let store = Arc::new(Sessions::new(limits));
     let idle = resident();
     let started = Instant::now();
     for session in 0..SESSIONS {
@@ -48,7 +48,7 @@ fn main() {
 }
 
 /// Records the turns of an agent: each continues the one before.
-fn record_session(store: &Arc<Store>, session: usize) {
+fn record_session(store: &Arc<Sessions>, session: usize) {
     let id: Arc<str> = format!("session-{session:05}").into();
     let mut context: Vec<u32> = (0..64).map(|at| (session * 7 + at) as u32 % 150_000).collect();
     for turn in 0..TURNS {
@@ -96,7 +96,7 @@ fn record_session(store: &Arc<Store>, session: usize) {
 }
 
 /// Exports a thousand sessions as one batch, and discards its chunks.
-fn export(store: &Arc<Store>, format: Format) {
+fn export(store: &Arc<Sessions>, format: Format) {
     let (mut bytes, mut best, mut growth) = (0, Duration::MAX, 0);
     for _ in 0..3 {
         let before = reset_peak();

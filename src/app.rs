@@ -47,7 +47,7 @@ use crate::serve::readiness::Readiness;
 use crate::serve::request_info::Port;
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::{Directory, Fsync, Options};
-use crate::session::{Policy, Store, StoreLimits as SessionLimits};
+use crate::session::{Policy, Sessions, SharedLedger, StoreLimits as SessionLimits};
 use crate::tokenizer::Renderer;
 
 pub use parts::Parts;
@@ -134,8 +134,8 @@ impl App {
         let policy = Arc::new(Policy::new(log.clone()));
         let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
         let archive = archive.map_err(|error| format!("--archive: {error}"))?;
-        let is_shared = shared_ledger::options(&config.ledger.connection, config.sessions.session_ttl)?.is_some();
-        let (sessions, directory) = session_store((&config.sessions, is_shared), log, &metrics)?;
+        let ledger = shared_ledger::open(&config, &metrics)?;
+        let (sessions, directory) = sessions(&config.sessions, ledger, log, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
@@ -249,7 +249,6 @@ impl App {
     /// A line for the user when sessions cannot be restored, or the shared ledger cannot be used.
     pub async fn run(self) -> Result<usize, String> {
         let Self { parts, apis, data, control, probed, ready, discovery, chats, directory, archive, renderer } = self;
-        let ledger = shared_ledger::share(&parts.sessions, &parts.config, &parts.metrics)?;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
             states: states(&parts),
@@ -272,7 +271,7 @@ impl App {
             restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, (ready, discovery.clone())));
         let limiting = restoration::after(&is_restored, discovery::limit(discovery.clone()));
         let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
-        let sharing = restoration::after(&is_restored, Arc::clone(&parts.sessions).run_sharing());
+        let sharing = restoration::after(&is_restored, Arc::clone(&parts.sessions).run());
         let archiving = archive.map(|storage| archive::start(&parts, storage, &is_restored));
         let thinking = tokio::spawn(think_entropy::watch(Arc::clone(&parts)));
         let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), (chats, discovery), renderer));
@@ -305,7 +304,7 @@ impl App {
         let cut = tokio::select! {
             cut = serving => Ok(cut),
             error = restoring => Err(error),
-            error = shared_ledger::refusal(ledger) => Err(error),
+            error = parts.sessions.ledger_refusal() => Err(format!("--ledger: {error}")),
         };
         // the runtime waits for blocking threads when it shuts down
         parts.sessions.cancel_restore();
@@ -320,8 +319,7 @@ impl App {
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
         // detached turns of a process without a local log would be lost
-        let _ =
-            tokio::time::timeout(parts.config.ledger.connection.ledger_timeout, parts.sessions.settle_shared()).await;
+        let _ = tokio::time::timeout(parts.config.ledger.connection.ledger_timeout, parts.sessions.settle()).await;
         for task in [watching, limiting, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading)
         {
             task.abort();
@@ -399,26 +397,31 @@ fn replay_limits(in_flight: u64) -> ReplayLimits {
     ReplayLimits { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
 
-/// Builds the session store, and locks the log from which it will be restored, if any.
-fn session_store(
-    (config, is_shared): (&SessionConfig, bool),
+/// Builds the sessions, and locks the log from which they will be restored, if any.
+fn sessions(
+    config: &SessionConfig,
+    ledger: Option<SharedLedger>,
     log: SharedLog,
     metrics: &Arc<Metrics>,
-) -> Result<(Store, Option<Directory>), String> {
+) -> Result<(Sessions, Option<Directory>), String> {
     let limits = SessionLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
-    let store = Store::with(limits, log, Arc::new(SessionMetrics(Arc::clone(metrics))));
-    let Some(dir) = config.data_dir.clone().filter(|_| config.record) else { return Ok((store, None)) };
+    let observer = Arc::new(SessionMetrics(Arc::clone(metrics)));
+    // with a ledger, the log has the turns that the ledger lacks
+    let folder = if ledger.is_some() { "detached" } else { "" };
+    let sessions = match ledger {
+        Some(ledger) => Sessions::shared(limits, log, observer, ledger),
+        None => Sessions::local(limits, log, observer),
+    };
+    let Some(dir) = config.data_dir.as_ref().filter(|_| config.record) else { return Ok((sessions, None)) };
     let fsync = match config.fsync {
         FsyncPolicy::Never => Fsync::Never,
         FsyncPolicy::Interval => Fsync::Interval(Duration::from_secs(1)),
         FsyncPolicy::Always => Fsync::Always,
     };
-    // turns that the shared ledger lacks; the sessions are in the ledger
-    let dir = if is_shared { dir.join("detached") } else { dir };
-    let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir) };
+    let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir.join(folder)) };
     let directory = Directory::lock(&options).map_err(|error| format!("--data-dir: {error}"))?;
-    store.begin_restore(directory.bytes());
-    Ok((store, Some(directory)))
+    sessions.begin_restore(directory.bytes());
+    Ok((sessions, Some(directory)))
 }
 
 /// Reloads the certificate of a port whenever its files change.
@@ -433,9 +436,9 @@ async fn sweep(parts: Arc<Parts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
-        let store = Arc::clone(&parts.sessions);
+        let sessions = Arc::clone(&parts.sessions);
         // a panic in the store must not end this task
-        drop(tokio::task::spawn_blocking(move || store.sweep()).await);
+        drop(tokio::task::spawn_blocking(move || sessions.sweep()).await);
         parts.generator.retries.sweep(parts.config.sessions.session_idle);
         let evicted = parts.tools.store.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {

@@ -9,7 +9,7 @@ mod batch;
 mod chain;
 mod manifest;
 mod position;
-mod shared_source;
+mod session_source;
 mod source;
 mod storage;
 #[cfg(test)]
@@ -20,8 +20,8 @@ pub use archiver::{Archiver, CurrentAnnotate, Options, RunningArchive};
 pub use chain::{ChainName, Manifests, chains};
 pub use manifest::{DataFile, Manifest};
 pub use position::Position;
-pub(crate) use shared_source::SharedSource;
-pub use source::{Content, Entry, FinishedSource, LocalSource};
+pub use session_source::SessionSource;
+pub use source::{Content, Entry, FinishedSource};
 pub use storage::Storage;
 pub use verify::{Verification, verify, verify_with_progress};
 

@@ -1,4 +1,5 @@
-//! Parsing and comparing long bodies without delaying the other requests of a worker thread.
+//! Work that would delay the other requests of a worker thread: parsing and comparing long bodies, and what the control port does with many
+//! sessions or turns.
 
 use std::num::NonZero;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -28,8 +29,19 @@ static LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semapho
 static VERY_LONG_BODIES: LazyLock<Arc<Semaphore>> =
     LazyLock::new(|| Arc::new(Semaphore::new((processors() / 2).max(1))));
 
+/// Permits for concurrent export steps: half of the processors, so that the runtime keeps the other half. At least two, because the first
+/// step of an export grows with its sessions and must not block every other export.
+static EXPORTS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(2));
+
+/// Permits for concurrent short calls, such as a listing. They are separate so that no call waits for an export.
+static CALLS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(4));
+
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+fn permits(share: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new((processors() / share).max(2)))
 }
 
 /// The length of a body in bytes, by the kind of body.
@@ -142,6 +154,37 @@ pub(crate) fn in_place<T>(length: BodyLength, work: impl FnOnce() -> T) -> T {
     if length.is_long() && moves() { tokio::task::block_in_place(work) } else { work() }
 }
 
+/// Runs a short call on a blocking thread.
+///
+/// # Panics
+/// When the work panics.
+pub(crate) async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    run(&CALLS, work).await
+}
+
+/// Runs a step of an export, or of another long reply, on a blocking thread.
+///
+/// # Panics
+/// When the work panics.
+pub(crate) async fn offload_export<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    run(&EXPORTS, work).await
+}
+
+async fn run<T: Send + 'static>(permits: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
+    let step = tokio::task::spawn_blocking(move || {
+        let result = work();
+        drop(permit);
+        result
+    });
+    match step.await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // the runtime is shutting down and drops this future
+        Err(_) => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -234,5 +277,34 @@ mod tests {
         assert_eq!(bodies.available_permits(), 0, "it is offered");
         drop(waiter);
         assert_eq!(bodies.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn short_call_does_not_wait_for_exports() {
+        let (release, held) = channel::<()>();
+        let held = Arc::new(std::sync::Mutex::new(held));
+        // more than the number of permits
+        let exports: Vec<_> = (0..processors() + 2)
+            .map(|_| {
+                let held = Arc::clone(&held);
+                tokio::spawn(offload_export(move || held.lock().unwrap().recv().unwrap_err()))
+            })
+            .collect();
+        while EXPORTS.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let call = tokio::time::timeout(PATIENCE, offload(|| "listed"));
+        let answer = call.await;
+        drop(release);
+        for export in exports {
+            export.await.unwrap();
+        }
+        assert_eq!(answer, Ok("listed"), "a call does not wait for exports");
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "the work")]
+    async fn panic_of_the_work_reaches_the_caller() {
+        offload(|| panic!("the work")).await;
     }
 }

@@ -4,87 +4,49 @@
 //! whose tokens are a prefix of its prompt. A *path* is what a trainer gets: the turns from a root to a leaf, with exactly the tokens of
 //! the engine. This module does not depend on HTTP, and never tokenises text.
 
-mod annotations;
-mod call;
-mod change_feed;
 mod chat;
-mod classes;
 mod column;
-mod conversation;
-mod counts;
-mod eviction;
-mod fault;
-mod finished_paths;
 mod forest;
 mod incremental_map;
 mod labels;
 pub mod ledger;
-mod lineage;
-mod listing;
 mod name;
-mod observer;
-mod order_index;
 mod path;
-mod pending;
 mod policy;
-mod process_id;
-mod publication;
-mod publishing;
-mod replies;
-mod reply_change;
-mod restoration;
 mod restore;
-mod rewards;
-mod row;
-mod sampling_sources;
-mod segmented_vec;
+mod sessions;
 mod sharing;
 mod snapshot;
 mod state;
 mod store;
-mod stored_request;
-mod trained_turns;
 mod turn;
-mod turn_key;
 mod uid;
 mod view;
 
-pub use call::{Call, Turns};
-pub use change_feed::CommittedTurn;
-pub use chat::{Chat, Digest, ParseOptions};
-pub use classes::Classes;
+pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
 pub use column::{Column, NumberType, Shape, TokenRange};
-pub use conversation::{Fingerprint, HistoryChange, Prefix};
-pub use counts::TurnCounts;
-pub use fault::Fault;
-pub use forest::{Forest, Placement};
-pub use labels::{Dialect, Labels, RequestClass, fill_label};
+pub use forest::{Fingerprint, Forest, HistoryChange, Placement, Prefix, TurnCounts};
+pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
 pub use name::{LONGEST_NAME, is_name};
-pub use observer::StoreObserver;
-pub use order_index::EvictedSession;
 pub use path::{Path, Segment, Step};
-pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Span, WeightCall, WeightCallOutcome};
-pub use process_id::{InvalidProcessId, ProcessId};
-pub use publication::FinishedPath;
-pub use replies::{ReplyDigests, ReplyTurns};
-pub use reply_change::{ReplyChange, ReplyChanges};
-pub use restoration::RestoreProgress;
-pub use row::{ExcludedLeaf, Row};
-pub use sampling_sources::{SamplingSource, SamplingSources};
-pub use sharing::{
-    Consumer, FleetCursor, Imported, ListCursor, ListQuery, ListedPage, SharingCounts, SharingLimits, SkipReason,
-    StreamedPage, StreamedPath,
+pub use policy::{
+    EpochMark, INITIAL_WEIGHT_VERSION, InvalidProcessId, Policy, ProcessId, ReportedVersions, Span, WeightCall,
+    WeightCallOutcome,
 };
-pub(crate) use sharing::{PartitionPath, Sharing};
-pub use snapshot::{Snapshot, Summary};
-pub use state::{Reward, Session, SessionError};
-pub use store::{Store, StoreLimits, now_ms};
-pub use stored_request::{CallerKey, SharedItems, StoredRequest};
-pub use trained_turns::TurnSelection;
-pub use turn::{Cause, Draft, EntropyMethod, MOST_TURNS, Turn, TurnMetadata};
-pub use turn_key::TurnKey;
+pub use sessions::{
+    Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
+    ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedPath, ListedSession, NoPath, Sessions, Turns,
+};
+pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
+pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
+pub use state::{Frozen, ReplyDigests, ReplyTurns, Reward, RewardTarget, Session, SessionError};
+pub use store::{CommittedTurn, EvictedSession, NoObserver, RestoreProgress, StoreLimits, StoreObserver, now_ms};
+pub use turn::{
+    Cause, Draft, EntropyMethod, Fault, MOST_TURNS, ReplyChange, ReplyChanges, SamplingSource, SamplingSources, Turn,
+    TurnKey, TurnMetadata,
+};
 pub use uid::Uid;
-pub use view::{Leaves, View};
+pub use view::{Leaves, TurnSelection, View};
 
 #[cfg(test)]
 mod tests;

@@ -127,7 +127,7 @@ const WALL_CLOCK: &[&str] = &[
     "src/tokenizer/template/",
     // logs whether a certificate has expired
     "src/serve/connection/tls.rs",
-    "src/session/eviction.rs",
+    "src/session/store/eviction.rs",
     "src/session/ledger/log/writer.rs",
     "src/session/store.rs",
     "src/demo",
@@ -151,11 +151,6 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
         "generation",
         &["events", "retries"],
         "a shared reply is a source of events, and reads events from another source",
-    ),
-    (
-        "session",
-        &["sharing", "store"],
-        "a store passes changes of shared sessions to `Sharing`, which applies confirmed changes to the store",
     ),
     ("logits", &["cuda", "slices"], "the device measures slices, and its pinned memory has their slots"),
 ];

@@ -162,12 +162,12 @@ fn reasons_page_is_up_to_date() {
     );
     table(&mut text, ("src/session/turn.rs", "Cause"), &Cause::ALL, |cause| cause.name());
     text.push_str("\n## `fault`\n\nWhy a turn is not trained. `tokentap_turns_total` counts them as `outcome`.\n");
-    table(&mut text, ("src/session/fault.rs", "Fault"), &Fault::ALL, |fault| fault.name());
+    table(&mut text, ("src/session/turn/fault.rs", "Fault"), &Fault::ALL, |fault| fault.name());
     text.push_str(
         "\n## `reply_changes`\n\nWhat a client changed in a reply before it returned the reply. The call keeps the sampled tokens of the reply, and \
         its turn lists the changes.\n",
     );
-    table(&mut text, ("src/session/reply_change.rs", "ReplyChange"), &ReplyChange::ALL, |change| change.name());
+    table(&mut text, ("src/session/turn/reply_change.rs", "ReplyChange"), &ReplyChange::ALL, |change| change.name());
     text.push_str(
         "\n## `request_class`\n\nWhat a request was for, in the labels of its turn. A leaf of another class than the export's is refused as \
         `class_` and the name of its class; `class_unlabelled` is one without a class.\n",

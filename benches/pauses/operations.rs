@@ -3,8 +3,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokentap::metrics::Metrics;
-use tokentap::session::{Call, Store, StoreLimits};
+use tokentap::session::ledger::ListOrder;
+use tokentap::session::{Call, ListQuery, Sessions, StoreLimits};
 
 use crate::fill::{self, BOUNDLESS, LONG, PROMPT, SAMPLED, Sizes, TOKENS};
 use crate::times::Times;
@@ -18,7 +20,7 @@ pub fn run(sizes: Sizes) {
     growth(sizes);
     let small = store(Sizes { sessions: 10, turns: 10, siblings: 10, requests: 0 });
     let full = store(sizes);
-    let both = |name: &str, work: &dyn Fn(&Arc<Store>, u32, &mut Times)| {
+    let both = |name: &str, work: &dyn Fn(&Arc<Sessions>, u32, &mut Times)| {
         let mut times = [Times::default(), Times::default()];
         for round in 0..ROUNDS {
             // one after the other, so that both see the same load of the machine
@@ -67,7 +69,9 @@ pub fn run(sizes: Sizes) {
         times.measure(|| black_box(session.ends_path(0)));
     });
     both("list a page of 100 sessions", &|store, round, times| {
-        drop(times.measure(|| store.page(u64::from(round), 100)));
+        let query =
+            ListQuery { order: ListOrder::Oldest, after: Some(round.to_string()), limit: 100, part: String::new() };
+        drop(times.measure(|| store.list(query).now_or_never().unwrap().unwrap()));
     });
     both("number of sessions and bytes", &|store, _, times| {
         times.measure(|| black_box(store.size()));
@@ -80,14 +84,14 @@ pub fn run(sizes: Sizes) {
 }
 
 /// The deepest turn that was restored.
-fn deepest(store: &Store) -> u32 {
+fn deepest(store: &Sessions) -> u32 {
     let session = store.session(LONG).unwrap();
     // turns of the other rows have no parent
     let turns = session.extent().0;
     (0..turns as u32).rev().find(|turn| session.turn(*turn).is_some_and(|turn| turn.parent.is_some())).unwrap()
 }
 
-fn commit(store: &Arc<Store>, session: &str, prompt: Arc<[u32]>, seed: u32, times: &mut Times) {
+fn commit(store: &Arc<Sessions>, session: &str, prompt: Arc<[u32]>, seed: u32, times: &mut Times) {
     let draft = fill::draft(prompt, fill::tokens(seed, TOKENS));
     let mut call = Call::new(Arc::clone(store), session.into());
     drop(times.measure(|| call.commit(draft)));
@@ -107,7 +111,7 @@ fn growth(sizes: Sizes) {
 
 fn grow(sizes: Sizes) -> [Times; 2] {
     let limits = StoreLimits { bytes: 1 << 40, ttl: BOUNDLESS, idle: BOUNDLESS };
-    let store = Arc::new(Store::new(limits));
+    let store = Arc::new(Sessions::new(limits));
     let (mut sessions, mut turns) = (Times::default(), Times::default());
     for session in 0..sizes.sessions as u32 {
         let draft = fill::draft(PROMPT.into(), fill::tokens(session, TOKENS));
@@ -125,9 +129,9 @@ fn grow(sizes: Sizes) -> [Times; 2] {
 }
 
 /// A store with restored turns.
-fn store(sizes: Sizes) -> Arc<Store> {
+fn store(sizes: Sizes) -> Arc<Sessions> {
     let limits = StoreLimits { bytes: 1 << 40, ttl: BOUNDLESS, idle: BOUNDLESS };
-    let store = Arc::new(Store::new(limits));
+    let store = Arc::new(Sessions::new(limits));
     for (session, turn) in fill::turns(sizes) {
         store.restore(fill::record(session, turn));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokentap::session::ledger::SharedLog;
 use tokentap::session::ledger::log::{Directory, Options};
-use tokentap::session::{Policy, Store, StoreLimits, Turn};
+use tokentap::session::{Policy, Sessions, StoreLimits, Turn};
 
 use crate::engine;
 use crate::fill::{self, BOUNDLESS, Scratch};
@@ -58,7 +58,7 @@ fn measure(name: &str, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) {
     let (keeping, ()) = timed(|| files(&scratch.0).for_each(|file| decompress(&file, |plain| kept.push(plain))));
     drop(kept);
     let limits = StoreLimits { bytes: 1 << 30, ttl: BOUNDLESS, idle: BOUNDLESS };
-    let store = Store::with(limits, SharedLog::default(), Arc::new(Silent));
+    let store = Sessions::new(limits);
     let directory = Directory::lock(&Options::new(&scratch.0)).unwrap();
     let policy = Policy::new(SharedLog::default());
     let (restored, _) = timed(|| store.restore_from(directory, &policy, |_| {}).unwrap());
@@ -77,15 +77,6 @@ fn measure(name: &str, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) {
         probes.quantile(0.99) / 1e3,
         probes.longest() / 1e3,
     );
-}
-
-#[derive(Debug)]
-struct Silent;
-
-impl tokentap::session::StoreObserver for Silent {
-    fn turn_committed(&self, _: &Turn) {}
-    fn turn_dropped(&self) {}
-    fn session_evicted(&self, _: &'static str) {}
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {

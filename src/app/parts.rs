@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::serve::connection::Phase;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::discovery::Discovery;
-use crate::session::Store;
+use crate::session::Sessions;
 
 /// The parts of a running proxy.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Parts {
     /// All metrics.
     pub metrics: Arc<Metrics>,
     /// The recorded sessions.
-    pub sessions: Arc<Store>,
+    pub sessions: Arc<Sessions>,
     /// The tools that captures share.
     pub tools: Arc<CaptureTools>,
     /// Measures whole rows of logits.

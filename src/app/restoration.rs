@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Parts;
-use crate::session::Store;
+use crate::session::Sessions;
 use crate::session::ledger::log::{Directory, ReplaySummary};
 
 /// Restores the sessions on a blocking thread, and sets `restored` at the end. Resolves only on failure, with a line for the user.
@@ -55,13 +55,13 @@ pub(super) fn after(
 }
 
 /// Logs the result of the restoration.
-fn report(store: &Store, replayed: &ReplaySummary) {
+fn report(sessions: &Sessions, replayed: &ReplaySummary) {
     replayed.torn.iter().for_each(|torn| tracing::warn!(%torn, "a segment of the log ends early"));
     replayed.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "a segment of the log is damaged"));
     if replayed.damaged_regions() > 0 {
-        let missing = store.missing_turns();
+        let missing = sessions.missing_turns();
         tracing::warn!(sessions = missing.sessions, names = ?missing.names, "turns of these sessions are missing");
     }
-    let (sessions, _) = store.size();
+    let (sessions, _) = sessions.size();
     tracing::info!(sessions, records = replayed.records, segments = replayed.segments, "sessions restored");
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use crate::config::{Config, LedgerConnection};
 use crate::metrics::Metrics;
 use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
-use crate::session::ledger::{Ledger, LedgerError};
-use crate::session::{SharingLimits, Store};
+use crate::session::{SharedLedger, SharingLimits};
 use crate::tls_client::ClientCertificate;
 
 /// Counts what the ledger does.
@@ -53,29 +52,16 @@ pub(crate) fn options(connection: &LedgerConnection, ttl: Duration) -> Result<Op
     }))
 }
 
-/// Shares the sessions of `store`. Must be called in a runtime. Returns the ledger, if there is one.
+/// The ledger of these settings; `None` without one. Must be called in a runtime.
 ///
 /// # Errors
 /// A line for the user.
-pub(super) fn share(store: &Store, config: &Config, metrics: &Arc<Metrics>) -> Result<Option<Arc<Valkey>>, String> {
+pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<SharedLedger>, String> {
     let Some(options) = options(&config.ledger.connection, config.sessions.session_ttl)? else { return Ok(None) };
     if options.replicas == 0 {
         tracing::warn!("--ledger-replicas is 0: a failover of the shared ledger loses turns whose replies have ended");
     }
     let limits = SharingLimits { timeout: options.timeout, idle: config.sessions.session_idle };
     let ledger = Valkey::try_new(options, Arc::new(LedgerObserver(Arc::clone(metrics))));
-    let ledger = Arc::new(ledger.map_err(|error| format!("--ledger: {error}"))?);
-    store.share(Arc::clone(&ledger) as Arc<dyn Ledger>, limits);
-    Ok(Some(ledger))
-}
-
-/// Resolves only if the first answer of the ledger is that this build cannot use it, with a line for the user. Later the process keeps what it
-/// has recorded meanwhile, and changes nothing in such a ledger.
-pub(super) async fn refusal(ledger: Option<Arc<Valkey>>) -> String {
-    if let Some(ledger) = ledger
-        && let Err(error @ (LedgerError::OtherSchema(_) | LedgerError::Unreadable(_))) = ledger.fleet().await
-    {
-        return format!("--ledger: {error}");
-    }
-    std::future::pending().await
+    Ok(Some(SharedLedger { ledger: Arc::new(ledger.map_err(|error| format!("--ledger: {error}"))?), limits }))
 }

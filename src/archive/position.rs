@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::session::ledger::StreamId;
-
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The longest text of a position.
@@ -27,29 +25,12 @@ impl Position {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// The number that the position was made of.
-    pub(super) fn number(&self) -> Option<u64> {
-        self.0.parse().ok()
-    }
-
-    /// The id in a stream that the position was made of.
-    pub(super) fn stream_id(&self) -> Option<StreamId> {
-        self.0.parse().ok()
-    }
 }
 
+#[cfg(test)]
 impl From<u64> for Position {
-    /// Twenty digits, so that texts sort as numbers do.
     fn from(number: u64) -> Self {
         Self(format!("{number:020}").into())
-    }
-}
-
-impl From<StreamId> for Position {
-    /// Twenty digits for the milliseconds and for the number within them, so that texts sort as ids do.
-    fn from(id: StreamId) -> Self {
-        Self(format!("{:020}-{:020}", id.ms, id.seq).into())
     }
 }
 
@@ -69,22 +50,6 @@ impl<'de> Deserialize<'de> for Position {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_sort_as_texts() {
-        let positions = [0, 9, 10, u64::MAX].map(Position::from);
-        assert!(positions.is_sorted_by(|a, b| a.as_str() < b.as_str()));
-        assert_eq!(positions.map(|position| position.number()), [Some(0), Some(9), Some(10), Some(u64::MAX)]);
-    }
-
-    #[test]
-    fn ids_of_streams_sort_as_texts() {
-        let id = |ms, seq| StreamId { ms, seq };
-        let ids = [id(0, 0), id(9, u64::MAX), id(10, 0), id(10, 9), id(10, 10), id(u64::MAX, u64::MAX)];
-        let positions = ids.map(Position::from);
-        assert!(positions.is_sorted_by(|a, b| a.as_str() < b.as_str()));
-        assert_eq!(positions.map(|position| position.stream_id()), ids.map(Some));
-    }
 
     #[test]
     fn text_that_is_unfit_for_a_name_is_refused() {

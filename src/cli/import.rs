@@ -2,17 +2,16 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::app::ledger_options;
-use crate::cli::local_log::{self, UNLIMITED};
+use crate::cli::local_log;
 use crate::cli::print;
 use crate::cli::progress::Progress;
 use crate::config::ImportArgs;
 use crate::session::ledger::log::{Directory, Options};
 use crate::session::ledger::valkey::{NoValkeyObserver, Valkey};
 use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record};
-use crate::session::{Imported, SharingLimits, SkipReason, Store};
+use crate::session::{Imported, Importer, Sessions, SkipReason, StoreLimits};
 
 /// What became of the sessions.
 #[derive(Debug, Default)]
@@ -37,7 +36,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     }
     // locked until all sessions are in the ledger: a tokentap that continues them would append other turns
     let directory = Directory::lock(&Options::new(&args.data_dir)).map_err(|error| format!("--data-dir: {error}"))?;
-    let (source, mut counts) = (Store::new(UNLIMITED), ImportCounts::default());
+    let (source, mut counts) = (Sessions::new(StoreLimits::UNLIMITED), ImportCounts::default());
     let progress = Progress::bytes("reading the log", Some(directory.bytes()));
     let (found, _guard) = directory.read(|bytes, record| {
         progress.set(bytes);
@@ -50,14 +49,13 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     });
     progress.clear();
     local_log::check(&args.data_dir, &found)?;
-    let limits = SharingLimits { timeout: options.timeout, idle: Duration::MAX };
+    let timeout = options.timeout;
     let ledger = Valkey::try_new(options, Arc::new(NoValkeyObserver)).map_err(|error| format!("--ledger: {error}"))?;
-    let shared = Arc::new(Store::new(UNLIMITED));
-    shared.share(Arc::new(ledger), limits);
-    let sessions = source.page(0, usize::MAX);
+    let importer = Importer::new(Arc::new(ledger), timeout);
+    let sessions = source.in_memory();
     let progress = Progress::sessions("importing", sessions.len());
-    for (_, session) in sessions {
-        let imported = shared.import(&session).await;
+    for session in sessions {
+        let imported = importer.import(&session).await;
         progress.add(1);
         match imported {
             Ok(Imported::Appended) => counts.appended += 1,

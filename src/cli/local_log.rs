@@ -1,13 +1,8 @@
 //! A log that a command reads instead of a running tokentap.
 
 use std::path::Path;
-use std::time::Duration;
 
-use crate::session::StoreLimits;
 use crate::session::ledger::log::ReplaySummary;
-
-/// No limit: a command reads all sessions of the log.
-pub(super) const UNLIMITED: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
 
 /// Warns of records that could not be read.
 ///

@@ -40,7 +40,7 @@ use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::long_work::{BodyLength, on_body};
-use crate::session::{self, Fault, Policy, Store};
+use crate::session::{self, Fault, Policy, Sessions};
 
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -54,7 +54,7 @@ const RID_RETRY_PAUSES_MS: [u64; 5] = [20, 40, 80, 160, 320];
 pub struct Generator {
     /// What a running generation uses.
     pub context: Arc<GenerationContext>,
-    pub(super) sessions: Arc<Store>,
+    pub(super) sessions: Arc<Sessions>,
     /// Which policy samples.
     pub policy: Arc<Policy>,
     tools: Arc<CaptureTools>,
@@ -72,7 +72,7 @@ impl Generator {
     pub fn new(
         settings: GenerationSettings,
         (client, engines): (Client, Engines),
-        (sessions, policy): (Arc<Store>, Arc<Policy>),
+        (sessions, policy): (Arc<Sessions>, Arc<Policy>),
         tools: Arc<CaptureTools>,
         upstream: watch::Receiver<Arc<Capabilities>>,
         budget: Budget,

@@ -399,7 +399,7 @@ impl Recorder {
 impl ContinuedTurn {
     /// The turn of the engine's request `rid` in the session of `call`, if it can be continued.
     fn find(call: &Call, rid: &str) -> Option<Self> {
-        let session = call.store().session(call.id())?;
+        let session = call.sessions().session(call.id())?;
         let turn = session.sampled_by(rid).filter(|turn| turn.about.fault.is_none())?;
         Some(Self { tokens: session.tokens(turn.id), sampled: turn.response.len() })
     }
@@ -411,18 +411,18 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::SharedLog;
-    use crate::session::{Store, StoreLimits};
+    use crate::session::{Sessions, StoreLimits};
 
-    #[test]
-    fn session_is_marked_as_incomplete_once_for_a_reply() {
+    #[tokio::test]
+    async fn session_is_marked_as_incomplete_once_for_a_reply() {
         let limits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
-        let store = Arc::new(Store::new(limits));
+        let store = Arc::new(Sessions::new(limits));
         let policy = Arc::new(Policy::new(SharedLog::default()));
         let context = RecordContext::of(&GenerateRequest::default(), &Capabilities::default(), policy);
         let mut recorder = Recorder::new(Call::new(Arc::clone(&store), "s".into()), context);
         recorder.incomplete();
         assert!(store.session("s").is_some());
-        store.delete("s");
+        store.delete("s").await.unwrap();
         recorder.incomplete();
         assert!(store.session("s").is_none(), "a second mark would create it again");
     }

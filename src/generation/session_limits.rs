@@ -4,13 +4,13 @@ use http::StatusCode;
 
 use crate::error::Error;
 use crate::generation::settings::SessionLimits;
-use crate::session::Store;
+use crate::session::Sessions;
 
 /// Checks that a session has room for a call of `new` generations. Concurrent calls may exceed the limit together.
 ///
 /// # Errors
 /// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
-pub(crate) fn check(limits: SessionLimits, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
+pub(crate) fn check(limits: SessionLimits, sessions: &Sessions, session: &str, new: usize) -> Result<(), Error> {
     let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
     if new > limits.turns || new > limits.branches {
         let message = format!(

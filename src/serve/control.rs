@@ -26,8 +26,8 @@ use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::reply::{error_reply, json_reply, problem, text};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::session::SharingCounts;
-use crate::session::ledger::{Health, RecordLog};
+use crate::session::LedgerStatus;
+use crate::session::ledger::{Health, RecordLogStats};
 
 /// The names that the query of [`ENTROPY`] may have.
 const ENTROPY_QUERY: [&str; 2] = ["since", "index"];
@@ -130,13 +130,11 @@ fn metrics(state: &Control) -> Response<Body> {
     let (sessions, bytes) = proxy.sessions.size();
     proxy.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     proxy.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    if let Some(log) = proxy.sessions.log() {
-        update_log_metrics(&proxy.metrics, log);
+    if let Some((health, stats)) = proxy.sessions.log_status() {
+        update_log_metrics(&proxy.metrics, &health, stats);
     }
-    if let Some((counts, is_down)) = proxy.sessions.sharing_counts() {
-        update_ledger_metrics(&proxy.metrics, counts, is_down);
-        let bytes = proxy.sessions.detached_bytes();
-        proxy.metrics.ledger.detached_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    if let Some(status) = proxy.sessions.ledger_status() {
+        update_ledger_metrics(&proxy.metrics, status);
     }
     match proxy.metrics.render() {
         Ok(body) => {
@@ -150,18 +148,19 @@ fn metrics(state: &Control) -> Response<Body> {
 }
 
 /// Updates the metrics of the log.
-fn update_log_metrics(metrics: &Metrics, log: &dyn RecordLog) {
-    let stats = log.stats();
-    metrics.log_degraded.set(i64::from(log.health() != Health::Ok));
+fn update_log_metrics(metrics: &Metrics, health: &Health, stats: RecordLogStats) {
+    metrics.log_degraded.set(i64::from(*health != Health::Ok));
     metrics.log_bytes.set(i64::try_from(stats.bytes).unwrap_or(i64::MAX));
     metrics.raise(&metrics.log_records, stats.records);
     metrics.raise(&metrics.log_lost, stats.lost);
 }
 
 /// Updates the metrics of the shared ledger.
-fn update_ledger_metrics(metrics: &Metrics, counts: &SharingCounts, is_down: bool) {
+fn update_ledger_metrics(metrics: &Metrics, status: LedgerStatus<'_>) {
+    let LedgerStatus { counts, is_down, detached_bytes } = status;
     let ledger = &metrics.ledger;
     ledger.down.set(i64::from(is_down));
+    ledger.detached_bytes.set(i64::try_from(detached_bytes).unwrap_or(i64::MAX));
     for (counter, count) in [
         (&ledger.confirmed, &counts.confirmed),
         (&ledger.detached, &counts.detached),

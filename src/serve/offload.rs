@@ -4,60 +4,15 @@
 //! when the client has read that output. So a slow client holds no thread, and a reply of any size takes the memory of one step.
 
 use std::collections::VecDeque;
-use std::num::NonZero;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+
+use crate::long_work::offload_export;
 
 /// Bytes of output after which a step ends.
 const STEP: usize = 256 << 10;
-
-/// Permits for concurrent export steps: half of the processors, so that the runtime keeps the other half. At least two, because the first
-/// step of an export grows with its sessions and must not block every other export.
-static EXPORTS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(2));
-
-/// Permits for concurrent short calls, such as a listing. They are separate so that no call waits for an export.
-static CALLS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(4));
-
-fn permits(share: usize) -> Arc<Semaphore> {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    Arc::new(Semaphore::new((processors / share).max(2)))
-}
-
-/// Runs a short call on a blocking thread.
-///
-/// # Panics
-/// When the work panics.
-pub(crate) async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    run(&CALLS, work).await
-}
-
-/// Runs a step of an export, or of another long reply, on a blocking thread.
-///
-/// # Panics
-/// When the work panics.
-pub(crate) async fn offload_export<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    run(&EXPORTS, work).await
-}
-
-async fn run<T: Send + 'static>(permits: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
-    let step = spawn_blocking(move || {
-        let result = work();
-        drop(permit);
-        result
-    });
-    match step.await {
-        Ok(result) => result,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // the runtime is shutting down and drops this future
-        Err(_) => std::future::pending().await,
-    }
-}
 
 /// An iterator that produces items lazily.
 pub(crate) type Items<T> = Box<dyn Iterator<Item = T> + Send>;
@@ -167,35 +122,5 @@ mod tests {
             next += 1;
         }
         assert_eq!((next, MADE.load(Ordering::Relaxed)), (1000, 1000));
-    }
-
-    #[tokio::test]
-    async fn short_call_does_not_wait_for_exports() {
-        let (release, held) = std::sync::mpsc::channel::<()>();
-        let held = Arc::new(std::sync::Mutex::new(held));
-        // more than the number of permits
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let exports: Vec<_> = (0..processors + 2)
-            .map(|_| {
-                let held = Arc::clone(&held);
-                tokio::spawn(offload_export(move || held.lock().unwrap().recv().unwrap_err()))
-            })
-            .collect();
-        while EXPORTS.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        let call = tokio::time::timeout(std::time::Duration::from_secs(60), offload(|| "listed"));
-        let answer = call.await;
-        drop(release);
-        for export in exports {
-            export.await.unwrap();
-        }
-        assert_eq!(answer, Ok("listed"), "a call does not wait for exports");
-    }
-
-    #[tokio::test]
-    #[should_panic(expected = "the work")]
-    async fn panic_of_the_work_reaches_the_caller() {
-        offload(|| panic!("the work")).await;
     }
 }

@@ -14,7 +14,7 @@ use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::metrics::Metrics;
 use crate::serve::discovery::Discovery;
-use crate::session::Store;
+use crate::session::Sessions;
 
 /// The state of requests to the engine, on both ports.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct ProxyState {
     /// The shared parts of generations; used here for the ids in flight.
     pub tools: Arc<CaptureTools>,
     /// The recorded sessions.
-    pub sessions: Arc<Store>,
+    pub sessions: Arc<Sessions>,
     /// The memory budget of buffered requests and replies.
     pub budget: Budget,
     /// All metrics.

@@ -10,7 +10,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::serve::body::Body;
 use crate::serve::connection::Phase;
 use crate::serve::reply::text;
-use crate::session::Store;
+use crate::session::Sessions;
 
 /// The inputs of readiness.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Readiness {
     /// Whether chats are rendered here or forwarded.
     pub chats: watch::Receiver<Arc<Chats>>,
     /// The sessions, which may still be restoring.
-    pub sessions: Arc<Store>,
+    pub sessions: Arc<Sessions>,
     /// Serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
 }

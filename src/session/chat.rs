@@ -1,11 +1,14 @@
 //! The data that a turn of a chat records, so that the next call of the conversation finds the tokens of the turn.
 
+mod stored_request;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{Fingerprint, HistoryChange, ReplyChanges, SamplingSources, StoredRequest};
+use super::{Fingerprint, HistoryChange, ReplyChanges, SamplingSources};
+pub use stored_request::{CallerKey, SharedItems, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

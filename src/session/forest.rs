@@ -5,18 +5,23 @@
 //! than its children.
 
 mod branch;
+mod conversation;
+mod counts;
 mod leaves;
 mod radix;
+mod segmented_vec;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use radix::{Part, ROOT, RadixTree};
 
-use super::conversation::ConversationIndex;
 use super::incremental_map::IncrementalMap;
-use super::segmented_vec::SegmentedVec;
-use super::{Cause, Digest, Fingerprint, HistoryChange, Prefix, Turn, TurnCounts, TurnKey};
+use super::{Cause, Digest, Turn, TurnKey};
+use conversation::ConversationIndex;
+pub use conversation::{Fingerprint, HistoryChange, Prefix};
+pub use counts::TurnCounts;
+use segmented_vec::SegmentedVec;
 
 /// The turns of a session.
 #[derive(Debug, Default)]

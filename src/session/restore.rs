@@ -7,7 +7,8 @@ use tokio::sync::watch;
 
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Change, LogRecord, ProcessRecord, Record};
-use super::publication::FinishedPath;
+use super::sessions::Sessions;
+use super::state::FinishedPath;
 use super::state::{Reward, Session, State};
 use super::store::Store;
 use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata};
@@ -24,27 +25,27 @@ pub struct MissingTurns {
     pub sessions: usize,
 }
 
-impl Store {
+impl Sessions {
     /// Announces a restoration from a log of this many bytes. Nothing may be recorded until it has ended.
     pub fn begin_restore(&self, bytes: u64) {
-        self.restoration.begin(bytes);
+        self.memory().restoration.begin(bytes);
     }
 
     /// The progress of the restoration; `None` if none runs.
     #[must_use]
     pub fn restore_progress(&self) -> Option<RestoreProgress> {
-        self.restoration.progress()
+        self.memory().restoration.progress()
     }
 
     /// Watches whether a restoration runs.
     #[must_use]
     pub fn watch_restoring(&self) -> watch::Receiver<bool> {
-        self.restoration.watch()
+        self.memory().restoration.watch()
     }
 
     /// Cancels the restoration. The log stays unchanged.
     pub fn cancel_restore(&self) {
-        self.restoration.cancel();
+        self.memory().restoration.cancel();
     }
 
     /// Restores sessions and `policy` from the log in `directory`, and then opens it for appending. Blocks while the log is read, and
@@ -58,28 +59,26 @@ impl Store {
         policy: &Policy,
         progress: impl Fn(u64),
     ) -> Result<Option<ReplaySummary>, OpenError> {
+        let store = self.memory();
         let opened = directory.open(&mut |read, record| {
             if let Some(record) = record {
                 policy.restore_record(&record);
-                match self.sharing() {
-                    Some(sharing) => sharing.restore(self, record),
-                    None => self.restore(record),
-                }
+                self.restore(record);
             }
-            self.restoration.advance(read);
+            store.restoration.advance(read);
             progress(read);
-            if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if store.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed while tokentap was down
         policy.restore(policy.epoch() + 1, None);
-        self.log.set(log);
-        if self.sharing().is_some() {
+        store.log.set(log);
+        if store.is_cache {
             // the turns of this epoch are in the shared ledger, so the next start would not find it in the log, and use it again
-            self.log.append_unacknowledged(ProcessRecord::Epoch { number: policy.epoch(), version: None });
+            store.log.append_unacknowledged(ProcessRecord::Epoch { number: policy.epoch(), version: None });
         }
-        self.sweep();
-        self.restoration.end();
+        store.sweep();
+        store.restoration.end();
         Ok(Some(replayed))
     }
 
@@ -87,9 +86,8 @@ impl Store {
     #[must_use]
     pub fn missing_turns(&self) -> MissingTurns {
         let lacks = |session: &Session| session.state().forest.counts().has(Fault::Lost);
-        let sessions = self.page(0, usize::MAX).into_iter().map(|(_, session)| session);
         let mut missing = MissingTurns::default();
-        for session in sessions.filter(|session| lacks(session)) {
+        for session in self.in_memory().into_iter().filter(|session| lacks(session)) {
             missing.sessions += 1;
             if missing.names.len() < NAMED {
                 missing.names.push(Arc::clone(&session.id));
@@ -97,9 +95,11 @@ impl Store {
         }
         missing
     }
+}
 
+impl Store {
     /// Applies one record. Records come in the order in which they were written; some may be missing.
-    pub fn restore(&self, record: impl Into<LogRecord>) {
+    pub(super) fn restore(&self, record: impl Into<LogRecord>) {
         match record.into() {
             LogRecord::Session(record) => self.restore_change(record),
             LogRecord::Process(ProcessRecord::Settled { session }) => self.restore_deleted(&session),
@@ -227,9 +227,9 @@ mod tests {
         Record::new("s", Uid::from_bytes([1; 16]), Change::Turn(Arc::new(turn)))
     }
 
-    fn restored(records: Vec<Record>) -> Store {
+    fn restored(records: Vec<Record>) -> Sessions {
         let limits = StoreLimits { bytes: 1 << 30, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
-        let store = Store::new(limits);
+        let store = Sessions::new(limits);
         records.into_iter().for_each(|record| store.restore(record));
         store
     }
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn freezes_in_any_order_restore_sorted_versions() {
         let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
-        let store = Store::new(limits);
+        let store = Sessions::new(limits);
         for turns in [5, 3] {
             store.restore(Record::new("s", Uid::from_bytes([1; 16]), Change::Freeze { turns }));
         }

@@ -7,6 +7,7 @@
 mod annotate;
 mod background;
 mod deletions;
+mod detached;
 mod import;
 mod list_cache;
 mod listing;
@@ -30,12 +31,12 @@ use super::Uid;
 use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, partition_of};
 use super::store::Store;
 use deletions::Deletions;
-pub use import::{Imported, SkipReason};
+pub use import::{Imported, Importer, SkipReason};
 use list_cache::ListCache;
-pub use listing::{ListCursor, ListQuery, ListedPage};
+pub(super) use listing::{FleetPage, FleetQuery, LastUseCursor};
 use spill::Spilled;
-pub(crate) use stream::PartitionPath;
-pub use stream::{Consumer, FleetCursor, StreamedPage, StreamedPath};
+pub use stream::Consumer;
+pub(super) use stream::{FleetCursor, Found};
 use turns::Queue;
 
 /// How long replies do not wait for replicas that did not confirm in time.
@@ -48,6 +49,15 @@ pub struct SharingLimits {
     pub timeout: Duration,
     /// A session that no process used for this long has finished.
     pub idle: Duration,
+}
+
+/// A ledger that processes share, and how this one uses it.
+#[derive(Debug, Clone)]
+pub struct SharedLedger {
+    /// The ledger.
+    pub ledger: Arc<dyn Ledger>,
+    /// The limits.
+    pub limits: SharingLimits,
 }
 
 /// Counts since the start of the process.
@@ -78,7 +88,9 @@ type Lines = HashMap<Arc<str>, Arc<Line>>;
 
 /// The sessions of a process that shares them with others.
 #[derive(Debug)]
-pub(crate) struct Sharing {
+pub(super) struct Sharing {
+    /// The sessions in memory. The ledger has all of them that may be evicted.
+    pub(super) store: Arc<Store>,
     pub(super) ledger: Arc<dyn Ledger>,
     limits: SharingLimits,
     // one map for each partition; locked for one access, never across an await
@@ -89,8 +101,6 @@ pub(crate) struct Sharing {
     settle_from: Mutex<Option<Arc<str>>>,
     /// The sessions with turns that are in the local log only.
     spilled: Mutex<BTreeMap<Arc<str>, Spilled>>,
-    /// The bytes of the changes that sessions in memory lack.
-    missing_bytes: Arc<AtomicU64>,
     /// The partitions that failed lately. Replies do not wait for them then. Those of a cluster fail on their own.
     down: Box<[AtomicBool]>,
     /// Whether the id of the fleet could not be read.
@@ -128,8 +138,9 @@ fn fleet_unknown(error: LedgerError) -> LedgerError {
 }
 
 impl Sharing {
-    pub(crate) fn new(ledger: Arc<dyn Ledger>, limits: SharingLimits) -> Self {
+    pub(super) fn new(store: Arc<Store>, SharedLedger { ledger, limits }: SharedLedger) -> Self {
         Self {
+            store,
             disruptions: ledger.disruptions(),
             ledger,
             limits,
@@ -137,7 +148,6 @@ impl Sharing {
             unsettled: Mutex::default(),
             settle_from: Mutex::default(),
             spilled: Mutex::default(),
-            missing_bytes: Arc::default(),
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
@@ -162,11 +172,6 @@ impl Sharing {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes of detached changes that sessions in memory lack. Each is a part of its session only when it is appended.
-    pub(super) fn missing_bytes(&self) -> u64 {
-        self.missing_bytes.load(Ordering::Relaxed)
-    }
-
     fn line(&self, name: &Arc<str>) -> Arc<Line> {
         let mut lines = self.lines(partition_of(name));
         let line = lines.entry(Arc::clone(name)).or_insert_with(|| {
@@ -180,15 +185,15 @@ impl Sharing {
     ///
     /// # Errors
     /// When the ledger fails. What is in memory may be outdated then.
-    pub(crate) async fn refresh(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(), LedgerError> {
+    pub(super) async fn refresh(&self, name: &Arc<str>) -> Result<(), LedgerError> {
         if self.is_down(name) {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
         let line = self.line(name);
         self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
-            self.settle(store, &line, &mut known).await?;
-            self.load(store, &line, &mut known).await
+            self.settle(&line, &mut known).await?;
+            self.load(&line, &mut known).await
         })
         .await
     }
@@ -226,7 +231,7 @@ impl Sharing {
     }
 
     /// Whether any partition failed lately, or the id of the fleet could not be read.
-    pub(crate) fn is_any_down(&self) -> bool {
+    pub(super) fn is_any_down(&self) -> bool {
         self.is_fleet_unknown.load(Ordering::Relaxed) || self.is_any_partition_down()
     }
 

@@ -1,15 +1,16 @@
 //! A session at one moment, to be read without locking it.
 
+mod row;
+
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use super::lineage::{Claims, Lineage, lineages};
-use super::row::ExcludedLeaf;
 use super::state::{PER_LOCK, Session, SessionError};
-use super::trained_turns::TrainedTurns;
-use super::{Path, Row, Turn, TurnSelection, View};
+use super::view::{Claims, Lineage, TrainedTurns, lineages};
+use super::{Path, Turn, TurnSelection, View};
+pub use row::{ExcludedLeaf, Row};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
 #[derive(Debug, Clone)]

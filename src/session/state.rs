@@ -1,5 +1,9 @@
 //! A session: a forest of turns with rewards, and its frozen versions.
 
+mod publication;
+mod replies;
+mod rewards;
+
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -7,12 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use serde_json::Value;
 
 use super::ledger::{Change, Record};
-use super::lineage::upwards;
-use super::publication::{FinishedPath, Publication};
-use super::replies::{Replies, ReplyDigests, ReplyTurns};
-use super::rewards::Rewards;
 use super::turn::Draft;
+use super::view::upwards;
 use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, TokenRange, Turn, TurnKey, Uid};
+pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
+use replies::Replies;
+pub use replies::{ReplyDigests, ReplyTurns};
+use rewards::Rewards;
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;
@@ -83,9 +88,30 @@ impl Reward {
     }
 }
 
+/// A frozen version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frozen {
+    /// Its number, from 1.
+    pub version: u32,
+    /// Its number of turns.
+    pub turns: u32,
+}
+
+/// What a reward is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RewardTarget {
+    /// The leaf; `None`: the whole session.
+    pub leaf: Option<u32>,
+    /// The generation of the numbers of turns that `leaf` belongs to, if the caller knows it.
+    pub generation: Option<u32>,
+}
+
 /// Why a request for a session cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
+    /// There is no such session.
+    #[error("there is no such session")]
+    Unknown,
     /// There is no such version.
     #[error("there is no such version")]
     NoVersion,
@@ -104,6 +130,9 @@ pub enum SessionError {
     /// The number of the turn may mean another turn: the shared ledger had lost entries.
     #[error("the numbers of its turns have changed; read them again, and send \"generation\": {0}")]
     OtherGeneration(u32),
+    /// Only the numbers of turns of shared sessions have generations.
+    #[error("generation: sessions are not shared, see --ledger")]
+    NoGenerations,
 }
 
 impl State {
@@ -178,11 +207,6 @@ impl Session {
     /// The record of a change of the session.
     pub(super) fn record(&self, change: Change) -> Record {
         Record { session: Arc::clone(&self.id), birth: self.birth, change }
-    }
-
-    /// Whether the shared ledger lacks changes of it.
-    pub(crate) fn is_detached(&self) -> bool {
-        self.state().is_detached
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

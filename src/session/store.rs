@@ -1,25 +1,36 @@
-//! All sessions, within limits of bytes and time. Each change is one record of the log.
+//! The sessions in memory, within limits of bytes and time. Each change is one record of the log.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+mod annotations;
+mod change_feed;
+mod eviction;
+mod observer;
+mod order;
+mod pending;
+mod restoration;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::change_feed::{ChangeFeed, CommittedTurn};
 use super::ledger::log::random_store_id;
-use super::ledger::{Ack, Change, Ledger, LedgerError, ProcessRecord, Record, RecordLog, SharedLog};
-use super::name::is_name;
-use super::observer::{NoObserver, StoreObserver};
-use super::order_index::{EvictedSession, Order};
-use super::pending::PendingCalls;
-use super::restoration::Restoration;
-use super::sharing::{Sharing, SharingCounts, SharingLimits};
+use super::ledger::{Ack, Change, RecordLog, SharedLog};
 use super::state::Session;
 use super::turn::Draft;
-use super::{Cause, ProcessId, Turn, Uid};
+use super::{ProcessId, Turn, Uid};
+use change_feed::ChangeFeed;
+pub use change_feed::CommittedTurn;
+pub use observer::{NoObserver, StoreObserver};
+pub use order::EvictedSession;
+use order::Order;
+#[cfg(test)]
+pub(super) use order::SESSION_OVERHEAD;
+use pending::PendingCalls;
+use restoration::Restoration;
+pub use restoration::RestoreProgress;
 
 /// Parts of the map of sessions. A part that grows moves its sessions while it is locked: about a thousand of a million.
 const SHARDS: usize = 1024;
@@ -35,9 +46,14 @@ pub struct StoreLimits {
     pub idle: Duration,
 }
 
+impl StoreLimits {
+    /// No limits: a command reads all sessions of a log.
+    pub const UNLIMITED: Self = Self { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
+}
+
 /// The store.
 #[derive(Debug)]
-pub struct Store {
+pub(super) struct Store {
     pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
     // locked before a session's own lock, never after it, and never across an await; each lock handles a bounded number of entries
     order: Mutex<Order>,
@@ -49,7 +65,10 @@ pub struct Store {
     pub(super) log: SharedLog,
     pub(super) restoration: Restoration,
     name: Box<str>,
-    sharing: OnceLock<Arc<Sharing>>,
+    /// Whether it is the cache of a ledger, which has each session that may be evicted: an eviction is no change, and publishes no paths.
+    pub(super) is_cache: bool,
+    /// The bytes of changes that sessions lack. They are not those of a session yet.
+    pub(super) missing_bytes: Arc<AtomicU64>,
     pub(super) observer: Arc<dyn StoreObserver>,
 }
 
@@ -61,15 +80,8 @@ pub fn now_ms() -> u64 {
 }
 
 impl Store {
-    /// An empty store without a log.
-    #[must_use]
-    pub fn new(limits: StoreLimits) -> Self {
-        Self::with(limits, SharedLog::default(), Arc::new(NoObserver))
-    }
-
     /// An empty store that appends its records to `log` and reports to `observer`.
-    #[must_use]
-    pub fn with(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
+    pub(super) fn new(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
         let name = random_store_id();
         let (sessions, order, pending, feed) =
             (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
@@ -84,20 +96,19 @@ impl Store {
             log,
             restoration,
             name,
-            sharing: OnceLock::new(),
+            is_cache: false,
+            missing_bytes: Arc::default(),
             observer,
         }
     }
 
-    /// The log, once it is open.
-    #[must_use]
-    pub fn log(&self) -> Option<&dyn RecordLog> {
-        self.log.get()
+    /// An empty store that is the cache of a ledger.
+    pub(super) fn cache(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
+        Self { is_cache: true, ..Self::new(limits, log, observer) }
     }
 
     /// The id of the store. Cursors contain it, because another store numbers its finished paths again from 1.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.log.get().map_or(&self.name, RecordLog::id)
     }
 
@@ -126,36 +137,28 @@ impl Store {
     }
 
     /// The session with this name.
-    #[must_use]
-    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+    pub(super) fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions.get(id).map(|session| Arc::clone(session.value()))
     }
 
     /// Evicted sessions, the latest last. Older ones are only counted.
-    #[must_use]
-    pub fn evicted(&self) -> Vec<EvictedSession> {
+    pub(super) fn evicted(&self) -> Vec<EvictedSession> {
         self.order().evicted.iter().cloned().collect()
     }
 
     /// The eviction of a session, if it is remembered.
-    #[must_use]
-    pub fn eviction_of(&self, id: &str) -> Option<EvictedSession> {
+    pub(super) fn eviction_of(&self, id: &str) -> Option<EvictedSession> {
         self.order().evicted.iter().rev().find(|evicted| &*evicted.session == id).cloned()
     }
 
     /// The numbers of sessions and bytes.
-    #[must_use]
-    pub fn size(&self) -> (usize, u64) {
+    pub(super) fn size(&self) -> (usize, u64) {
         (self.sessions.len(), self.bytes_of(&self.order()))
     }
 
     /// The bytes of all sessions and of the changes that they lack.
     pub(super) fn bytes_of(&self, order: &Order) -> u64 {
-        u64::try_from(order.bytes).unwrap_or(0) + self.missing_bytes()
-    }
-
-    fn missing_bytes(&self) -> u64 {
-        self.sharing().map_or(0, |sharing| sharing.missing_bytes())
+        u64::try_from(order.bytes).unwrap_or(0) + self.missing_bytes.load(Ordering::Relaxed)
     }
 
     /// The session, which is created if it does not exist. Counts a running call, so that the session is not evicted.
@@ -233,10 +236,7 @@ impl Store {
     }
 
     /// Marks a session as incomplete: a generation was not recorded.
-    pub fn mark_incomplete(self: &Arc<Self>, id: &Arc<str>) {
-        if let Some(sharing) = self.sharing() {
-            return sharing.mark_incomplete(self, id);
-        }
+    pub(super) fn mark_incomplete(self: &Arc<Self>, id: &Arc<str>) {
         let session = self.enter(id);
         let new = {
             let mut state = session.state();
@@ -252,53 +252,10 @@ impl Store {
     }
 
     /// Deletes a session. Returns `None` if it did not exist.
-    pub fn delete(&self, id: &str) -> Option<Ack> {
+    pub(super) fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
         let record = session.record(Change::Deleted);
         self.forget(&mut self.order(), &session, Some(record), |_| true)
-    }
-
-    /// Shares all sessions with other processes through `ledger` from now on.
-    ///
-    /// # Panics
-    /// If it was called before.
-    pub fn share(&self, ledger: Arc<dyn Ledger>, limits: SharingLimits) {
-        let sharing = Arc::new(Sharing::new(ledger, limits));
-        self.sharing.set(sharing).expect("sessions are shared once");
-    }
-
-    /// How the sessions are shared; `None` if they are not.
-    pub(crate) fn sharing(&self) -> Option<&Arc<Sharing>> {
-        self.sharing.get()
-    }
-
-    /// Reads what other processes have appended to these sessions. Does nothing if sessions are not shared.
-    ///
-    /// # Errors
-    /// When the ledger fails. What is in memory may be outdated then.
-    pub async fn refresh(self: &Arc<Self>, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), LedgerError> {
-        let Some(sharing) = self.sharing() else { return Ok(()) };
-        for name in names {
-            if is_name(name.as_ref()) {
-                sharing.refresh(self, &name.as_ref().into()).await?;
-                sharing.check_spilled(name.as_ref())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts of a process that shares its sessions, and whether its ledger fails now.
-    #[must_use]
-    pub fn sharing_counts(&self) -> Option<(&SharingCounts, bool)> {
-        self.sharing().map(|sharing| (&sharing.counts, sharing.is_any_down()))
-    }
-
-    /// Works on shared sessions until it is dropped: appends detached turns, heals, and finishes idle sessions. Returns at once if sessions
-    /// are not shared.
-    pub async fn run_sharing(self: Arc<Self>) {
-        if let Some(sharing) = self.sharing() {
-            Arc::clone(sharing).run(Arc::clone(&self)).await;
-        }
     }
 
     /// The session of this name, which is created with this birth if it does not exist.
@@ -309,49 +266,9 @@ impl Store {
         session
     }
 
-    /// Removes a session from memory only.
-    pub(super) fn remove_shared(&self, session: &Arc<Session>) {
+    /// Removes a session from memory without a record.
+    pub(super) fn remove_session(&self, session: &Arc<Session>) {
         self.forget(&mut self.order(), session, None, |_| true);
-    }
-
-    /// Counts the bytes by which a session grows, unless it was evicted.
-    pub(super) fn add_shared_bytes(&self, session: &Session, bytes: i64) {
-        let mut order = self.order();
-        if !session.state().removed {
-            order.change_session(session, bytes);
-        }
-    }
-
-    /// Notes whether the shared ledger lacks changes of a session. It is not evicted then.
-    pub(super) fn set_detached(&self, session: &Arc<Session>, is_detached: bool) {
-        let mut order = self.order();
-        let bytes = {
-            let mut state = session.state();
-            if std::mem::replace(&mut state.is_detached, is_detached) == is_detached || state.removed {
-                return;
-            }
-            state.bytes
-        };
-        match is_detached {
-            true => order.pin(session, bytes),
-            false => order.unpin(session, bytes, Instant::now()),
-        }
-    }
-
-    /// The bytes of the sessions of which the shared ledger lacks changes, and of the changes that these lack.
-    #[must_use]
-    pub fn detached_bytes(&self) -> u64 {
-        self.order().pinned_bytes() + self.missing_bytes()
-    }
-
-    /// The bytes that they may take. The rest is for sessions of partitions that work.
-    pub(super) fn detached_limit(&self) -> u64 {
-        self.limits.bytes / 4 * 3
-    }
-
-    /// Whether they take all of these, so that no further turn is kept that the ledger lacks.
-    pub(super) fn is_full_of_detached(&self) -> bool {
-        self.detached_bytes() > self.detached_limit()
     }
 
     /// Reports a turn of this process.
@@ -360,29 +277,7 @@ impl Store {
         self.feed.send_turn(session, turn);
     }
 
-    /// Writes a turn that is not in the shared ledger to the local log, with its whole prompt. Without a birth, the turn is in the log
-    /// only, and its own uid is the birth.
-    pub(super) fn log_detached(&self, session: &Arc<str>, birth: Option<Uid>, id: u32, draft: &Draft) -> Ack {
-        let (prompt, cause) = (draft.prompt.clone().unwrap_or_default(), Cause::NewConversation);
-        let cause = if draft.prompt.is_some() { cause } else { Cause::Unplaced };
-        let turn = Arc::new(draft.clone().place(id, None, cause, prompt));
-        let birth = birth.or(turn.about.uid).expect("a placed turn has a uid");
-        self.log.append(Record { session: Arc::clone(session), birth, change: Change::Turn(turn) })
-    }
-
-    /// Notes in the local log that no turn of the session is detached any more.
-    pub(super) fn end_detached(&self, name: &Arc<str>) {
-        self.log.append_unacknowledged(ProcessRecord::Settled { session: Arc::clone(name) });
-    }
-
-    /// Appends what the shared ledger lacks.
-    pub async fn settle_shared(self: &Arc<Self>) {
-        if let Some(sharing) = self.sharing() {
-            sharing.settle_all(self).await;
-        }
-    }
-
-    /// The names of the sessions with running calls, in a store that shares its sessions.
+    /// The names of the sessions with running calls.
     pub(super) fn pending_names(&self) -> Vec<Arc<str>> {
         self.pending.names()
     }
@@ -392,26 +287,22 @@ impl Store {
     }
 
     /// Resolves when all records so far are on disk.
-    #[must_use]
-    pub fn written(&self) -> Ack {
+    pub(super) fn written(&self) -> Ack {
         self.log.written()
     }
 
     /// Receives each turn from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
-    #[must_use]
-    pub fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
+    pub(super) fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
         self.feed.watch_turns()
     }
 
     /// Watches the number of the last finished path.
-    #[must_use]
-    pub fn watch_finished(&self) -> watch::Receiver<u64> {
+    pub(super) fn watch_finished(&self) -> watch::Receiver<u64> {
         self.feed.watch_finished()
     }
 
     /// The number of the last finished path.
-    #[must_use]
-    pub fn last_finished(&self) -> u64 {
+    pub(super) fn last_finished(&self) -> u64 {
         self.order().last_finished()
     }
 }

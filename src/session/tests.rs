@@ -13,18 +13,49 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::row::ExcludedLeaf;
-use super::{Call, Draft, Path, Row, Store, StoreLimits, TurnMetadata};
+use super::ledger::SharedLog;
+use super::ledger::memory::MemoryLedger;
+use super::sessions::Backend;
+use super::sharing::Sharing;
+use super::snapshot::ExcludedLeaf;
+use super::store::NoObserver;
+use super::{Call, Draft, Path, Row, Sessions, SharedLedger, SharingLimits, StoreLimits, TurnMetadata};
 
 /// Limits without eviction. An unused session is idle at once.
 pub(super) const BOUNDLESS: StoreLimits =
     StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 32), idle: Duration::ZERO };
 
-pub(super) fn store(limits: StoreLimits) -> Arc<Store> {
-    Arc::new(Store::new(limits))
+pub(super) fn store(limits: StoreLimits) -> Arc<Sessions> {
+    Arc::new(Sessions::new(limits))
 }
 
-fn call(store: &Arc<Store>, id: &str) -> Call {
+/// Sessions of a ledger, which are idle after this time.
+pub(super) fn shared(ledger: &Arc<MemoryLedger>, idle: Duration) -> Arc<Sessions> {
+    shared_with(ledger, SharedLog::default(), (BOUNDLESS, idle))
+}
+
+/// The same with a log and limits.
+pub(super) fn shared_with(
+    ledger: &Arc<MemoryLedger>,
+    log: SharedLog,
+    (limits, idle): (StoreLimits, Duration),
+) -> Arc<Sessions> {
+    let sharing = SharingLimits { timeout: Duration::from_secs(2), idle };
+    let ledger = SharedLedger { ledger: Arc::clone(ledger) as _, limits: sharing };
+    Arc::new(Sessions::shared(limits, log, Arc::new(NoObserver), ledger))
+}
+
+impl Sessions {
+    /// The side of the ledger.
+    pub(super) fn sharing(&self) -> &Arc<Sharing> {
+        match self.backend() {
+            Backend::Shared(sharing) => sharing,
+            Backend::Local(_) => panic!("they are not shared"),
+        }
+    }
+}
+
+fn call(store: &Arc<Sessions>, id: &str) -> Call {
     Call::new(Arc::clone(store), id.into())
 }
 
@@ -36,7 +67,7 @@ pub(super) fn draft(prompt: &[u32], response: &[u32]) -> Draft {
 }
 
 /// Commits one call with one turn.
-pub(super) fn turn(store: &Arc<Store>, id: &str, prompt: &[u32], response: &[u32]) -> u32 {
+pub(super) fn turn(store: &Arc<Sessions>, id: &str, prompt: &[u32], response: &[u32]) -> u32 {
     call(store, id).commit(draft(prompt, response)).0.expect("no other thread deletes it")
 }
 
@@ -53,7 +84,6 @@ fn tokens(path: &Path) -> Vec<u32> {
 }
 
 /// The bytes of all sessions, computed independently of the store's counter.
-fn bytes(store: &Store) -> u64 {
-    let sessions = store.page(0, usize::MAX);
-    sessions.iter().map(|(_, session)| session.summary().bytes + super::order_index::SESSION_OVERHEAD).sum()
+fn bytes(store: &Sessions) -> u64 {
+    store.in_memory().iter().map(|session| session.summary().bytes + super::store::SESSION_OVERHEAD).sum()
 }

@@ -1,12 +1,21 @@
 //! One call of a policy: the new part of its prompt, and the tokens that it sampled.
 
+mod fault;
+mod reply_change;
+mod sampling_sources;
+mod turn_key;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Column, Fault, Labels, ReplyChanges, RequestClass, SamplingSources, Span, TurnKey, Uid};
+use super::{Chat, Column, Labels, RequestClass, Span, Uid};
+pub use fault::Fault;
+pub use reply_change::{ReplyChange, ReplyChanges};
+pub use sampling_sources::{SamplingSource, SamplingSources};
+pub use turn_key::TurnKey;
 
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;

@@ -1,11 +1,16 @@
 //! The exported paths of a session.
 
+mod lineage;
+mod trained_turns;
+
 use std::sync::Arc;
 
-use super::classes::exclusion;
-use super::lineage::upwards;
-use super::trained_turns::{TrainedTurns, continued, superseded};
+use super::labels::exclusion;
 use super::{Classes, Turn};
+pub(super) use lineage::{Claims, Lineage, lineages, upwards};
+pub(super) use trained_turns::TrainedTurns;
+pub use trained_turns::TurnSelection;
+use trained_turns::{continued, superseded};
 
 /// The turns of one version of a session.
 #[derive(Debug, Clone, Copy)]

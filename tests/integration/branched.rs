@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokentap::session::ledger::log::{Fsync, Log, Options};
 use tokentap::session::ledger::{Change, Record, RecordLog};
-use tokentap::session::{Call, Draft, Store, Turn, TurnMetadata};
+use tokentap::session::{Call, Draft, FinishedCursor, Sessions, Turn, TurnMetadata};
 use tokio::task::LocalSet;
 
 use crate::support::binary::Binary;
@@ -26,7 +26,7 @@ const TURNS: u32 = if cfg!(debug_assertions) { 300 } else { 4000 };
 /// The longest that the runtime's thread may work between two polls of the heartbeat. The system counts in ticks of up to 10 ms.
 const HELD: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 12 });
 
-fn commit(store: &Arc<Store>, prompt: &[u32], response: u32) {
+fn commit(store: &Arc<Sessions>, prompt: &[u32], response: u32) {
     let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
     let prompt = Some(prompt.into());
     let draft = Draft {
@@ -42,7 +42,7 @@ fn commit(store: &Arc<Store>, prompt: &[u32], response: u32) {
 }
 
 /// Commits the trunk and, after its end, one leaf for each of its turns.
-fn grow(store: &Arc<Store>) {
+fn grow(store: &Arc<Sessions>) {
     let mut prompt = Vec::new();
     for turn in 0..TURNS {
         prompt.push(turn);
@@ -146,12 +146,18 @@ async fn reading_a_branched_session_does_not_block_the_runtime() {
     }
 }
 
+/// The position before the last of this many finished paths.
+async fn before_last(sessions: &Sessions, paths: u64) -> FinishedCursor {
+    let start = sessions.cursor(None).await.unwrap();
+    start.at(0, &(paths - 1).to_string()).unwrap()
+}
+
 #[tokio::test]
 async fn finishing_a_branched_session_does_not_block_the_runtime() {
     let proxy = branched().await;
     let body = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":2}}"#;
     let head = "POST /generate HTTP/1.1\r\nx-session-id: branched\r\nx-session-done: true";
-    let mut finished = proxy.parts.sessions.watch_finished();
+    let nearly = before_last(&proxy.parts.sessions, u64::from(TURNS) + 1).await;
     let ends = async {
         let addr = proxy.data;
         let request =
@@ -165,7 +171,7 @@ async fn finishing_a_branched_session_does_not_block_the_runtime() {
         });
         let answer = answer.await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        finished.wait_for(|number| *number == u64::from(TURNS) + 1).await.unwrap();
+        proxy.parts.sessions.wait_finished(&nearly, Duration::MAX).await;
     };
     let ((), held) = longest_hold(ends).await;
     assert!(held < HELD, "the runtime was held for {held:?}");
@@ -182,12 +188,12 @@ async fn many_sessions_do_not_block_the_runtime() {
     let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
     let proxy = Proxy::start(upstream.addr, &["--session-idle", "3s"]).await;
     let store = Arc::clone(&proxy.parts.sessions);
-    let mut finished = store.watch_finished();
+    let filling = Arc::clone(&store);
     let filled = tokio::task::spawn_blocking(move || {
         let about = TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
         let draft = Draft { prompt: Some([1].into()), response: vec![2], about, ..Draft::default() };
         for session in 0..SESSIONS {
-            let (turn, _ack) = Call::new(Arc::clone(&store), format!("s{session}").into()).commit(draft.clone());
+            let (turn, _ack) = Call::new(Arc::clone(&filling), format!("s{session}").into()).commit(draft.clone());
             assert_eq!(turn, Some(0));
         }
     });
@@ -196,8 +202,8 @@ async fn many_sessions_do_not_block_the_runtime() {
     let ((head, ..), held) = longest_hold(ask(proxy.control, target, "")).await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(held < HELD, "a search held the runtime for {held:?}");
-    let (result, held) = longest_hold(finished.wait_for(|number| *number == SESSIONS)).await;
-    result.unwrap();
+    let nearly = before_last(&store, SESSIONS).await;
+    let ((), held) = longest_hold(store.wait_finished(&nearly, Duration::MAX)).await;
     assert!(held < HELD, "sessions that became idle held the runtime for {held:?}");
 }
 

@@ -508,7 +508,7 @@ async fn retry_does_not_supersede_turns_of_a_deleted_session() {
         upstream.next().await.ok().await;
     }
     wait_for_active(&proxy, 0.0).await;
-    assert!(proxy.parts.sessions.delete("s").is_some());
+    assert!(proxy.parts.sessions.delete("s").await.is_ok());
     let mut other = send(&proxy, &[SESSION], &json!({"input_ids": [1, 2]})).await;
     accept(&mut upstream).await.reply(&reply(&[9])).await;
     assert!(other.answer().await.complete);

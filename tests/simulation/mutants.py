@@ -70,7 +70,7 @@ FAULTS = {
     ),
     "a path that two processes finish trains nothing": [
         (
-            "src/session/publishing.rs",
+            "src/session/state/publication.rs",
             "if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf) {",
             "if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf).or(FAULT.then_some(u32::MAX)) {",
         ),
@@ -83,8 +83,8 @@ FAULTS = {
     ),
     "turns of the local log are not read back": (
         SHARING + "background.rs",
-        "            self.recall(store).await;\n",
-        "            if !FAULT { self.recall(store).await; }\n",
+        "            self.recall().await;\n",
+        "            if !FAULT { self.recall().await; }\n",
     ),
     "the local log forgets turns that are nowhere else": (
         SHARING + "spill.rs",
@@ -109,8 +109,8 @@ FAULTS = {
     ),
     "a detached turn is not appended later": (
         SHARING + "turns.rs",
-        "                self.mark_unsettled(store, line, known);\n                store.touch",
-        "                if !FAULT { self.mark_unsettled(store, line, known); }\n                store.touch",
+        "                self.mark_unsettled(line, known);\n                self.store.touch",
+        "                if !FAULT { self.mark_unsettled(line, known); }\n                self.store.touch",
     ),
     "a session is not marked as incomplete": (
         SHARING + "turns.rs",
@@ -124,13 +124,13 @@ FAULTS = {
     ),
     "a lost list is not appended again": (
         SHARING + "merge.rs",
-        "if !is_kept {\n            self.discard(store, line, known);\n        } else if",
-        "if FAULT || !is_kept {\n            self.discard(store, line, known);\n        } else if",
+        "if !is_kept {\n            self.discard(line, known);\n        } else if",
+        "if FAULT || !is_kept {\n            self.discard(line, known);\n        } else if",
     ),
     "a session with detached changes can be evicted": (
         SHARING + "merge.rs",
-        "store.set_detached(session, true);",
-        "store.set_detached(session, !FAULT);",
+        "self.set_detached(session, true);",
+        "self.set_detached(session, !FAULT);",
     ),
     "a merge in another order keeps the generation": (
         SHARING + "merge.rs",
@@ -144,8 +144,8 @@ FAULTS = {
     ),
     "missing changes are never appended": (
         SHARING + "merge.rs",
-        "Ok(()) => self.append_missing(store, line, known).await?,",
-        "Ok(()) if FAULT => Ok(()),\nOk(()) => self.append_missing(store, line, known).await?,",
+        "Ok(()) => self.append_missing(line, known).await?,",
+        "Ok(()) if FAULT => Ok(()),\nOk(()) => self.append_missing(line, known).await?,",
     ),
     "a restored turn that only the primary has counts as confirmed": (
         SHARING + "list_cache.rs",
@@ -154,9 +154,9 @@ FAULTS = {
     ),
     "a read does not fetch": (
         SHARING + "../sharing.rs",
-        "            self.settle(store, &line, &mut known).await?;\n            self.load(store, &line, &mut known).await\n",
-        "            self.settle(store, &line, &mut known).await?;\n            if FAULT { return Ok(()); }\n"
-        "            self.load(store, &line, &mut known).await\n",
+        "            self.settle(&line, &mut known).await?;\n            self.load(&line, &mut known).await\n",
+        "            self.settle(&line, &mut known).await?;\n            if FAULT { return Ok(()); }\n"
+        "            self.load(&line, &mut known).await\n",
     ),
     "a disruption is ignored": (
         SHARING + "../sharing.rs",
@@ -185,8 +185,8 @@ FAULTS = {
     ),
     "idle sessions are not finished": (
         SHARING + "background.rs",
-        "match self.finish(store, &name).await {",
-        "let finished = if FAULT { Ok(()) } else { self.finish(store, &name).await };\nmatch finished {",
+        "match self.finish(&name).await {",
+        "let finished = if FAULT { Ok(()) } else { self.finish(&name).await };\nmatch finished {",
     ),
 }
 

@@ -14,7 +14,7 @@ use crate::budget::Work;
 use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::sglang::request::SessionNames;
 use crate::json::{Value, percent_decode};
-use crate::session::{Session, Store, TurnKey};
+use crate::session::{Session, Sessions, TurnKey};
 
 /// The default and the maximum number of items of a page.
 const PAGE: (usize, usize) = (20, 100);
@@ -25,7 +25,7 @@ pub struct StoredResponses {
     /// Encodes them.
     pub responses: OpenAiResponses,
     /// The sessions.
-    pub sessions: Arc<Store>,
+    pub sessions: Arc<Sessions>,
     /// Requests are answered with the items of the input in place of the response.
     pub shows_input: bool,
 }

@@ -7,26 +7,27 @@ use std::time::Duration;
 use object_store::memory::InMemory;
 
 use super::*;
-use crate::archive::SharedSource;
+use crate::generation::log_wait::LogWait;
 use crate::session::ledger::memory::MemoryLedger;
-use crate::session::ledger::{self, Ledger};
-use crate::session::{Call, Draft, SharingLimits, Store, StoreLimits, Uid};
+use crate::session::ledger::{self, Ledger, SharedLog};
+use crate::session::{Call, Draft, NoObserver, RewardTarget, Sessions, SharedLedger, SharingLimits, StoreLimits, Uid};
 
 /// A process that shares its sessions.
 struct Process {
-    store: Arc<Store>,
+    store: Arc<Sessions>,
     sharing: tokio::task::JoinHandle<()>,
     archive: RunningArchive,
 }
 
-fn shared(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
-    let store = Arc::new(Store::new(StoreLimits { bytes: u64::MAX / 4, ttl: HOUR, idle: HOUR }));
-    store.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: HOUR });
-    store
+fn shared(ledger: &Arc<MemoryLedger>) -> Arc<Sessions> {
+    let limits = StoreLimits { bytes: u64::MAX / 4, ttl: HOUR, idle: HOUR };
+    let sharing = SharingLimits { timeout: Duration::from_secs(2), idle: HOUR };
+    let ledger = SharedLedger { ledger: Arc::clone(ledger) as _, limits: sharing };
+    Arc::new(Sessions::shared(limits, SharedLog::default(), Arc::new(NoObserver), ledger))
 }
 
 /// Adds a turn to this session and finishes it.
-async fn add(store: &Arc<Store>, session: &str) {
+async fn add(store: &Arc<Sessions>, session: &str) {
     let mut call = Call::new(Arc::clone(store), session.into());
     let draft = Draft {
         prompt: Some([1].into()),
@@ -36,8 +37,13 @@ async fn add(store: &Arc<Store>, session: &str) {
         ..Draft::default()
     };
     call.commit(draft).1.await.unwrap();
-    drop(call);
-    store.sharing().unwrap().finish(store, &session.into()).await.unwrap();
+    call.mark_last();
+}
+
+/// The finished paths of the sessions.
+async fn open(sessions: &Arc<Sessions>) -> SessionSource {
+    let log_wait = Arc::new(LogWait::new(Arc::new(Metrics::new("none")), Duration::from_secs(2)));
+    SessionSource::open(sessions, &log_wait).await.unwrap()
 }
 
 impl Process {
@@ -52,8 +58,8 @@ impl Process {
 
     async fn start(ledger: &Arc<MemoryLedger>, storage: &Storage) -> Self {
         let store = shared(ledger);
-        let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
-        let source = SharedSource::open(&store, store.sharing().unwrap()).await.unwrap();
+        let sharing = tokio::spawn(Arc::clone(&store).run());
+        let source = open(&store).await;
         let options = Options { interval: Duration::from_secs(30), bytes: 1 << 20 };
         Self { store, sharing, archive: archiver(storage.clone(), source, options).spawn() }
     }
@@ -70,7 +76,7 @@ async fn reward_of_another_process_is_read() {
     let ledger = Arc::new(MemoryLedger::new());
     let (store, other) = (shared(&ledger), shared(&ledger));
     add(&store, "s").await;
-    let source = SharedSource::open(&store, store.sharing().unwrap()).await.unwrap();
+    let source = open(&store).await;
     let partition = u32::from(ledger::partition_of("s"));
     source.changed(partition, &source.start()).await;
     let reward = async || match &source.next(partition, &source.start(), 1).await.unwrap()[0].content {
@@ -79,7 +85,7 @@ async fn reward_of_another_process_is_read() {
     };
     assert_eq!(reward().await, None);
     let value = serde_json::json!(0.5);
-    other.sharing().unwrap().reward(&other, &"s".into(), (None, None), value.clone()).await.unwrap();
+    other.reward("s", RewardTarget::default(), value.clone()).await.unwrap();
     assert_eq!(reward().await, Some(Arc::new(value)));
 }
 

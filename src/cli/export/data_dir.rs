@@ -5,20 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Chunks, ExportSource, ExportSummary};
-use crate::cli::local_log::{self, UNLIMITED};
+use crate::cli::local_log;
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Shape};
 use crate::rl::{self, AdvantageOptions, ThinkTokens};
 use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record, log};
-use crate::session::{Classes, Session, Store, TurnSelection};
+use crate::session::{Classes, Session, Sessions, StoreLimits, TurnSelection};
 
 /// Reads the log and prepares the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String> {
     let classes =
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
     let selection = TurnSelection { classes, resumed: args.train_resumed };
-    let store = Store::new(UNLIMITED);
+    let store = Sessions::new(StoreLimits::UNLIMITED);
     let mut names = SessionNames::default();
     let failed = |error| format!("--data-dir: {error}");
     let progress = Progress::bytes("reading the log", Some(log::size(dir).map_err(failed)?));
@@ -99,9 +99,9 @@ impl SessionNames {
 ///
 /// # Errors
 /// A line for the user when the log has no session with one of the names.
-fn select(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> {
+fn select(store: &Sessions, names: &[String]) -> Result<Vec<Arc<Session>>, String> {
     if names.is_empty() {
-        return Ok(store.page(0, usize::MAX).into_iter().map(|(_, session)| session).collect());
+        return Ok(store.in_memory());
     }
     let known = |name: &String| store.session(name).ok_or_else(|| format!("the log has no session {name:?}"));
     names.iter().map(known).collect()

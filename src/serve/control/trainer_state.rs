@@ -13,7 +13,7 @@ use crate::generation::entropy_store::EntropyStore;
 use crate::generation::log_wait::LogWait;
 use crate::logits::slices::Slices;
 use crate::rl::ThinkTokens;
-use crate::session::{Policy, Store};
+use crate::session::{Policy, Sessions};
 
 /// The state of `/v1` on the control port and of gRPC `Trajectories`.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct TrainerState {
     /// The settings.
     pub config: Arc<Config>,
     /// The recorded sessions.
-    pub sessions: Arc<Store>,
+    pub sessions: Arc<Sessions>,
     /// Which policy samples.
     pub policy: Arc<Policy>,
     /// The entropies of running requests and of recently ended ones.

@@ -12,6 +12,7 @@ pub(crate) mod sessions;
 mod shm;
 mod small;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -20,11 +21,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::json::percent_decode;
-use crate::long_work::{BodyLength, on_body};
+use crate::long_work::{BodyLength, offload, offload_export, on_body};
 use crate::serve::body::{Body, Upload};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control_route::{self, ControlRoute};
-use crate::serve::offload::{Items, offload, offload_export};
+use crate::serve::offload::Items;
 use crate::serve::reply::json_reply;
 use crate::session::ledger::{Ack, LedgerError};
 use crate::session::{Session, SessionError};
@@ -144,10 +145,9 @@ async fn answer(
         }
         _ => {
             let body = bytes(state, request).await?;
-            if state.sessions.sharing().is_some() {
-                refresh(state, advantages::sessions(state, &body)?).await?;
-            }
-            long_answer(state, move |state| advantages::compute(state, &body)).await
+            let request = advantages::parse(state, &body).await?;
+            refresh(state, advantages::names(&request).collect::<BTreeSet<_>>()).await?;
+            long_answer(state, move |state| advantages::compute(state, &request)).await
         }
     }
 }
@@ -215,14 +215,19 @@ fn ok(body: &Value) -> Response<Body> {
 /// # Errors
 /// 404 for an unknown name, 410 for a session that was evicted.
 pub(crate) fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
-    let gone = || {
-        state.sessions.eviction_of(id).map(|gone| {
+    state.sessions.session(id).ok_or_else(|| no_session(state, id))
+}
+
+/// The 404 for an unknown session, or the 410 for one that was evicted.
+fn no_session(state: &TrainerState, id: &str) -> Problem {
+    match state.sessions.eviction_of(id) {
+        Some(gone) => {
             let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
             let message = format!("session {id:?} was evicted ({}); see {hint} and --data-dir", gone.reason);
             Problem::new(StatusCode::GONE, "evicted", message)
-        })
-    };
-    state.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(|| unknown_session(id)))
+        }
+        None => unknown_session(id),
+    }
 }
 
 /// The 404 for an unknown session.
@@ -247,6 +252,8 @@ pub(crate) fn ledger_problem(error: &LedgerError) -> Problem {
 #[must_use]
 pub(crate) fn session_problem(id: &str, error: SessionError) -> Problem {
     let (status, code) = match error {
+        SessionError::Unknown => return unknown_session(id),
+        SessionError::NoGenerations => return Problem::bad(error.to_string()),
         SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
         SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
         SessionError::Frozen => (StatusCode::CONFLICT, "frozen"),

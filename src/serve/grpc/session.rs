@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::pb;
-use crate::serve::control::v1::sessions::SessionEntry;
 use crate::session::{
-    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, SamplingSources, Session, Snapshot, Span, Turn,
-    TurnMetadata,
+    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, ListedSession, SamplingSources, Session, Snapshot,
+    Span, Turn, TurnMetadata,
 };
 
 /// Converts to the integer type of the messages.
@@ -41,7 +40,7 @@ pub(super) fn summary(session: &Session) -> pb::SessionSummary {
     }
 }
 
-pub(super) fn listed_session(listed: &SessionEntry) -> pb::SessionSummary {
+pub(super) fn listed_session(listed: &ListedSession) -> pb::SessionSummary {
     let unread = || pb::SessionSummary { session: listed.name.to_string(), unread: true, ..Default::default() };
     let known = listed.session.as_ref().map_or_else(unread, |session| summary(session));
     pb::SessionSummary { used_ms: listed.used_ms, ..known }

@@ -12,11 +12,13 @@ use super::sample::sample;
 use super::session::{counts, evicted, listed_session, refused, session, wide};
 use super::{ReplyStream, pb, status, watch};
 use crate::export::{Export, Needs, settle};
+use crate::long_work::{offload, offload_export};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1;
 use crate::serve::control::v1::Problem;
-use crate::serve::control::v1::sessions::{Page, PageCursor, PageQuery};
-use crate::serve::offload::{Items, OffloadedIter, offload, offload_export};
+use crate::serve::control::v1::sessions::PageQuery;
+use crate::serve::offload::{Items, OffloadedIter};
+use crate::session::ListCursor;
 use crate::session::ledger::ListOrder;
 
 /// The service.
@@ -47,13 +49,10 @@ impl Trajectories for TrajectoriesService {
         let state = Arc::clone(&self.0);
         let after = cursor.or_else(|| (after > 0).then(|| after.to_string()));
         let query = PageQuery { order: ListOrder::Oldest, after, limit: limit.map(narrow), part: None };
-        let page = Page::read(&state, query).await.map_err(|problem| status::problem(&problem))?;
+        let page = query.read(&state).await.map_err(|problem| status::problem(&problem))?;
         let listed = offload(move || {
-            let (next, cursor) = match page.next {
-                Some(PageCursor::Process(next)) => (Some(next), None),
-                Some(PageCursor::Fleet(cursor)) => (None, Some(cursor.to_string())),
-                None => (None, None),
-            };
+            let next = page.next.as_ref().and_then(ListCursor::number);
+            let cursor = page.next.filter(|_| next.is_none()).map(|next| next.to_string());
             pb::ListReply {
                 sessions: page.sessions.iter().map(listed_session).collect(),
                 next,

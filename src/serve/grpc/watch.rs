@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::watch;
 use tonic::Status;
 
 use super::pb::{WatchReply, watch_reply::What, watch_request};
@@ -14,50 +13,21 @@ use super::sample::sample;
 use super::session::{ended_turn, refused, wide};
 use super::{ReplyStream, pb, status};
 use crate::export::Annotate;
+use crate::long_work::offload_export;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1::{self, Problem};
-use crate::serve::offload::offload_export;
-use crate::session::{Classes, CommittedTurn, Consumer, FleetCursor, Store, StreamedPath};
+use crate::session::{
+    Classes, CommittedTurn, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, ListedPath, NoPath,
+};
 
-/// The number of finished paths that are looked up at a time.
+/// The number of finished paths that are listed at a time.
 const BATCH: usize = 64;
+
+/// The time between two questions to a ledger for new finished paths.
+const POLL: Duration = Duration::from_millis(500);
 
 fn reply_of(what: What) -> WatchReply {
     WatchReply { what: Some(what), cursor: String::new() }
-}
-
-/// Finished paths that were looked up and not sent yet.
-#[derive(Debug, Default)]
-struct PathQueue {
-    /// The number of the last path that was sent or reported as missed.
-    after: u64,
-    /// The numbers, in ascending order, and the sessions of the paths.
-    found: VecDeque<(u64, Arc<str>)>,
-}
-
-/// An item of a queue.
-#[derive(Debug, PartialEq, Eq)]
-enum QueueItem {
-    /// The number of paths that no longer exist.
-    Missed(u64),
-    /// The path with this number, of this session.
-    Path(u64, Arc<str>),
-}
-
-impl Iterator for PathQueue {
-    type Item = QueueItem;
-
-    fn next(&mut self) -> Option<QueueItem> {
-        let (number, session) = self.found.pop_front()?;
-        let missed = number - self.after - 1;
-        if missed > 0 {
-            self.after = number - 1;
-            self.found.push_front((number, session));
-            return Some(QueueItem::Missed(missed));
-        }
-        self.after = number;
-        Some(QueueItem::Path(number, session))
-    }
 }
 
 /// The finished paths after a cursor.
@@ -65,54 +35,50 @@ struct PathStream {
     state: Arc<TrainerState>,
     annotate: Annotate,
     classes: Classes,
-    changed: watch::Receiver<u64>,
-    queue: PathQueue,
+    cursor: FinishedCursor,
+    /// Those that were listed and not sent yet.
+    listed: VecDeque<FinishedItem>,
 }
 
 impl PathStream {
-    async fn next(&mut self) -> Option<WatchReply> {
+    async fn next(&mut self) -> Result<WatchReply, FinishedError> {
         loop {
-            match self.queue.next() {
+            match self.listed.pop_front() {
                 // a later call that continues at this cursor does not report them again
-                Some(QueueItem::Missed(missed)) => {
-                    return Some(WatchReply {
-                        cursor: v1::finished::format_cursor(&self.state.sessions, self.queue.after),
-                        ..reply_of(What::Missed(missed))
-                    });
+                Some(FinishedItem::Missed { count, cursor }) => {
+                    let unlisted = || What::Gone(pb::Gone { session: String::new(), reason: "unlisted".to_owned() });
+                    let what = count.map_or_else(unlisted, What::Missed);
+                    return Ok(WatchReply { what: Some(what), cursor: cursor.to_string() });
                 }
-                Some(QueueItem::Path(number, session)) => {
-                    let (store, annotate) = (Arc::clone(&self.state.sessions), Arc::clone(&self.annotate));
-                    let classes = self.classes;
-                    let reply = offload_export(move || reply(&store, &annotate, (number, &session), classes));
-                    return Some(reply.await);
+                Some(FinishedItem::Path(path)) => {
+                    let (annotate, classes) = (Arc::clone(&self.annotate), self.classes);
+                    return Ok(offload_export(move || reply(&path, &annotate, classes)).await);
                 }
                 None => {}
             }
-            // marked as seen before the lookup, so that a path that finishes in between wakes the stream
-            self.changed.borrow_and_update();
-            self.queue.found = self.state.sessions.finished_after(self.queue.after, BATCH).into();
-            if self.queue.found.is_empty() {
-                self.changed.changed().await.ok()?;
+            let limits = FinishedLimits { paths: Some(BATCH), ..FinishedLimits::default() };
+            let list = self.state.sessions.finished(&self.cursor, limits).await?;
+            if list.items.is_empty() {
+                self.state.sessions.wait_finished(&list.end, POLL).await;
             } else {
                 // a cursor must refer to the same path after a crash
-                v1::wait_written(&self.state, self.state.sessions.written()).await;
+                v1::wait_written(&self.state, list.written).await;
             }
+            (self.cursor, self.listed) = (list.end, list.items.into());
         }
     }
 }
 
 /// Replies a path with its cursor, or the reason if its session is gone or the classes exclude it.
-fn reply(store: &Store, annotate: &Annotate, (number, session): (u64, &str), classes: Classes) -> WatchReply {
-    let cursor = v1::finished::format_cursor(store, number);
-    let what = match store.session(session).and_then(|session| session.finished(number, classes)) {
-        Some(Ok(path)) => What::Path(sample(&path, annotate)),
-        Some(Err(excluded)) => What::Refused(refused(&excluded)),
-        None => {
-            let reason = v1::finished::gone_reason(store, session).to_owned();
-            What::Gone(pb::Gone { session: session.to_owned(), reason })
+fn reply(listed: &ListedPath, annotate: &Annotate, classes: Classes) -> WatchReply {
+    let what = match listed.path(classes) {
+        Ok(path) => What::Path(sample(&path, annotate)),
+        Err(NoPath::Excluded(excluded)) => What::Refused(refused(&excluded)),
+        Err(NoPath::Gone(reason)) => {
+            What::Gone(pb::Gone { session: listed.session.to_string(), reason: reason.to_owned() })
         }
     };
-    WatchReply { what: Some(what), cursor }
+    WatchReply { what: Some(what), cursor: listed.cursor.to_string() }
 }
 
 /// Streams each finished path once, after the cursor of the request.
@@ -121,96 +87,23 @@ pub(super) async fn finished(
     request: &watch_request::Finished,
 ) -> Result<ReplyStream<WatchReply>, Status> {
     let classes = v1::samples::classes(&request.classes).map_err(|problem| status::problem(&problem))?;
-    if state.sessions.sharing().is_some() {
-        return shared(state, request, classes).await.map_err(|problem| status::problem(&problem));
-    }
-    let after = match &*request.since {
-        "" => 0,
-        since => v1::finished::parse_cursor(&state.sessions, since).map_err(|problem| status::problem(&problem))?,
-    };
-    let changed = state.sessions.watch_finished();
+    let since = Some(&*request.since).filter(|since| !since.is_empty());
+    let cursor = state.sessions.cursor(since).await.map_err(|error| failed(&error))?;
     let annotate = v1::sessions::annotate(state);
-    let queue = PathQueue { after, ..PathQueue::default() };
-    let paths = PathStream { state: Arc::clone(state), annotate, classes, changed, queue };
-    Ok(stream::unfold(paths, |mut paths| async move { Some((Ok(paths.next().await?), paths)) }).boxed())
-}
-
-/// The finished paths of a fleet after a cursor. The ledger is asked again after a while when nothing is new.
-struct SharedPathStream {
-    state: Arc<TrainerState>,
-    annotate: Annotate,
-    classes: Classes,
-    cursor: FleetCursor,
-    found: VecDeque<StreamedPath>,
-}
-
-/// The time between two questions for new finished paths.
-const POLL: Duration = Duration::from_millis(500);
-
-async fn shared(
-    state: &Arc<TrainerState>,
-    request: &watch_request::Finished,
-    classes: Classes,
-) -> Result<ReplyStream<WatchReply>, Problem> {
-    let sharing = state.sessions.sharing().expect("sessions are shared");
-    let start = sharing.stream_start().await.map_err(|error| v1::ledger_problem(&error))?;
-    let cursor = match &*request.since {
-        "" => start,
-        since => v1::finished::parse_fleet_cursor(&start, since)?,
-    };
-    let annotate = v1::sessions::annotate(state);
-    let paths = SharedPathStream { state: Arc::clone(state), annotate, classes, cursor, found: VecDeque::new() };
-    let next = |paths: Option<SharedPathStream>| async move {
+    let paths = PathStream { state: Arc::clone(state), annotate, classes, cursor, listed: VecDeque::new() };
+    let next = |paths: Option<PathStream>| async move {
         let mut paths = paths?;
         match paths.next().await {
             Ok(reply) => Some((Ok(reply), Some(paths))),
             // the client continues after its last cursor
-            Err(problem) => Some((Err(status::problem(&problem)), None)),
+            Err(error) => Some((Err(failed(&error)), None)),
         }
     };
     Ok(stream::unfold(Some(paths), next).boxed())
 }
 
-impl SharedPathStream {
-    async fn next(&mut self) -> Result<WatchReply, Problem> {
-        loop {
-            if let Some(path) = self.found.pop_front() {
-                let (annotate, classes) = (Arc::clone(&self.annotate), self.classes);
-                return Ok(offload_export(move || shared_reply(&path, &annotate, classes)).await);
-            }
-            let sharing = self.state.sessions.sharing().expect("sessions are shared");
-            let page = sharing.finished_after(&self.state.sessions, &self.cursor, Consumer::default(), BATCH).await;
-            let page = page.map_err(|error| v1::ledger_problem(&error))?;
-            // a ledger that has lost all data has other streams
-            let start = sharing.stream_start().await.map_err(|error| v1::ledger_problem(&error))?;
-            v1::finished::check_fleet(&start, &page.cursor)?;
-            if page.trimmed {
-                let gone = pb::Gone { session: String::new(), reason: "unlisted".to_owned() };
-                let reply = WatchReply { what: Some(What::Gone(gone)), cursor: self.cursor.to_string() };
-                (self.cursor, self.found) = (page.cursor, page.paths.into());
-                return Ok(reply);
-            }
-            self.cursor = page.cursor;
-            self.found = page.paths.into();
-            if self.found.is_empty() {
-                tokio::time::sleep(POLL).await;
-            }
-        }
-    }
-}
-
-/// Replies a path of a shared session.
-fn shared_reply(path: &StreamedPath, annotate: &Annotate, classes: Classes) -> WatchReply {
-    let (found, gone) = match &path.found {
-        Ok((session, number)) => (session.finished(*number, classes), "deleted"),
-        Err(reason) => (None, *reason),
-    };
-    let what = match found {
-        Some(Ok(path)) => What::Path(sample(&path, annotate)),
-        Some(Err(excluded)) => What::Refused(refused(&excluded)),
-        None => What::Gone(pb::Gone { session: path.session.to_string(), reason: gone.to_owned() }),
-    };
-    WatchReply { what: Some(what), cursor: path.cursor.to_string() }
+fn failed(error: &FinishedError) -> Status {
+    status::problem(&v1::finished::finished_problem(error))
 }
 
 /// Streams each turn from now on: of one session, or of all if `session` is empty.
@@ -256,19 +149,4 @@ pub(super) fn entropies(
         Some((Ok(reply_of(what)), rest))
     };
     Ok(stream::unfold(Some((followed, narrow(of.since))), next).boxed())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gap_between_path_numbers_is_reported_once() {
-        let path = |number: u64| (number, Arc::from("s"));
-        let mut queue = PathQueue { after: 2, found: [path(3), path(7), path(8)].into() };
-        let items: Vec<QueueItem> = queue.by_ref().collect();
-        let path = |number| QueueItem::Path(number, "s".into());
-        assert_eq!(items, [path(3), QueueItem::Missed(3), path(7), path(8)]);
-        assert_eq!((queue.after, queue.next()), (8, None));
-    }
 }

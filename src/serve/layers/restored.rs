@@ -5,13 +5,13 @@ use http::Request;
 
 use crate::error::Error;
 use crate::serve::request_info::RequestInfo;
-use crate::session::Store;
+use crate::session::Sessions;
 
 /// Checks that sessions are restored, if the request needs them.
 ///
 /// # Errors
 /// A 503 until they are restored.
-pub(crate) fn check<B>(sessions: &Store, request: &Request<B>) -> Result<(), Error> {
+pub(crate) fn check<B>(sessions: &Sessions, request: &Request<B>) -> Result<(), Error> {
     if !RequestInfo::of(request).needs_sessions {
         return Ok(());
     }

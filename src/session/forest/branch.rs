@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::radix::{Departure, ROOT};
 use super::{Forest, shared};
-use crate::session::lineage::upwards;
+use crate::session::view::upwards;
 use crate::session::{Cause, HistoryChange, Turn};
 
 /// Tokens of the shortest response that proves by itself that a prompt holds an edited history. Shorter ones occur by chance.

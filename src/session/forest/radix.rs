@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::segmented_vec::SegmentedVec;
 use crate::session::Turn;
 use crate::session::incremental_map::IncrementalMap;
-use crate::session::segmented_vec::SegmentedVec;
 
 /// The node at which all roots begin.
 pub(super) const ROOT: u32 = 0;

@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use super::Sharing;
 use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
-use crate::session::state::{Session, SessionError};
-use crate::session::store::Store;
+use crate::session::state::{Frozen, RewardTarget, Session, SessionError};
 use crate::session::{Uid, View};
 
 /// Paths that one append finishes.
@@ -26,24 +25,25 @@ struct Planned<T> {
 }
 
 impl Sharing {
-    /// Freezes the open version and publishes its paths. Returns the version and its number of turns.
+    /// Freezes the open version and publishes its paths.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`], [`SessionError::Unconfirmed`].
-    pub(crate) async fn freeze(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(u32, u32), SessionError> {
+    pub(in crate::session) async fn freeze(&self, name: &Arc<str>) -> Result<Frozen, SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
             let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
             if state.is_frozen() {
                 let turns = state.frozen.last().copied().unwrap_or(0);
-                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result: (frozen, turns) });
+                let result = Frozen { version: frozen, turns };
+                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result });
             }
             let turns = state.forest.next_id();
             let records = vec![session.record(Change::Freeze { turns })];
-            Ok(Planned { records, finished: Vec::new(), result: (frozen + 1, turns) })
+            Ok(Planned { records, finished: Vec::new(), result: Frozen { version: frozen + 1, turns } })
         };
-        let frozen = self.change(store, name, true, plan).await?;
-        self.finish(store, name).await?;
+        let frozen = self.change(name, true, plan).await?;
+        self.finish(name).await?;
         Ok(frozen)
     }
 
@@ -51,11 +51,10 @@ impl Sharing {
     ///
     /// # Errors
     /// When the session is frozen, has no such turn or was removed, or the ledger did not confirm the reward.
-    pub(crate) async fn reward(
+    pub(in crate::session) async fn reward(
         &self,
-        store: &Arc<Store>,
         name: &Arc<str>,
-        (leaf, generation): (Option<u32>, Option<u32>),
+        RewardTarget { leaf, generation }: RewardTarget,
         value: Value,
     ) -> Result<(), SessionError> {
         let reward = Arc::new(value);
@@ -74,23 +73,23 @@ impl Sharing {
             let records = vec![session.record(Change::Reward { leaf, reward, version })];
             Ok(Planned { records, finished: Vec::new(), result: () })
         };
-        self.change(store, name, true, plan).await
+        self.change(name, true, plan).await
     }
 
     /// Deletes the stored response of a turn. The ack resolves when the ledger has confirmed it.
-    pub(crate) fn delete_response(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>, turn: Uid) -> Ack {
+    pub(in crate::session) fn delete_response(self: &Arc<Self>, name: &Arc<str>, turn: Uid) -> Ack {
         let Ok(runtime) = Handle::try_current() else { return Ack::failed(AppendError::Closed) };
         let (answer, awaited) = oneshot::channel();
-        let (sharing, store, name) = (Arc::clone(self), Arc::clone(store), Arc::clone(name));
+        let (sharing, name) = (Arc::clone(self), Arc::clone(name));
         runtime.spawn(async move {
-            let deleted = sharing.delete_response_of(&store, &name, turn).await;
+            let deleted = sharing.delete_response_of(&name, turn).await;
             // fails if the reply does not wait
             let _ = answer.send(deleted.map_err(|_| AppendError::Detached));
         });
         Ack::awaited(awaited)
     }
 
-    async fn delete_response_of(&self, store: &Arc<Store>, name: &Arc<str>, turn: Uid) -> Result<(), SessionError> {
+    async fn delete_response_of(&self, name: &Arc<str>, turn: Uid) -> Result<(), SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
             let found = state.forest.turns().iter().find(|known| known.about.uid == Some(turn));
@@ -98,18 +97,18 @@ impl Sharing {
             let records = found.map(|turn| session.record(Change::ResponseDeleted { turn }));
             Ok(Planned { records: records.into_iter().collect(), finished: Vec::new(), result: () })
         };
-        self.change(store, name, true, plan).await
+        self.change(name, true, plan).await
     }
 
     /// Deletes a session. Returns whether it existed. What a process that is cut off has recorded of it by now is deleted in any case.
     ///
     /// # Errors
     /// [`SessionError::Unconfirmed`].
-    pub(crate) async fn delete(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<bool, SessionError> {
+    pub(in crate::session) async fn delete(&self, name: &Arc<str>) -> Result<bool, SessionError> {
         let line = self.line(name);
         let deleted = self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
-            self.load(store, &line, &mut known).await?;
+            self.load(&line, &mut known).await?;
             let birth = known.session.as_ref().map(|session| session.birth);
             let is_only_here = birth.is_some() && known.position.is_none();
             let suspicion = self.suspicion();
@@ -118,8 +117,8 @@ impl Sharing {
             let asked = Instant::now();
             let deleted = self.ledger.delete(name, birth).await?;
             // from now on, even if replicas do not confirm it in time
-            self.note_deletion(&line, birth, asked, store.limits.ttl);
-            self.discard(store, &line, &mut known);
+            self.note_deletion(&line, birth, asked, self.store.limits.ttl);
+            self.discard(&line, &mut known);
             self.replicated(&line, suspicion).await?;
             Ok(deleted || is_only_here)
         });
@@ -130,7 +129,7 @@ impl Sharing {
     ///
     /// # Errors
     /// When the session was removed, or the ledger did not confirm it.
-    pub(crate) async fn finish(&self, store: &Arc<Store>, name: &Arc<str>) -> Result<(), SessionError> {
+    pub(in crate::session) async fn finish(&self, name: &Arc<str>) -> Result<(), SessionError> {
         loop {
             let plan = |session: &Arc<Session>, length: u64| {
                 let (turns, leaves) = session.unpublished(PATHS);
@@ -142,7 +141,7 @@ impl Sharing {
                 let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();
                 Ok(Planned { result: records.len() < PATHS, records, finished })
             };
-            if self.change(store, name, false, plan).await? {
+            if self.change(name, false, plan).await? {
                 return Ok(());
             }
         }
@@ -151,7 +150,6 @@ impl Sharing {
     /// Makes a change that `plan` decides on, with the number of entries of the list.
     async fn change<T>(
         &self,
-        store: &Arc<Store>,
         name: &Arc<str>,
         in_use: bool,
         plan: impl FnMut(&Arc<Session>, u64) -> Result<Planned<T>, SessionError>,
@@ -162,8 +160,8 @@ impl Sharing {
             let mut plan = plan;
             let mut known = line.known.lock().await;
             loop {
-                self.settle(store, &line, &mut known).await?;
-                self.load(store, &line, &mut known).await?;
+                self.settle(&line, &mut known).await?;
+                self.load(&line, &mut known).await?;
                 self.check_spilled(name)?;
                 let is_removed = |session: &Arc<Session>| session.state().removed;
                 if known.is_detached() || known.session.as_ref().is_some_and(is_removed) {
@@ -190,7 +188,7 @@ impl Sharing {
                 match self.append(&line, &known, &entries, (planned.finished, in_use)).await? {
                     Ok(replicated) => {
                         for (uid, record) in records {
-                            self.apply(store, &line, &mut known, uid, record)?;
+                            self.apply(&line, &mut known, uid, record)?;
                         }
                         known.position = Position::after(known.position, &entries);
                         if !replicated {

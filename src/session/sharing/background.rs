@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::{Line, Sharing};
 use crate::session::ledger::{LedgerError, PARTITIONS, partition_of};
 use crate::session::state::SessionError;
-use crate::session::store::Store;
 
 /// The time between two rounds.
 pub(super) const ROUND: Duration = Duration::from_secs(1);
@@ -26,12 +25,12 @@ const MOST_FAILURES: usize = 8;
 
 impl Sharing {
     /// Runs until it is dropped. A slow settlement or sweep does not delay the other work.
-    pub(crate) async fn run(self: Arc<Self>, store: Arc<Store>) {
-        tokio::join!(self.watch(&store), self.keep_settled(&store), self.sweep(&store));
+    pub(in crate::session) async fn run(&self) {
+        tokio::join!(self.watch(), self.keep_settled(), self.sweep());
     }
 
     /// Finds out which partitions work, and marks sessions with running calls as used.
-    async fn watch(&self, store: &Store) {
+    async fn watch(&self) {
         let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(ROUND).await;
@@ -39,9 +38,9 @@ impl Sharing {
             self.restore_deletions().await;
             if renewed.elapsed() >= self.limits.idle / 3 {
                 renewed = Instant::now();
-                self.renew(store).await;
+                self.renew().await;
             }
-            self.remove_unused_lines(store).await;
+            self.remove_unused_lines().await;
         }
     }
 
@@ -73,7 +72,7 @@ impl Sharing {
     }
 
     /// Appends detached changes, and compares all lists after a disruption.
-    async fn keep_settled(&self, store: &Arc<Store>) {
+    async fn keep_settled(&self) {
         let mut settled = 0;
         loop {
             tokio::time::sleep(ROUND).await;
@@ -84,13 +83,13 @@ impl Sharing {
                     self.unsettled().extend(names);
                 }
             }
-            self.settle_all(store).await;
-            self.recall(store).await;
+            self.settle_all().await;
+            self.recall().await;
         }
     }
 
     /// Finishes idle sessions, those of each partition within a tenth of the idle time.
-    async fn sweep(&self, store: &Arc<Store>) {
+    async fn sweep(&self) {
         let rounds = (self.limits.idle.as_secs() / 10).clamp(1, u64::from(PARTITIONS));
         let count = PARTITIONS.div_ceil(u16::try_from(rounds).unwrap_or(PARTITIONS));
         let mut partition = 0;
@@ -98,7 +97,7 @@ impl Sharing {
             tokio::time::sleep(ROUND).await;
             for _ in 0..count {
                 if !self.is_partition_down(partition) {
-                    self.finish_idle(store, partition).await;
+                    self.finish_idle(partition).await;
                 }
                 partition = (partition + 1) % PARTITIONS;
             }
@@ -122,7 +121,7 @@ impl Sharing {
     }
 
     /// Settles all sessions that are not settled, but those of partitions that failed.
-    pub(crate) async fn settle_all(&self, store: &Arc<Store>) {
+    pub(in crate::session) async fn settle_all(&self) {
         let mut names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
         let settle_from = || self.settle_from.lock().unwrap_or_else(PoisonError::into_inner);
         // sessions that fail each time must not keep those after them from being settled
@@ -142,15 +141,15 @@ impl Sharing {
             let line = self.line(&name);
             let settled = self.within_timeout(Some(partition_of(&name)), async {
                 let mut known = line.known.lock().await;
-                self.settle(store, &line, &mut known).await?;
+                self.settle(&line, &mut known).await?;
                 if known.is_unconfirmed {
-                    self.load(store, &line, &mut known).await?;
+                    self.load(&line, &mut known).await?;
                     let is_replicated = self.ledger.is_replicated(&name).await?;
                     // after a disruption, another primary may confirm entries that it does not have
                     known.is_unconfirmed &= !is_replicated || known.checked != self.suspicion();
                 }
                 if !known.is_detached() && !known.is_unconfirmed {
-                    self.end_unsettled(store, &line, &known);
+                    self.end_unsettled(&line, &known);
                 }
                 Ok(())
             });
@@ -163,8 +162,9 @@ impl Sharing {
     }
 
     /// Marks sessions with running calls as used.
-    async fn renew(&self, store: &Store) {
-        let mut names: Vec<_> = store.pending_names().into_iter().map(|name| (partition_of(&name), name)).collect();
+    async fn renew(&self) {
+        let mut names: Vec<_> =
+            self.store.pending_names().into_iter().map(|name| (partition_of(&name), name)).collect();
         names.sort_unstable();
         // a partition that fails must not keep those after it from being renewed
         for names in names.chunk_by(|a, b| a.0 == b.0).filter(|names| !self.is_partition_down(names[0].0)) {
@@ -176,15 +176,15 @@ impl Sharing {
     }
 
     /// Publishes the paths of the idle sessions of a partition. Stops at the first failure: the rest is idle in the next round as well.
-    async fn finish_idle(&self, store: &Arc<Store>, partition: u16) {
+    async fn finish_idle(&self, partition: u16) {
         let idle = self.within_timeout(Some(partition), self.ledger.idle(partition, self.limits.idle, IDLE));
         let Ok(idle) = idle.await else { return };
         for session in idle {
             let name = Arc::clone(&session.session);
-            if store.is_pending(&name) || self.is_spilled(&name) {
+            if self.store.is_pending(&name) || self.is_spilled(&name) {
                 continue;
             }
-            match self.finish(store, &name).await {
+            match self.finish(&name).await {
                 // a session that was removed in the meantime needs no end
                 Ok(()) | Err(SessionError::EvictedSession) => {}
                 Err(_) => return,
@@ -194,14 +194,14 @@ impl Sharing {
     }
 
     /// Removes the lines of sessions that are not in memory. A line knows when its session was deleted, which running calls have to find.
-    async fn remove_unused_lines(&self, store: &Store) {
+    async fn remove_unused_lines(&self) {
         let mut unused = Vec::new();
         for partition in 0..PARTITIONS {
             let mut lines = self.lines(partition);
             // the map is locked, so no other reference can appear
             let is_unused = |name: &Arc<str>, line: &mut Arc<Line>| {
                 Arc::strong_count(line) == 1
-                    && (line.deletion.load(Ordering::Relaxed) == 0 || !store.is_pending(name))
+                    && (line.deletion.load(Ordering::Relaxed) == 0 || !self.store.is_pending(name))
                     && line.known.try_lock().is_ok_and(|known| {
                         let is_in_memory = known.session.as_ref().is_some_and(|session| !session.state().removed);
                         !is_in_memory && known.missing.is_empty()
@@ -219,16 +219,16 @@ impl Sharing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Call;
     use crate::session::ledger::ListOrder;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::tests::{BOUNDLESS, draft, store};
-    use crate::session::{Call, ListQuery, SharingLimits};
+    use crate::session::sharing::FleetQuery;
+    use crate::session::tests::{draft, shared};
 
     #[tokio::test(start_paused = true)]
     async fn sessions_that_fail_each_time_do_not_stop_later_ones() {
-        let (ledger, store) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
-        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::from_secs(3600) };
-        store.share(Arc::clone(&ledger) as Arc<_>, limits);
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = shared(&ledger, Duration::from_secs(3600));
         let refused = || LedgerError::Refused("it is out of memory".into());
         ledger.failing().extend((0..PARTITIONS).map(|partition| (partition, refused())));
         let works = partition_of("z");
@@ -238,20 +238,19 @@ mod tests {
         }
         ledger.failing().remove(&works);
         for _ in 0..6 {
-            store.settle_shared().await;
+            store.settle().await;
         }
         assert!(ledger.state().lists.contains_key("z"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn partition_that_fails_affects_no_other_one() {
-        let (ledger, store) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
-        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::from_secs(3600) };
-        store.share(Arc::clone(&ledger) as Arc<_>, limits);
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = shared(&ledger, Duration::from_secs(3600));
         let (failed, other): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         assert_ne!(partition_of(&failed), partition_of(&other));
-        let sharing = Arc::clone(store.sharing().unwrap());
-        let background = tokio::spawn(Arc::clone(&sharing).run(Arc::clone(&store)));
+        let sharing = Arc::clone(store.sharing());
+        let background = tokio::spawn(Arc::clone(&store).run());
         let counts = || {
             let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             (count(&sharing.counts.confirmed), count(&sharing.counts.detached), count(&sharing.counts.joined))
@@ -265,8 +264,8 @@ mod tests {
         }
         assert_eq!(counts(), (2, 2, 0));
         assert!(sharing.is_any_down() && sharing.is_down(&failed) && !sharing.is_down(&other));
-        assert!(sharing.refresh(&store, &other).await.is_ok());
-        assert!(sharing.refresh(&store, &failed).await.is_err(), "its entries cannot be read");
+        assert!(sharing.refresh(&other).await.is_ok());
+        assert!(sharing.refresh(&failed).await.is_err(), "its entries cannot be read");
         tokio::time::sleep(ROUND * 3).await;
         assert_eq!(counts(), (2, 2, 0));
         assert!(sharing.is_down(&failed), "other partitions do not show that this one works");
@@ -279,15 +278,15 @@ mod tests {
         // a primary that refuses writes may be one that was replaced, so its entries are not read either
         ledger.failing().insert(partition_of(&failed), LedgerError::Refused("too few replicas".into()));
         tokio::time::sleep(ROUND * 2).await;
-        assert!(sharing.refresh(&store, &failed).await.is_err() && sharing.refresh(&store, &other).await.is_ok());
+        assert!(sharing.refresh(&failed).await.is_err() && sharing.refresh(&other).await.is_ok());
         ledger.failing().clear();
 
         // the id of the fleet may be on another primary than the sessions
         ledger.is_fleet_down.store(true, Ordering::Relaxed);
         tokio::time::sleep(ROUND * 2).await;
         assert!(sharing.is_any_down() && !sharing.is_down(&failed) && !sharing.is_down(&other));
-        assert!(sharing.refresh(&store, &other).await.is_ok());
-        let query = ListQuery { order: ListOrder::Newest, after: None, limit: 9, part: String::new() };
+        assert!(sharing.refresh(&other).await.is_ok());
+        let query = FleetQuery { order: ListOrder::Newest, after: None, limit: 9, part: String::new() };
         assert_eq!(sharing.list(query).await.map(|page| page.sessions.len()), Ok(2));
         ledger.is_fleet_down.store(false, Ordering::Relaxed);
         tokio::time::sleep(ROUND * 2).await;

@@ -17,7 +17,6 @@ use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::Uid;
 use crate::session::ledger::{Deletion, LedgerError, PARTITIONS, partition_of};
-use crate::session::store::Store;
 
 /// Deletions that a process remembers at most. Older ones are forgotten.
 const REMEMBERED: usize = 1 << 16;
@@ -51,7 +50,7 @@ impl Deletions {
 
 impl Sharing {
     /// The number of sessions that this process has deleted.
-    pub(crate) fn deletions(&self) -> u64 {
+    pub(in crate::session) fn deletions(&self) -> u64 {
         self.deletions.count.load(Ordering::Relaxed)
     }
 
@@ -140,7 +139,6 @@ impl Sharing {
     /// memory was deleted. `is_gone` tells that the ledger has refused to begin it.
     pub(super) async fn forget_deleted(
         &self,
-        store: &Arc<Store>,
         line: &Line,
         known: &mut ListCache,
         is_gone: bool,
@@ -158,18 +156,18 @@ impl Sharing {
         let session = known.session.clone();
         let missing = |logged: &Logged| {
             let change = self.missing_change(session.as_ref()?, &logged.change)?;
-            Some(Missing::new(logged.uid, logged.at, change, &self.missing_bytes))
+            Some(Missing::new(logged.uid, logged.at, change, &self.store.missing_bytes))
         };
         let later: Vec<_> = known.log.iter().skip(confirmed.max(1)).filter(later).filter_map(missing).collect();
         let mut kept = std::mem::take(&mut known.missing);
         kept.extend(later);
         if kept.is_empty() {
-            self.discard(store, line, known);
+            self.discard(line, known);
         } else {
             // the local log has them, too; what it has from before the deletion is forgotten again after a restart
-            self.remove_from_memory(store, line, known);
+            self.remove_from_memory(line, known);
             known.missing = kept;
-            self.mark_unsettled(store, line, known);
+            self.mark_unsettled(line, known);
         }
         Ok(true)
     }
@@ -180,30 +178,28 @@ mod tests {
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::ledger::{Change, LedgerError, Record};
-    use crate::session::tests::{BOUNDLESS, draft, store};
-    use crate::session::{Call, SharingLimits};
+    use crate::session::tests::draft;
+    use crate::session::{Call, Sessions};
 
-    fn shared(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
-        let shared = store(BOUNDLESS);
-        shared.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX });
-        shared
+    fn shared(ledger: &Arc<MemoryLedger>) -> Arc<Sessions> {
+        crate::session::tests::shared(ledger, Duration::MAX)
     }
 
-    async fn commit(store: &Arc<Store>, response: u32) -> bool {
+    async fn commit(store: &Arc<Sessions>, response: u32) -> bool {
         Call::new(Arc::clone(store), "s".into()).commit(draft(&[1], &[response])).1.await.is_ok()
     }
 
     /// Records a turn in a process that cannot reach the ledger.
-    async fn commit_cut_off(ledger: &MemoryLedger, store: &Arc<Store>, response: u32) {
+    async fn commit_cut_off(ledger: &MemoryLedger, store: &Arc<Sessions>, response: u32) {
         ledger.failing().insert(partition_of("s"), LedgerError::Unavailable("it is cut off".into()));
         assert!(!commit(store, response).await, "it is detached");
         ledger.failing().clear();
-        store.sharing().unwrap().probe_primaries().await;
+        store.sharing().probe_primaries().await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    async fn delete(store: &Arc<Store>) -> bool {
-        let deleted = store.sharing().unwrap().delete(store, &"s".into()).await.unwrap();
+    async fn delete(store: &Arc<Sessions>) -> bool {
+        let deleted = store.sharing().delete(&"s".into()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
         deleted
     }
@@ -229,7 +225,7 @@ mod tests {
             commit_cut_off(&ledger, &cut_off, 3).await;
             assert_eq!(delete(&reached).await, is_known);
             commit_cut_off(&ledger, &cut_off, 4).await;
-            cut_off.settle_shared().await;
+            cut_off.settle().await;
             assert_eq!(listed(&ledger), [[4]], "the turn after the deletion is in a new session");
         }
     }
@@ -242,7 +238,7 @@ mod tests {
         commit_cut_off(&ledger, &cut_off, 3).await;
         assert!(delete(&reached).await);
         commit_cut_off(&ledger, &cut_off, 4).await;
-        cut_off.settle_shared().await;
+        cut_off.settle().await;
         assert_eq!(listed(&ledger), [[4]]);
         assert!(commit(&reached, 5).await);
         cut_off.refresh(["s"]).await.unwrap();
@@ -253,7 +249,7 @@ mod tests {
     async fn deleted_session_stays_deleted_when_the_ledger_loses_all_data() {
         let ledger = Arc::new(MemoryLedger::new());
         let [deleting, other] = [shared(&ledger), shared(&ledger)];
-        let running = [&deleting, &other].map(|store| tokio::spawn(Arc::clone(store).run_sharing()));
+        let running = [&deleting, &other].map(|store| tokio::spawn(Arc::clone(store).run()));
         assert!(commit(&deleting, 2).await);
         other.refresh(["s"]).await.unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -274,9 +270,9 @@ mod tests {
     async fn partition_that_fails_does_not_stop_the_restoration_of_deletions() {
         let (ledger, works) = (Arc::new(MemoryLedger::new()), partition_of("s"));
         let store = shared(&ledger);
-        let sharing = store.sharing().unwrap();
+        let sharing = store.sharing();
         for at in 0..1000 {
-            sharing.delete(&store, &format!("a{at}").into()).await.unwrap();
+            sharing.delete(&format!("a{at}").into()).await.unwrap();
         }
         assert!(!delete(&store).await);
         ledger.state().deleted.clear();
@@ -294,14 +290,14 @@ mod tests {
     async fn detached_turns_do_not_wait_for_another_primary_that_has_the_fleet() {
         let ledger = Arc::new(MemoryLedger::new());
         let store = shared(&ledger);
-        let sharing = store.sharing().unwrap();
+        let sharing = store.sharing();
         sharing.probe_primaries().await;
         let other = (0..PARTITIONS).find(|partition| *partition != partition_of("s")).unwrap();
         commit_cut_off(&ledger, &store, 3).await;
         ledger.failing().insert(other, LedgerError::Unavailable("it is down".into()));
         ledger.is_fleet_down.store(true, Ordering::Relaxed);
         sharing.probe_primaries().await;
-        store.settle_shared().await;
+        store.settle().await;
         assert_eq!(listed(&ledger), [[3]]);
     }
 }

@@ -1,14 +1,16 @@
 //! Appends a session of one process, which was restored from its local log, to the ledger.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Sharing;
 use super::missing::recorded_at;
-use crate::session::ledger::{Change, LedgerError, Position, Record};
+use super::{SharedLedger, Sharing, SharingLimits};
+use crate::session::ledger::{Change, Ledger, LedgerError, Position, Record, SharedLog};
 use crate::session::state::Session;
-use crate::session::store::Store;
+use crate::session::store::NoObserver;
+use crate::session::store::{Store, StoreLimits};
 use crate::session::{Turn, TurnMetadata, Uid};
 
 /// What became of a session that was to be imported.
@@ -36,22 +38,33 @@ pub enum SkipReason {
     Differs,
 }
 
-impl Store {
-    /// Appends a session of another store to the shared ledger of this one, under its uids. Importing it again appends nothing.
+/// Appends sessions to a ledger.
+#[derive(Debug)]
+pub struct Importer(Sharing);
+
+impl Importer {
+    /// An importer whose appends take this long at most.
+    #[must_use]
+    pub fn new(ledger: Arc<dyn Ledger>, timeout: Duration) -> Self {
+        let store = Store::cache(StoreLimits::UNLIMITED, SharedLog::default(), Arc::new(NoObserver));
+        Self(Sharing::new(
+            Arc::new(store),
+            SharedLedger { ledger, limits: SharingLimits { timeout, idle: Duration::MAX } },
+        ))
+    }
+
+    /// Appends a session under its uids. Importing it again appends nothing.
     ///
     /// # Errors
     /// When the ledger fails, or replicas do not confirm in time. A part of the session may be in the ledger; importing it again appends
     /// the rest.
-    ///
-    /// # Panics
-    /// If the sessions of this store are not shared.
-    pub async fn import(self: &Arc<Self>, session: &Session) -> Result<Imported, LedgerError> {
-        self.sharing().expect("it has a ledger").import(self, session).await
+    pub async fn import(&self, session: &Session) -> Result<Imported, LedgerError> {
+        self.0.import(session).await
     }
 }
 
 impl Sharing {
-    async fn import(&self, store: &Arc<Store>, source: &Session) -> Result<Imported, LedgerError> {
+    async fn import(&self, source: &Session) -> Result<Imported, LedgerError> {
         let records = source.records();
         let birth = records[0].0;
         let line = self.line(&source.id);
@@ -75,7 +88,7 @@ impl Sharing {
             }
             if known.log.is_empty() {
                 for (uid, record) in &records {
-                    self.apply(store, &line, &mut known, *uid, record.clone())?;
+                    self.apply(&line, &mut known, *uid, record.clone())?;
                 }
             }
             known.position = Position::after(None, &list);
@@ -84,7 +97,7 @@ impl Sharing {
             }
         };
         if let Some(session) = std::mem::take(&mut *known).session {
-            store.remove_shared(&session);
+            self.store.remove_session(&session);
         }
         if !matches!(imported, Imported::Skipped(_)) {
             // also after an import that was interrupted
@@ -163,9 +176,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::session::Fault;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::tests::{BOUNDLESS, store, turn};
-    use crate::session::{Fault, SharingLimits};
+    use crate::session::tests::{BOUNDLESS, shared, store, turn};
 
     /// A session with branches, two frozen versions, rewards, a mark and finished paths.
     fn recorded() -> Arc<Session> {
@@ -173,32 +186,29 @@ mod tests {
         turn(&store, "s", &[1], &[2]);
         turn(&store, "s", &[1, 2, 3], &[4]);
         let session = store.session("s").expect("it has turns");
-        store.reward(&session, Some(1), json!(0.5)).expect("it is open");
-        store.freeze(&session).expect("it exists");
+        store.memory().reward(&session, Some(1), json!(0.5)).expect("it is open");
+        store.memory().freeze(&session).expect("it exists");
         turn(&store, "s", &[1, 7], &[8]);
         store.mark_incomplete(&"s".into());
-        store.reward(&session, None, json!({"score": 1})).expect("it is open");
-        store.freeze(&session).expect("it exists");
+        store.memory().reward(&session, None, json!({"score": 1})).expect("it is open");
+        store.memory().freeze(&session).expect("it exists");
         turn(&store, "s", &[1, 2, 9], &[4]);
         assert!(store.delete_response(&session, 1).is_some());
         session
     }
 
-    fn sharing(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
-        let shared = store(BOUNDLESS);
-        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
-        shared.share(Arc::clone(ledger) as Arc<dyn crate::session::ledger::Ledger>, limits);
-        shared
+    async fn import(ledger: &Arc<MemoryLedger>, session: &Session) -> Result<Imported, LedgerError> {
+        Importer::new(Arc::clone(ledger) as _, Duration::from_secs(2)).import(session).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn imported_session_is_read_as_it_was() {
         let (ledger, session) = (Arc::new(MemoryLedger::new()), recorded());
-        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Appended));
+        assert_eq!(import(&ledger, &session).await, Ok(Imported::Appended));
         let listed = ledger.state().lists["s"].clone();
-        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Present));
+        assert_eq!(import(&ledger, &session).await, Ok(Imported::Present));
         assert_eq!(ledger.state().lists["s"], listed, "a second import adds nothing");
-        let reader = sharing(&ledger);
+        let reader = shared(&ledger, Duration::MAX);
         reader.refresh(["s"]).await.expect("the ledger works");
         let read = reader.session("s").expect("it is in the ledger");
         assert_eq!(read.birth, session.birth);
@@ -213,11 +223,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn interrupted_import_is_continued() {
         let (ledger, session) = (Arc::new(MemoryLedger::new()), recorded());
-        sharing(&ledger).import(&session).await.expect("the ledger works");
+        import(&ledger, &session).await.expect("the ledger works");
         let whole = ledger.state().lists["s"].clone();
         for length in 1..whole.len() {
             ledger.state().lists.insert("s".into(), whole[..length].to_vec());
-            assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Appended), "after {length} entries");
+            assert_eq!(import(&ledger, &session).await, Ok(Imported::Appended), "after {length} entries");
             assert_eq!(ledger.state().lists["s"], whole, "after {length} entries");
         }
     }
@@ -226,17 +236,17 @@ mod tests {
     async fn session_that_the_ledger_has_otherwise_is_skipped() {
         let (ledger, session) = (Arc::new(MemoryLedger::new()), recorded());
         let skipped = |reason| Ok(Imported::Skipped(reason));
-        sharing(&ledger).import(&session).await.expect("the ledger works");
-        assert_eq!(sharing(&ledger).import(&recorded()).await, skipped(SkipReason::NameTaken));
+        import(&ledger, &session).await.expect("the ledger works");
+        assert_eq!(import(&ledger, &recorded()).await, skipped(SkipReason::NameTaken));
         let whole = ledger.state().lists["s"].clone();
         ledger.state().lists.insert("s".into(), [&whole[..2], &whole[3..4]].concat());
         let listed = ledger.state().lists["s"].clone();
-        assert_eq!(sharing(&ledger).import(&session).await, skipped(SkipReason::Differs));
+        assert_eq!(import(&ledger, &session).await, skipped(SkipReason::Differs));
         assert_eq!(ledger.state().lists["s"], listed, "nothing was appended");
         ledger.state().lists.insert("s".into(), whole);
-        let fleet = sharing(&ledger);
-        assert_eq!(fleet.sharing().expect("it is shared").delete(&fleet, &"s".into()).await, Ok(true));
-        assert_eq!(sharing(&ledger).import(&session).await, skipped(SkipReason::Deleted));
+        let fleet = shared(&ledger, Duration::MAX);
+        assert_eq!(fleet.sharing().delete(&"s".into()).await, Ok(true));
+        assert_eq!(import(&ledger, &session).await, skipped(SkipReason::Deleted));
         assert!(ledger.state().lists.is_empty(), "it stays deleted");
     }
 
@@ -251,9 +261,9 @@ mod tests {
         }
         let session = source.session("s").expect("it is restored");
         assert!(session.state().forest.counts().has(Fault::Lost));
-        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Appended));
-        assert_eq!(sharing(&ledger).import(&session).await, Ok(Imported::Present));
-        let reader = sharing(&ledger);
+        assert_eq!(import(&ledger, &session).await, Ok(Imported::Appended));
+        assert_eq!(import(&ledger, &session).await, Ok(Imported::Present));
+        let reader = shared(&ledger, Duration::MAX);
         reader.refresh(["s"]).await.expect("the ledger works");
         assert_eq!(reader.session("s").expect("it is in the ledger").records(), session.records());
     }

@@ -9,7 +9,6 @@ use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::ledger::{Change, Entry, LedgerError, Position, Record, Tail};
 use crate::session::state::Session;
-use crate::session::store::Store;
 use crate::session::{Turn, Uid};
 
 /// Entries that are decoded on the caller's thread.
@@ -117,17 +116,17 @@ fn decode(entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
 
 impl Sharing {
     /// Reads the entries that other processes have appended. The session may be replaced by another one.
-    pub(super) async fn load(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
+    pub(super) async fn load(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         known.forget_removed();
         let suspicion = self.suspicion();
         loop {
             let Some(tail) = self.ledger.fetch(&line.name, known.position).await? else {
-                self.list_is_absent(store, line, known).await?;
+                self.list_is_absent(line, known).await?;
                 break;
             };
             let length = tail.length;
-            if tail.start != known.confirmed() as u64 || !self.follow(store, line, known, tail.entries).await? {
-                self.merge(store, line, known).await?;
+            if tail.start != known.confirmed() as u64 || !self.follow(line, known, tail.entries).await? {
+                self.merge(line, known).await?;
                 break;
             }
             if known.confirmed() as u64 >= length {
@@ -137,7 +136,7 @@ impl Sharing {
         known.checked = suspicion;
         if let Some(session) = &known.session {
             // the caller uses it, so it is not the next one to be evicted
-            store.touch(session, Instant::now());
+            self.store.touch(session, Instant::now());
         }
         Ok(())
     }
@@ -167,7 +166,6 @@ impl Sharing {
     /// Applies entries that follow the confirmed ones. Returns false, and stops, at one that contradicts a detached entry.
     pub(super) async fn follow(
         &self,
-        store: &Arc<Store>,
         line: &Line,
         known: &mut ListCache,
         entries: Vec<Entry>,
@@ -193,7 +191,7 @@ impl Sharing {
         };
         for (entry, record) in new.into_iter().zip(records) {
             known.is_unconfirmed |= known.missing.iter().any(|missing| missing.uid == entry.uid);
-            self.apply(store, line, known, entry.uid, record)?;
+            self.apply(line, known, entry.uid, record)?;
             known.position = Position::after(known.position, &[entry]);
         }
         Ok(true)
@@ -202,7 +200,6 @@ impl Sharing {
     /// Applies a record that follows all entries to the session in memory.
     pub(super) fn apply(
         &self,
-        store: &Arc<Store>,
         line: &Line,
         known: &mut ListCache,
         uid: Uid,
@@ -211,10 +208,10 @@ impl Sharing {
         let change = record.change;
         let session = match (&known.session, &change) {
             (None, Change::Begin { .. }) => {
-                let session = store.session_of(&line.name, uid);
+                let session = self.store.session_of(&line.name, uid);
                 // until it has what it lacks, and replicas have what was detached, it must not be evicted
                 if !known.missing.is_empty() || known.is_unconfirmed {
-                    store.set_detached(&session, true);
+                    self.set_detached(&session, true);
                 }
                 known.session = Some(Arc::clone(&session));
                 session
@@ -225,7 +222,7 @@ impl Sharing {
         known.missing.retain(|missing| missing.uid != uid);
         known.push(uid, change.clone());
         let bytes = session.apply(change);
-        store.add_shared_bytes(&session, bytes);
+        self.add_bytes(&session, bytes);
         Ok(())
     }
 }

@@ -20,64 +20,63 @@ const LISTED_AT_ONCE: usize = 512;
 
 /// A place in the list: after the session with this name and this last use. Its text is the milliseconds, a full stop and the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListCursor {
+pub(in crate::session) struct LastUseCursor {
     used_ms: u64,
     session: Arc<str>,
 }
 
-/// A text that is not a cursor of the list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a cursor of a list of sessions")]
-pub struct InvalidListCursor;
-
 /// Some sessions of the list.
 #[derive(Debug)]
-pub struct ListedPage {
+pub(in crate::session) struct FleetPage {
     /// The sessions, in order.
     pub sessions: Vec<LastUse>,
     /// Sessions that may have changes of this process that are not in the ledger yet. Some are among the others. On the page with the most
     /// recently used sessions.
     pub detached: Vec<Arc<str>>,
     /// Where the next page begins; `None` on the last one. A page may be short and have a next one.
-    pub next: Option<ListCursor>,
+    pub next: Option<LastUseCursor>,
 }
 
 /// A query of the list.
 #[derive(Debug, Clone)]
-pub struct ListQuery {
+pub(in crate::session) struct FleetQuery {
     /// The order.
     pub order: ListOrder,
     /// Where the page begins.
-    pub after: Option<ListCursor>,
+    pub after: Option<LastUseCursor>,
     /// The most sessions, at least 1.
     pub limit: usize,
     /// A part of the name; empty for all sessions.
     pub part: String,
 }
 
-impl fmt::Display for ListCursor {
+/// A text that is not a cursor of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::session) struct InvalidCursor;
+
+impl fmt::Display for LastUseCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.used_ms, self.session)
     }
 }
 
-impl FromStr for ListCursor {
-    type Err = InvalidListCursor;
+impl FromStr for LastUseCursor {
+    type Err = InvalidCursor;
 
-    fn from_str(text: &str) -> Result<Self, InvalidListCursor> {
-        let (used_ms, session) = text.split_once('.').ok_or(InvalidListCursor)?;
-        let used_ms = used_ms.parse().map_err(|_| InvalidListCursor)?;
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (used_ms, session) = text.split_once('.').ok_or(InvalidCursor)?;
+        let used_ms = used_ms.parse().map_err(|_| InvalidCursor)?;
         Ok(Self { used_ms, session: session.into() })
     }
 }
 
-impl From<&LastUse> for ListCursor {
+impl From<&LastUse> for LastUseCursor {
     fn from(last: &LastUse) -> Self {
         Self { used_ms: last.used_ms, session: Arc::clone(&last.session) }
     }
 }
 
-impl ListCursor {
+impl LastUseCursor {
     /// Whether `last` comes after it.
     fn is_before(&self, last: &LastUse, order: ListOrder) -> bool {
         let (place, other) = ((self.used_ms, &*self.session), (last.used_ms, &*last.session));
@@ -95,13 +94,13 @@ struct PartitionReader {
     /// Read and not yet listed.
     waiting: VecDeque<LastUse>,
     /// The last one that was read.
-    read: Option<ListCursor>,
+    read: Option<LastUseCursor>,
     has_more: bool,
 }
 
 /// The place of a waiting session in the order, and its partition. The greatest one is the next of the list.
 #[derive(PartialEq, Eq)]
-struct Waiting(ListCursor, ListOrder, usize);
+struct Waiting(LastUseCursor, ListOrder, usize);
 
 impl PartialOrd for Waiting {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
@@ -128,7 +127,7 @@ impl PartitionReader {
             let read = self.read.take();
             let is_new = |last: &LastUse| read.as_ref().is_none_or(|read| read.is_before(last, self.order));
             self.waiting.extend(page.into_iter().filter(is_new));
-            self.read = self.waiting.back().map(ListCursor::from).or(read);
+            self.read = self.waiting.back().map(LastUseCursor::from).or(read);
             // all have the time of the last one that was read
             count *= 2;
         }
@@ -137,7 +136,7 @@ impl PartitionReader {
 
     fn first(&self) -> Option<Waiting> {
         let first = self.waiting.front()?;
-        Some(Waiting(ListCursor::from(first), self.order, usize::from(self.partition)))
+        Some(Waiting(LastUseCursor::from(first), self.order, usize::from(self.partition)))
     }
 }
 
@@ -147,7 +146,7 @@ impl Sharing {
     ///
     /// # Errors
     /// When the ledger fails.
-    pub(crate) async fn list(&self, query: ListQuery) -> Result<ListedPage, LedgerError> {
+    pub(in crate::session) async fn list(&self, query: FleetQuery) -> Result<FleetPage, LedgerError> {
         if self.is_any_partition_down() {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
@@ -164,7 +163,10 @@ impl Sharing {
         Ok(page)
     }
 
-    async fn merge_lists(&self, ListQuery { order, after, limit, part }: ListQuery) -> Result<ListedPage, LedgerError> {
+    async fn merge_lists(
+        &self,
+        FleetQuery { order, after, limit, part }: FleetQuery,
+    ) -> Result<FleetPage, LedgerError> {
         let count = if part.is_empty() { (limit / 8).clamp(LEAST_READ, MOST_READ) } else { MOST_READ };
         let reader = |partition| PartitionReader {
             partition,
@@ -187,13 +189,13 @@ impl Sharing {
             }
             compared += 1;
             if sessions.len() == limit || (compared == MOST_SEARCHED && !part.is_empty()) {
-                return Ok(ListedPage { sessions, detached: Vec::new(), next: Some(place) });
+                return Ok(FleetPage { sessions, detached: Vec::new(), next: Some(place) });
             }
             if compared % LISTED_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
             }
         }
-        Ok(ListedPage { sessions, detached: Vec::new(), next: None })
+        Ok(FleetPage { sessions, detached: Vec::new(), next: None })
     }
 }
 
@@ -203,8 +205,10 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::ledger::{Append, Entry, Ledger};
-    use crate::session::{SharingLimits, Uid};
+    use crate::session::ledger::{Append, Entry, Ledger, SharedLog};
+    use crate::session::store::NoObserver;
+    use crate::session::store::Store;
+    use crate::session::{SharedLedger, SharingLimits, StoreLimits, Uid};
 
     /// A ledger with 300 sessions in seven milliseconds, and the list from the least recent one on.
     async fn ledger() -> (Sharing, Vec<(u64, Arc<str>)>) {
@@ -223,14 +227,16 @@ mod tests {
         let mut all: Vec<_> = state.listed.values().flatten().map(|(session, ms)| (*ms, Arc::clone(session))).collect();
         all.sort();
         drop(state);
-        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
-        (Sharing::new(ledger, limits), all)
+        let sharing = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
+        let limits = StoreLimits::UNLIMITED;
+        let store = Store::cache(limits, SharedLog::default(), Arc::new(NoObserver));
+        (Sharing::new(Arc::new(store), SharedLedger { ledger, limits: sharing }), all)
     }
 
     async fn pages(sharing: &Sharing, order: ListOrder, limit: usize, part: &str) -> Vec<(u64, Arc<str>)> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let page = sharing.list(ListQuery { order, after, limit, part: part.into() }).await.unwrap();
+            let page = sharing.list(FleetQuery { order, after, limit, part: part.into() }).await.unwrap();
             assert!(page.sessions.len() <= limit && page.detached.is_empty());
             all.extend(page.sessions.into_iter().map(|last| (last.used_ms, last.session)));
             let Some(next) = page.next else { return all };
@@ -256,7 +262,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn session_that_is_used_meanwhile_is_listed_again() {
         let (sharing, all) = ledger().await;
-        let ask = |after| ListQuery { order: ListOrder::Oldest, after, limit: 100, part: String::new() };
+        let ask = |after| FleetQuery { order: ListOrder::Oldest, after, limit: 100, part: String::new() };
         let first = sharing.list(ask(None)).await.unwrap();
         tokio::time::advance(Duration::from_millis(1)).await;
         sharing.ledger.renew(vec![Arc::clone(&all[3].1), Arc::clone(&all[150].1)]).await.unwrap();
@@ -279,7 +285,7 @@ mod tests {
     #[test]
     fn parsing_arbitrary_text_does_not_panic() {
         for text in ["", ".", "1", "1.", "x.a", "-1.a", "18446744073709551616.a", "7.a.b"] {
-            let parsed = text.parse::<ListCursor>();
+            let parsed = text.parse::<LastUseCursor>();
             assert_eq!(parsed.is_ok(), ["1.", "7.a.b"].contains(&text), "{text:?}");
         }
     }

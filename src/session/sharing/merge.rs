@@ -16,7 +16,6 @@ use super::{Line, Outdated, Sharing};
 use crate::session::Uid;
 use crate::session::ledger::{Change, Entry, LedgerError, LogRecord, Position, ProcessRecord, Record};
 use crate::session::state::Session;
-use crate::session::store::Store;
 
 /// Entries that are appended again in one step.
 const STEP: usize = 64;
@@ -27,22 +26,17 @@ const STEP_BYTES: usize = 1 << 20;
 impl Sharing {
     /// The list of a session does not exist. If the ledger may have lost it, or detached changes follow it, all entries are appended again
     /// later. Otherwise it was deleted or has expired, and the session in memory is removed.
-    pub(super) async fn list_is_absent(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        known: &mut ListCache,
-    ) -> Result<(), LedgerError> {
+    pub(super) async fn list_is_absent(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         if known.position.is_none() {
             return Ok(());
         }
         let is_kept = known.is_detached() || self.may_have_lost(known).await?;
         if !is_kept {
-            self.discard(store, line, known);
-        } else if !self.forget_deleted(store, line, known, false).await? {
+            self.discard(line, known);
+        } else if !self.forget_deleted(line, known, false).await? {
             self.counts.healed.fetch_add(known.confirmed() as u64, Ordering::Relaxed);
             known.position = None;
-            self.mark_unsettled(store, line, known);
+            self.mark_unsettled(line, known);
         }
         Ok(())
     }
@@ -54,40 +48,35 @@ impl Sharing {
     }
 
     /// Notes that changes of the session are not in the ledger. The session is not evicted until they are.
-    pub(super) fn mark_unsettled(&self, store: &Arc<Store>, line: &Line, known: &ListCache) {
+    pub(super) fn mark_unsettled(&self, line: &Line, known: &ListCache) {
         if let Some(session) = &known.session {
-            store.set_detached(session, true);
+            self.set_detached(session, true);
         }
         self.unsettled().insert(Arc::clone(&line.name));
     }
 
     /// Removes the session from memory, and its detached changes.
-    pub(super) fn discard(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) {
+    pub(super) fn discard(&self, line: &Line, known: &mut ListCache) {
         let is_logged = known.is_detached() && !self.is_spilled(&line.name);
-        self.remove_from_memory(store, line, known);
+        self.remove_from_memory(line, known);
         if is_logged {
-            store.end_detached(&line.name);
+            self.end_detached(&line.name);
         }
     }
 
     /// Removes the session from memory. Its detached turns stay in the local log.
-    pub(super) fn remove_from_memory(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) {
+    pub(super) fn remove_from_memory(&self, line: &Line, known: &mut ListCache) {
         if let Some(session) = &known.session {
-            store.remove_shared(session);
+            self.store.remove_session(session);
         }
         self.unsettled().remove(&line.name);
         *known = ListCache { checked: known.checked, ..ListCache::default() };
     }
 
     /// Replaces the session in memory by the fold of its list, and keeps what the list lacks as missing.
-    pub(super) async fn merge(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        known: &mut ListCache,
-    ) -> Result<(), LedgerError> {
+    pub(super) async fn merge(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         let list = self.fetch_all(line).await?;
-        let Some(first) = list.first() else { return self.list_is_absent(store, line, known).await };
+        let Some(first) = list.first() else { return self.list_is_absent(line, known).await };
         let same = known.log.iter().zip(&list).take_while(|(own, entry)| own.uid == entry.uid).count();
         if same > 0 && (same == known.log.len() || same == list.len()) {
             // one is the beginning of the other
@@ -96,9 +85,9 @@ impl Sharing {
             known.is_unconfirmed |= same > known.confirmed();
             known.position = Position::after(None, &list[..same]);
             if known.log.len() > same {
-                self.mark_unsettled(store, line, known);
+                self.mark_unsettled(line, known);
             }
-            let follows = self.follow(store, line, known, list[same..].to_vec()).await?;
+            let follows = self.follow(line, known, list[same..].to_vec()).await?;
             debug_assert!(follows, "nothing contradicts the beginning of a list");
             return Ok(());
         }
@@ -106,22 +95,16 @@ impl Sharing {
             // another session has the name
             let is_kept = known.is_detached() || self.may_have_lost(known).await?;
             if !is_kept {
-                self.discard(store, line, known);
+                self.discard(line, known);
             } else {
-                self.forget_deleted(store, line, known, false).await?;
+                self.forget_deleted(line, known, false).await?;
             }
         }
-        self.replace(store, line, known, list).await
+        self.replace(line, known, list).await
     }
 
     /// Replaces the session in memory by the fold of `list`.
-    async fn replace(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        known: &mut ListCache,
-        list: Vec<Entry>,
-    ) -> Result<(), LedgerError> {
+    async fn replace(&self, line: &Line, known: &mut ListCache, list: Vec<Entry>) -> Result<(), LedgerError> {
         let present: HashSet<Uid> = list.iter().map(|entry| entry.uid).collect();
         let confirmed = known.confirmed();
         let mut before = std::mem::take(known);
@@ -137,40 +120,40 @@ impl Sharing {
                     Some(_) => self.counts.healed.fetch_add(count, Ordering::Relaxed),
                     None => self.counts.unhealed.fetch_add(u64::from(count > 0), Ordering::Relaxed),
                 };
-                Some(Missing::new(logged.uid, logged.at, change?, &self.missing_bytes))
+                Some(Missing::new(logged.uid, logged.at, change?, &self.store.missing_bytes))
             };
             let own = before.log.iter().enumerate().skip(1).filter_map(lacks);
             let own: Vec<Missing> = own.collect();
             if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {
                 let (uid, at) = (Uid::unique(), Instant::now());
-                missing.push_back(Missing::new(uid, at, MissingChange::Healed, &self.missing_bytes));
+                missing.push_back(Missing::new(uid, at, MissingChange::Healed, &self.store.missing_bytes));
             }
             missing.extend(own);
-            store.remove_shared(session);
+            self.store.remove_session(session);
         }
         let is_found = before.log[confirmed..].iter().any(|own| present.contains(&own.uid));
         known.is_unconfirmed = before.is_unconfirmed || is_found;
         (known.missing, known.checked) = (missing, before.checked);
         if known.is_detached() || known.is_unconfirmed {
             // before the session exists: it is created as one that must not be evicted
-            self.mark_unsettled(store, line, known);
+            self.mark_unsettled(line, known);
         }
-        let follows = self.follow(store, line, known, list).await?;
+        let follows = self.follow(line, known, list).await?;
         debug_assert!(follows, "nothing is detached");
         Ok(())
     }
 
     /// Restores a detached turn from the local log, or forgets those of a session that was appended. What has no room in memory is read
     /// back later.
-    pub(crate) fn restore(&self, store: &Store, record: LogRecord) {
+    pub(in crate::session) fn restore(&self, record: LogRecord) {
         match record {
             LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) => {
-                if store.is_full_of_detached() {
+                if self.is_full_of_detached() {
                     return self.note_spilled(&session, turn.bytes(), is_only_logged(birth, &turn).into());
                 }
                 let line = self.line(&session);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");
-                known.missing.push_back(Missing::turn(turn, &self.missing_bytes));
+                known.missing.push_back(Missing::turn(turn, &self.store.missing_bytes));
                 self.unsettled().insert(session);
             }
             LogRecord::Session(Record { session, change: Change::Evicted, .. })
@@ -185,12 +168,7 @@ impl Sharing {
     }
 
     /// Compares the list again if the ledger may have lost entries, and appends all detached changes.
-    pub(super) async fn settle(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        known: &mut ListCache,
-    ) -> Result<(), LedgerError> {
+    pub(super) async fn settle(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         known.forget_removed();
         let is_checked = known.position.is_none() || known.checked == self.suspicion();
         if is_checked && !known.is_detached() {
@@ -198,15 +176,15 @@ impl Sharing {
         }
         let mut is_gone = false;
         loop {
-            self.load(store, line, known).await?;
+            self.load(line, known).await?;
             if known.is_detached() {
-                self.forget_deleted(store, line, known, is_gone && known.position.is_none()).await?;
+                self.forget_deleted(line, known, is_gone && known.position.is_none()).await?;
             }
             if !known.missing.is_empty() {
-                self.begin(store, line, known)?;
+                self.begin(line, known)?;
             }
             let outcome = match self.append_detached(line, known).await? {
-                Ok(()) => self.append_missing(store, line, known).await?,
+                Ok(()) => self.append_missing(line, known).await?,
                 Err(Outdated) => Err(Outdated),
             };
             if outcome.is_ok() {
@@ -217,25 +195,25 @@ impl Sharing {
         }
         if known.is_unconfirmed {
             // the session in memory may be another one than before, and must not be evicted
-            self.mark_unsettled(store, line, known);
+            self.mark_unsettled(line, known);
         } else {
-            self.end_unsettled(store, line, known);
+            self.end_unsettled(line, known);
         }
         Ok(())
     }
 
     /// Notes that the ledger has all changes of the session, unless it may have lost some since the list was compared.
-    pub(super) fn end_unsettled(&self, store: &Arc<Store>, line: &Line, known: &ListCache) {
+    pub(super) fn end_unsettled(&self, line: &Line, known: &ListCache) {
         if known.position.is_some() && known.checked != self.suspicion() {
             // compared in the next round
-            self.mark_unsettled(store, line, known);
+            self.mark_unsettled(line, known);
             return;
         }
         if let Some(session) = &known.session {
-            store.set_detached(session, false);
+            self.set_detached(session, false);
         }
         if !self.is_spilled(&line.name) {
-            store.end_detached(&line.name);
+            self.end_detached(&line.name);
         }
         self.unsettled().remove(&line.name);
     }
@@ -276,12 +254,7 @@ impl Sharing {
     }
 
     /// Appends the changes that other entries took the place of.
-    async fn append_missing(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        known: &mut ListCache,
-    ) -> Result<Result<(), Outdated>, LedgerError> {
+    async fn append_missing(&self, line: &Line, known: &mut ListCache) -> Result<Result<(), Outdated>, LedgerError> {
         while let Some(next) = known.missing.front() {
             let uid = next.uid;
             let session = known.session.clone().expect("a list has a first entry");
@@ -302,7 +275,7 @@ impl Sharing {
             let turns = u64::from(matches!(record.change, Change::Turn(_)));
             self.counts.joined.fetch_add(turns, Ordering::Relaxed);
             // removes it from the missing changes
-            self.apply(store, line, known, uid, record)?;
+            self.apply(line, known, uid, record)?;
             known.position = Position::after(known.position, &entries);
         }
         Ok(Ok(()))

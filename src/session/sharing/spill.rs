@@ -11,8 +11,7 @@ use tokio::time::Instant;
 
 use super::Sharing;
 use super::missing::{Missing, MissingChange};
-use crate::session::ledger::{Change, LedgerError, LogRecord, ProcessRecord, Record};
-use crate::session::store::Store;
+use crate::session::ledger::{Change, LedgerError, LogRecord, ProcessRecord, Record, SharedLog};
 use crate::session::{Draft, Turn, Uid};
 
 /// What a session has in the local log only.
@@ -53,14 +52,14 @@ impl Sharing {
     }
 
     /// Fails if the session in memory lacks turns that the local log has: it must not be taken for the whole session.
-    pub(crate) fn check_spilled(&self, name: &str) -> Result<(), LedgerError> {
+    pub(in crate::session) fn check_spilled(&self, name: &str) -> Result<(), LedgerError> {
         if self.is_spilled(name) { Err(LedgerError::Unconfirmed) } else { Ok(()) }
     }
 
     /// Reads spilled turns back: those of some sessions whose partitions work, so that they have room.
-    pub(super) async fn recall(&self, store: &Arc<Store>) {
-        let mut left = store.detached_limit().saturating_sub(store.detached_bytes());
-        if left < store.detached_limit() / 2 {
+    pub(super) async fn recall(&self) {
+        let mut left = self.detached_limit().saturating_sub(self.detached_bytes());
+        if left < self.detached_limit() / 2 {
             // the ledger has not taken those that were read back before
             return;
         }
@@ -76,9 +75,9 @@ impl Sharing {
         if names.is_empty() {
             return;
         }
-        let (reader, wanted) = (Arc::clone(store), names.keys().map(Arc::clone).collect());
-        let sum = Arc::clone(&self.missing_bytes);
-        let read = tokio::task::spawn_blocking(move || turns_of(&reader, &wanted, &sum)).await;
+        let (log, wanted) = (self.store.log.clone(), names.keys().map(Arc::clone).collect());
+        let sum = Arc::clone(&self.store.missing_bytes);
+        let read = tokio::task::spawn_blocking(move || turns_of(&log, &wanted, &sum)).await;
         let mut turns = match read {
             Ok(Some(turns)) => turns,
             // the process is ending, or the log cannot be read: it is tried again in the next round
@@ -102,7 +101,7 @@ impl Sharing {
                 self.counts.left_out.fetch_add(lost, Ordering::Relaxed);
                 tracing::error!(session = &*name, lost, "turns are lost: the local log is damaged");
                 let (uid, at) = (Uid::unique(), Instant::now());
-                known.missing.push_back(Missing::new(uid, at, MissingChange::Incomplete, &self.missing_bytes));
+                known.missing.push_back(Missing::new(uid, at, MissingChange::Incomplete, &self.store.missing_bytes));
             }
             let mut spilled = self.spilled();
             if spilled.get(&name) == Some(&session) {
@@ -110,7 +109,7 @@ impl Sharing {
                 spilled.remove(&name);
             }
             drop(spilled);
-            self.mark_unsettled(store, &line, &known);
+            self.mark_unsettled(&line, &known);
         }
     }
 }
@@ -130,12 +129,12 @@ struct LoggedTurns {
 
 /// The turns of these sessions that the local log has, unless the ledger has all of them. `None` if it cannot be read.
 fn turns_of(
-    store: &Store,
+    log: &SharedLog,
     names: &BTreeSet<Arc<str>>,
     sum: &Arc<AtomicU64>,
 ) -> Option<BTreeMap<Arc<str>, LoggedTurns>> {
     let mut turns: BTreeMap<Arc<str>, LoggedTurns> = BTreeMap::new();
-    let read = store.log()?.read(&mut |record| match record {
+    let read = log.get()?.read(&mut |record| match record {
         LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) if names.contains(&session) => {
             let logged = turns.entry(session).or_default();
             logged.spilled += u64::from(is_only_logged(birth, &turn));
@@ -158,24 +157,21 @@ mod tests {
     use super::*;
     use crate::session::ledger::log::{self, Fsync, Log, Options};
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::ledger::{AppendError, Entry, PARTITIONS, SharedLog};
-    use crate::session::observer::NoObserver;
-    use crate::session::state::SessionError;
-    use crate::session::tests::draft;
-    use crate::session::{Call, SharingLimits, StoreLimits};
+    use crate::session::ledger::{AppendError, Entry, PARTITIONS};
+    use crate::session::state::{Frozen, SessionError};
+    use crate::session::tests::{draft, shared_with};
+    use crate::session::{Call, Sessions, StoreLimits};
 
     /// The bytes that sessions may take.
     const LIMIT: u64 = 20_000;
 
-    fn shared(ledger: &Arc<MemoryLedger>, log: SharedLog) -> Arc<Store> {
+    fn shared(ledger: &Arc<MemoryLedger>, log: SharedLog) -> Arc<Sessions> {
         let limits = StoreLimits { bytes: LIMIT, ttl: Duration::from_secs(1 << 30), idle: Duration::MAX };
-        let store = Arc::new(Store::with(limits, log, Arc::new(NoObserver)));
-        store.share(Arc::clone(ledger) as _, SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX });
-        store
+        shared_with(ledger, log, (limits, Duration::MAX))
     }
 
     /// A store with a new log in `dir`.
-    fn logged(ledger: &Arc<MemoryLedger>, log: &SharedLog, dir: &tempfile::TempDir) -> Arc<Store> {
+    fn logged(ledger: &Arc<MemoryLedger>, log: &SharedLog, dir: &tempfile::TempDir) -> Arc<Sessions> {
         let store = shared(ledger, log.clone());
         let options = Options { fsync: Fsync::Never, ..Options::new(dir.path()) };
         log.set(Log::open(&options, |_| ()).expect("it is new").0);
@@ -183,7 +179,7 @@ mod tests {
     }
 
     /// Adds a turn to each of 100 sessions. Returns how the acks ended: detached and left out.
-    async fn fill(store: &Arc<Store>) -> (usize, usize) {
+    async fn fill(store: &Arc<Sessions>) -> (usize, usize) {
         let (mut detached, mut left_out) = (0, 0);
         for at in 0..100 {
             let mut call = Call::new(Arc::clone(store), format!("s{at}").into());
@@ -208,28 +204,32 @@ mod tests {
         let store = logged(&ledger, &shared_log, &dir);
         fail(&ledger);
         assert_eq!(fill(&store).await, (100, 0));
-        let counts = &store.sharing().expect("it is shared").counts;
+        let counts = &store.sharing().counts;
         let spilled = counts.spilled.load(Ordering::Relaxed);
         assert!(spilled > 50, "{spilled} turns are in the log only");
-        assert!(store.detached_bytes() < LIMIT, "{} bytes: healthy sessions have room", store.detached_bytes());
+        assert!(
+            store.sharing().detached_bytes() < LIMIT,
+            "{} bytes: healthy sessions have room",
+            store.sharing().detached_bytes()
+        );
         assert_eq!(counts.left_out.load(Ordering::Relaxed), 0);
 
         ledger.failing().clear();
-        let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
-        while ledger.state().lists.len() < 100 || !store.sharing().expect("it is shared").spilled().is_empty() {
+        let sharing = tokio::spawn(Arc::clone(&store).run());
+        while ledger.state().lists.len() < 100 || !store.sharing().spilled().is_empty() {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
+            assert!(store.sharing().detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.sharing().detached_bytes());
         }
         tokio::time::sleep(Duration::from_secs(3)).await;
         sharing.abort();
-        assert_eq!(store.detached_bytes(), 0);
+        assert_eq!(store.sharing().detached_bytes(), 0);
         assert!(ledger.state().lists.values().all(|list| list.len() == 2), "each has a first entry and a turn");
-        store.written().await.expect("the disk works");
+        store.memory().written().await.expect("the disk works");
 
         let next = shared(&ledger, SharedLog::default());
-        let restore = |_, record| next.sharing().expect("it is shared").restore(&next, record);
+        let restore = |_, record| next.sharing().restore(record);
         log::read(dir.path(), restore).expect("it is a log");
-        assert_eq!(next.sharing().expect("it is shared").unsettled().len(), 0, "a restart finds nothing to append");
+        assert_eq!(next.sharing().unsettled().len(), 0, "a restart finds nothing to append");
     }
 
     #[tokio::test(start_paused = true)]
@@ -239,14 +239,18 @@ mod tests {
         let store = logged(&ledger, &shared_log, &dir);
         fail(&ledger);
         assert_eq!(fill(&store).await, (100, 0));
-        store.written().await.expect("the disk works");
+        store.memory().written().await.expect("the disk works");
         drop(store);
 
         let store = shared(&ledger, shared_log);
-        let sharing = store.sharing().expect("it is shared");
-        log::read(dir.path(), |_, record| sharing.restore(&store, record)).expect("it is a log");
-        assert!(store.detached_bytes() > LIMIT / 2 && store.detached_bytes() < LIMIT, "{}", store.detached_bytes());
-        assert!(store.size().1 >= store.detached_bytes(), "they make other sessions leave");
+        let sharing = store.sharing();
+        log::read(dir.path(), |_, record| sharing.restore(record)).expect("it is a log");
+        assert!(
+            store.sharing().detached_bytes() > LIMIT / 2 && store.sharing().detached_bytes() < LIMIT,
+            "{}",
+            store.sharing().detached_bytes()
+        );
+        assert!(store.size().1 >= store.sharing().detached_bytes(), "they make other sessions leave");
         assert!(sharing.spilled().len() > 50);
         // the log lacks one turn
         let name = sharing.spilled().keys().next().map(Arc::clone).expect("one");
@@ -254,10 +258,11 @@ mod tests {
         let lost = &sharing.counts.left_out;
 
         ledger.failing().clear();
-        let running = tokio::spawn(Arc::clone(&store).run_sharing());
-        while ledger.state().lists.len() < 100 || !sharing.spilled().is_empty() || store.detached_bytes() > 0 {
+        let running = tokio::spawn(Arc::clone(&store).run());
+        while ledger.state().lists.len() < 100 || !sharing.spilled().is_empty() || store.sharing().detached_bytes() > 0
+        {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert!(store.detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.detached_bytes());
+            assert!(store.sharing().detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.sharing().detached_bytes());
         }
         running.abort();
         assert_eq!(lost.load(Ordering::Relaxed), 1);
@@ -275,7 +280,7 @@ mod tests {
         let unreadable = Entry { uid: Uid::unique(), body: b"?"[..].into() };
         ledger.state().lists.insert("s0".into(), vec![unreadable]);
         ledger.failing().clear();
-        let running = tokio::spawn(Arc::clone(&store).run_sharing());
+        let running = tokio::spawn(Arc::clone(&store).run());
         tokio::time::sleep(Duration::from_secs(60)).await;
         running.abort();
         let whole = ledger.state().lists.values().filter(|list| list.len() == 2).count();
@@ -294,17 +299,17 @@ mod tests {
         fill(&store).await;
         assert!(matches!(commit(4).await, Err(AppendError::Detached)));
         ledger.failing().clear();
-        let sharing = store.sharing().expect("it is shared");
+        let sharing = store.sharing();
         sharing.probe_primaries().await;
         let name = "a".into();
-        assert_eq!(sharing.freeze(&store, &name).await, Err(SessionError::Unconfirmed));
-        assert_eq!(sharing.finish(&store, &name).await, Err(SessionError::Unconfirmed));
+        assert_eq!(sharing.freeze(&name).await, Err(SessionError::Unconfirmed));
+        assert_eq!(sharing.finish(&name).await, Err(SessionError::Unconfirmed));
         assert!(store.refresh(["a"]).await.is_err(), "a reader would miss a turn");
-        let running = tokio::spawn(Arc::clone(&store).run_sharing());
+        let running = tokio::spawn(Arc::clone(&store).run());
         while sharing.is_spilled("a") {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(sharing.freeze(&store, &name).await, Ok((1, 2)));
+        assert_eq!(sharing.freeze(&name).await, Ok(Frozen { version: 1, turns: 2 }));
         running.abort();
     }
 
@@ -321,7 +326,7 @@ mod tests {
         };
         assert!((0..100).filter(is_incomplete).count() > 10);
         fill(&store).await;
-        assert!(store.detached_bytes() < LIMIT * 9 / 4, "{} bytes", store.detached_bytes());
+        assert!(store.sharing().detached_bytes() < LIMIT * 9 / 4, "{} bytes", store.sharing().detached_bytes());
     }
 
     /// A request does no work for the sessions that must not be evicted.
@@ -332,12 +337,12 @@ mod tests {
         fail(&ledger);
         fill(&store).await;
         assert!(store.size().1 > LIMIT);
-        assert!(store.evict_within(0, || ()), "nothing is examined");
+        assert!(store.memory().evict_within(0, || ()), "nothing is examined");
         ledger.failing().clear();
-        let sharing = tokio::spawn(Arc::clone(&store).run_sharing());
+        let sharing = tokio::spawn(Arc::clone(&store).run());
         tokio::time::sleep(Duration::from_secs(5)).await;
         sharing.abort();
-        store.evict();
+        store.memory().evict();
         assert!(store.size().1 <= LIMIT, "they can be evicted again");
     }
 }

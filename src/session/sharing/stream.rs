@@ -8,23 +8,31 @@ use std::time::Duration;
 
 use super::Sharing;
 use crate::session::Uid;
-use crate::session::ledger::{FinishedEntry, LedgerError, PARTITIONS, StreamId};
+use crate::session::ledger::{FinishedEntry, LedgerError, PARTITIONS, StreamId, partition_of};
 use crate::session::state::Session;
-use crate::session::store::Store;
 
 /// A position in the streams of all partitions. Its text is the id of the fleet, then `~partition.ms.seq` for each partition of which
 /// something was read, in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FleetCursor {
+pub(in crate::session) struct FleetCursor {
     /// The id of the fleet.
     pub fleet: Arc<str>,
-    after: BTreeMap<u16, StreamId>,
+    pub after: BTreeMap<u16, StreamId>,
 }
 
 /// A text that is not a cursor of a fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a cursor of a fleet")]
-pub struct InvalidCursor;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::session) struct InvalidCursor;
+
+impl StreamId {
+    /// The greatest id below this one.
+    fn before(self) -> Self {
+        match self.seq.checked_sub(1) {
+            Some(seq) => Self { seq, ..self },
+            None => Self { ms: self.ms.saturating_sub(1), seq: u64::MAX },
+        }
+    }
+}
 
 /// The partitions that one of several consumers reads: those whose number has the remainder `index` modulo `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +45,11 @@ pub struct Consumer {
 
 /// The session of a finished path, and the number of the path in it, or why it is not there: `deleted`, also if it has expired, or
 /// `unreadable`.
-type Found = Result<(Arc<Session>, u64), &'static str>;
+pub(in crate::session) type Found = Result<(Arc<Session>, u64), &'static str>;
 
 /// A finished path.
 #[derive(Debug)]
-pub struct StreamedPath {
+pub(in crate::session) struct StreamedPath {
     /// The name of its session.
     pub session: Arc<str>,
     /// Where it is.
@@ -52,36 +60,16 @@ pub struct StreamedPath {
 
 /// Some finished paths.
 #[derive(Debug)]
-pub struct StreamedPage {
+pub(in crate::session) struct StreamedPage {
     /// The paths. Those of one partition are in order.
     pub paths: Vec<StreamedPath>,
-    /// Whether paths after the requested position were removed from the streams, because they were too old.
-    pub trimmed: bool,
+    /// The position before all of them, if paths after the requested one were removed from the streams, because they were too old.
+    pub trimmed: Option<FleetCursor>,
     /// The position after all of them.
     pub cursor: FleetCursor,
 }
 
-/// A finished path in the stream of its partition.
-#[derive(Debug)]
-pub(crate) struct PartitionPath {
-    /// Its id in the stream.
-    pub(crate) id: StreamId,
-    /// The name of its session.
-    pub(crate) session: Arc<str>,
-    /// Where it is.
-    pub(crate) found: Found,
-}
-
-/// Some finished paths of a partition.
-#[derive(Debug)]
-pub(crate) struct PartitionPage {
-    /// The paths, in order.
-    pub(crate) paths: Vec<PartitionPath>,
-    /// Whether paths after the requested position were removed from the stream, because they were too old.
-    pub(crate) trimmed: bool,
-}
-
-/// Paths of one partition that are read at once. A page with fewer than its limit is not the end.
+/// Paths of each of several partitions that are read at once. A page with fewer than its limit is not the end.
 const PAGE: usize = 256;
 
 impl Default for Consumer {
@@ -104,8 +92,7 @@ impl FromStr for Consumer {
 
 impl FleetCursor {
     /// The position before all paths.
-    #[must_use]
-    pub fn start(fleet: Arc<str>) -> Self {
+    pub(in crate::session) fn start(fleet: Arc<str>) -> Self {
         Self { fleet, after: BTreeMap::new() }
     }
 }
@@ -136,12 +123,18 @@ impl FromStr for FleetCursor {
     }
 }
 
+impl Consumer {
+    fn partitions(self) -> impl Iterator<Item = u16> {
+        (self.index..PARTITIONS).step_by(usize::from(self.count.max(1)))
+    }
+}
+
 impl Sharing {
     /// The position before all paths.
     ///
     /// # Errors
     /// When the ledger fails.
-    pub(crate) async fn stream_start(&self) -> Result<FleetCursor, LedgerError> {
+    pub(in crate::session) async fn stream_start(&self) -> Result<FleetCursor, LedgerError> {
         Ok(FleetCursor::start(self.fleet().await?))
     }
 
@@ -149,42 +142,64 @@ impl Sharing {
     ///
     /// # Errors
     /// When the ledger fails.
-    pub(crate) async fn finished_after(
+    pub(in crate::session) async fn finished_after(
         &self,
-        store: &Arc<Store>,
         after: &FleetCursor,
         consumer: Consumer,
         limit: usize,
     ) -> Result<StreamedPage, LedgerError> {
-        let (mut found, mut trimmed): (Vec<FinishedEntry>, bool) = (Vec::new(), false);
-        for partition in (consumer.index..PARTITIONS).step_by(usize::from(consumer.count)) {
+        let at_once = if consumer.count == PARTITIONS { limit } else { limit.min(PAGE) };
+        let (mut found, mut trimmed): (Vec<FinishedEntry>, Option<FleetCursor>) = (Vec::new(), None);
+        for partition in consumer.partitions() {
             let from = after.after.get(&partition).copied().unwrap_or_default();
-            let page =
-                self.within_timeout(Some(partition), self.ledger.finished(partition, from, limit.min(PAGE))).await?;
-            trimmed |= page.trimmed;
+            let page = self.within_timeout(Some(partition), self.ledger.finished(partition, from, at_once)).await?;
+            if let Some(first) = page.entries.first().filter(|first| page.trimmed && first.id.before() > from) {
+                // the position moves, so that they are reported once
+                trimmed.get_or_insert_with(|| after.clone()).after.insert(partition, first.id.before());
+            }
             found.extend(page.entries);
         }
         found.sort_by(|a, b| (a.id, &a.session).cmp(&(b.id, &b.session)));
         found.truncate(limit);
-        let (mut cursor, mut paths, mut read) = (after.clone(), Vec::with_capacity(found.len()), HashSet::new());
+        let (mut paths, mut read) = (Vec::with_capacity(found.len()), HashSet::new());
+        let mut cursor = trimmed.as_ref().unwrap_or(after).clone();
         for entry in found {
-            cursor.after.insert(crate::session::ledger::partition_of(&entry.session), entry.id);
-            let found = self.find(store, &entry, &mut read).await?;
+            cursor.after.insert(partition_of(&entry.session), entry.id);
+            let found = self.find(&entry, &mut read).await?;
             paths.push(StreamedPath { session: entry.session, found, cursor: cursor.clone() });
         }
         Ok(StreamedPage { paths, trimmed, cursor })
+    }
+
+    /// Whether there is a finished path after a position.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(in crate::session) async fn has_finished(
+        &self,
+        after: &FleetCursor,
+        consumer: Consumer,
+    ) -> Result<bool, LedgerError> {
+        for partition in consumer.partitions() {
+            let from = after.after.get(&partition).copied().unwrap_or_default();
+            let page = self.within_timeout(Some(partition), self.ledger.finished(partition, from, 1)).await?;
+            if !page.entries.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The id of the fleet.
     ///
     /// # Errors
     /// When the ledger fails.
-    pub(crate) async fn fleet(&self) -> Result<Arc<str>, LedgerError> {
+    pub(in crate::session) async fn fleet(&self) -> Result<Arc<str>, LedgerError> {
         self.within_timeout(None, self.check_fleet()).await
     }
 
     /// The id of the fleet when it was last read.
-    pub(crate) fn last_fleet(&self) -> Option<Arc<str>> {
+    pub(in crate::session) fn last_fleet(&self) -> Option<Arc<str>> {
         self.fleet.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -192,57 +207,28 @@ impl Sharing {
     ///
     /// # Errors
     /// When the ledger fails.
-    pub(crate) async fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Result<bool, LedgerError> {
-        self.within_timeout(Some(partition), self.ledger.claim(partition, owner, lease)).await
-    }
-
-    /// Whether a partition has a finished path after an id.
-    ///
-    /// # Errors
-    /// When the ledger fails.
-    pub(crate) async fn has_finished(&self, partition: u16, after: StreamId) -> Result<bool, LedgerError> {
-        let page = self.within_timeout(Some(partition), self.ledger.finished(partition, after, 1)).await?;
-        Ok(!page.entries.is_empty())
-    }
-
-    /// At most `limit` finished paths of a partition after an id.
-    ///
-    /// # Errors
-    /// When the ledger fails.
-    pub(crate) async fn finished_in(
+    pub(in crate::session) async fn claim(
         &self,
-        store: &Arc<Store>,
         partition: u16,
-        after: StreamId,
-        limit: usize,
-    ) -> Result<PartitionPage, LedgerError> {
-        let page = self.within_timeout(Some(partition), self.ledger.finished(partition, after, limit)).await?;
-        let (mut paths, mut read) = (Vec::with_capacity(page.entries.len()), HashSet::new());
-        for entry in page.entries {
-            let found = self.find(store, &entry, &mut read).await?;
-            paths.push(PartitionPath { id: entry.id, session: entry.session, found });
-        }
-        Ok(PartitionPage { paths, trimmed: page.trimmed })
+        owner: Uid,
+        lease: Duration,
+    ) -> Result<bool, LedgerError> {
+        self.within_timeout(Some(partition), self.ledger.claim(partition, owner, lease)).await
     }
 
     /// The session of a finished path and the number of the path in it, or why it is not there. `read` has the sessions that were read for
     /// this page: what other processes have appended, such as rewards, is read once.
-    async fn find(
-        &self,
-        store: &Arc<Store>,
-        entry: &FinishedEntry,
-        read: &mut HashSet<Arc<str>>,
-    ) -> Result<Found, LedgerError> {
+    async fn find(&self, entry: &FinishedEntry, read: &mut HashSet<Arc<str>>) -> Result<Found, LedgerError> {
         // a session with many paths is searched for each of them
         tokio::task::consume_budget().await;
-        let found = self.published(store, entry).filter(|_| read.contains(&entry.session));
+        let found = self.published(entry).filter(|_| read.contains(&entry.session));
         if let Some(found) = found {
             return Ok(Ok(found));
         }
-        match self.refresh(store, &entry.session).await {
+        match self.refresh(&entry.session).await {
             Ok(()) => {
                 read.insert(Arc::clone(&entry.session));
-                Ok(self.published(store, entry).ok_or("deleted"))
+                Ok(self.published(entry).ok_or("deleted"))
             }
             // it must not hide the paths after it
             Err(LedgerError::Unreadable(_)) => Ok(Err("unreadable")),
@@ -251,8 +237,8 @@ impl Sharing {
     }
 
     /// The session in memory and the number of a path, if it is known here.
-    fn published(&self, store: &Store, entry: &FinishedEntry) -> Option<(Arc<Session>, u64)> {
-        let session = store.session(&entry.session)?;
+    fn published(&self, entry: &FinishedEntry) -> Option<(Arc<Session>, u64)> {
+        let session = self.store.session(&entry.session)?;
         let number = session.number_of_path(entry.leaf)?;
         Some((session, number))
     }
@@ -273,8 +259,8 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::tests::{BOUNDLESS, draft, store};
-    use crate::session::{Call, Classes, SharingLimits};
+    use crate::session::tests::{draft, shared};
+    use crate::session::{Call, Classes};
 
     proptest! {
         #[test]
@@ -294,26 +280,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn path_that_two_processes_finish_around_a_failover_keeps_its_loss_mask() {
         let ledger = Arc::new(MemoryLedger::new());
-        let shared = || {
-            let shared = store(BOUNDLESS);
-            let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
-            shared.share(Arc::clone(&ledger) as _, limits);
-            shared
-        };
+        let shared = || shared(&ledger, Duration::MAX);
         let ([first, second, reader], name) = ([shared(), shared(), shared()], Arc::from("s"));
         Call::new(Arc::clone(&first), Arc::clone(&name)).commit(draft(&[1], &[2, 3])).1.await.unwrap();
         second.refresh(["s"]).await.unwrap();
         let before = ledger.state().clone();
-        first.sharing().unwrap().freeze(&first, &name).await.unwrap();
+        first.sharing().freeze(&name).await.unwrap();
         // the replica that lacks it becomes the primary
         *ledger.state() = before;
         ledger.disruptions.send_modify(|count| *count += 1);
-        second.sharing().unwrap().freeze(&second, &name).await.unwrap();
+        second.sharing().freeze(&name).await.unwrap();
         first.refresh(["s"]).await.unwrap();
         for store in [&first, &second, &reader] {
-            let sharing = store.sharing().unwrap();
+            let sharing = store.sharing();
             let start = sharing.stream_start().await.unwrap();
-            let page = sharing.finished_after(store, &start, Consumer::default(), 9).await.unwrap();
+            let page = sharing.finished_after(&start, Consumer::default(), 9).await.unwrap();
             let trained = page.paths.into_iter().map(|path| {
                 let (session, number) = path.found.unwrap();
                 session.finished(number, Classes::default()).unwrap().unwrap().trained_tokens()

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::list_cache::{ListCache, entry};
 use super::{Line, Sharing};
 use crate::session::ledger::{Ack, AppendError, Change, LedgerError, Position, Record, partition_of};
-use crate::session::store::{Store, now_ms};
+use crate::session::store::now_ms;
 use crate::session::{Draft, Turn, Uid};
 
 /// Changes that wait for their session.
@@ -52,33 +52,27 @@ impl Line {
 
 impl Sharing {
     /// Adds a turn of this process to a session. The ack resolves when the ledger has confirmed it, or with the reason why it has not.
-    pub(crate) fn commit(
-        self: &Arc<Self>,
-        store: &Arc<Store>,
-        name: &Arc<str>,
-        mut draft: Draft,
-        deletions: u64,
-    ) -> Ack {
+    pub(in crate::session) fn commit(self: &Arc<Self>, name: &Arc<str>, mut draft: Draft, deletions: u64) -> Ack {
         // turns that are restored, imported or appended again do not come here: another process may have counted their epochs
-        let process = store.process();
+        let process = self.store.process();
         draft.about.policy.iter_mut().for_each(|span| span.process = process);
         let (answer, awaited) = oneshot::channel();
-        self.enqueue(store, name, Job::Turn { draft: Box::new(draft), deletions, answer });
+        self.enqueue(name, Job::Turn { draft: Box::new(draft), deletions, answer });
         Ack::awaited(awaited)
     }
 
     /// Marks a session as incomplete.
-    pub(crate) fn mark_incomplete(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>) {
-        self.enqueue(store, name, Job::Incomplete);
+    pub(in crate::session) fn mark_incomplete(self: &Arc<Self>, name: &Arc<str>) {
+        self.enqueue(name, Job::Incomplete);
     }
 
     /// Publishes the paths of a session after its last call.
-    pub(crate) fn finish_last(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>) {
-        self.enqueue(store, name, Job::Finish);
+    pub(in crate::session) fn finish_last(self: &Arc<Self>, name: &Arc<str>) {
+        self.enqueue(name, Job::Finish);
     }
 
     /// Jobs of a session run one after the other, in their order.
-    fn enqueue(self: &Arc<Self>, store: &Arc<Store>, name: &Arc<str>, job: Job) {
+    fn enqueue(self: &Arc<Self>, name: &Arc<str>, job: Job) {
         // without a runtime the process is ending, and an ack resolves with an error
         let Ok(runtime) = Handle::try_current() else { return };
         let line = self.line(name);
@@ -86,12 +80,12 @@ impl Sharing {
         queue.jobs.push_back(job);
         if !std::mem::replace(&mut queue.is_driven, true) {
             drop(queue);
-            let (sharing, store) = (Arc::clone(self), Arc::clone(store));
-            runtime.spawn(async move { sharing.drive(&store, &line).await });
+            let sharing = Arc::clone(self);
+            runtime.spawn(async move { sharing.drive(&line).await });
         }
     }
 
-    async fn drive(self: &Arc<Self>, store: &Arc<Store>, line: &Line) {
+    async fn drive(self: &Arc<Self>, line: &Line) {
         // a panic must not stop the later jobs
         let _driving = Driving(line);
         loop {
@@ -107,38 +101,38 @@ impl Sharing {
             match job {
                 Job::Turn { draft, deletions, answer } => {
                     // fails if the reply does not wait
-                    let _ = answer.send(self.add(store, line, *draft, deletions).await);
+                    let _ = answer.send(self.add(line, *draft, deletions).await);
                 }
-                Job::Incomplete => self.add_incomplete(store, line).await,
+                Job::Incomplete => self.add_incomplete(line).await,
                 // the sweep of any process finishes it later if the ledger fails
                 Job::Finish => {
-                    let _ = self.finish(store, &line.name).await;
+                    let _ = self.finish(&line.name).await;
                 }
             }
         }
     }
 
     /// Adds a turn. If the ledger does not confirm it within the time limit, it is detached.
-    async fn add(&self, store: &Arc<Store>, line: &Line, draft: Draft, deletions: u64) -> Result<(), AppendError> {
+    async fn add(&self, line: &Line, draft: Draft, deletions: u64) -> Result<(), AppendError> {
         let mut known = line.known.lock().await;
         if line.deletion.load(Ordering::Relaxed) > deletions {
-            store.observer.turn_dropped();
+            self.store.observer.turn_dropped();
             return Ok(());
         }
         if !self.is_down(&line.name) {
             let partition = partition_of(&line.name);
-            let added = self.within_timeout(Some(partition), self.add_confirmed(store, line, &mut known, &draft)).await;
+            let added = self.within_timeout(Some(partition), self.add_confirmed(line, &mut known, &draft)).await;
             if let Ok(turn) = added {
                 self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
-                store.announce(&line.name, &turn);
+                self.store.announce(&line.name, &turn);
                 return Ok(());
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
-        if store.is_full_of_detached() && draft.about.uid.is_none_or(|uid| known.turn(uid).is_none()) {
-            return self.leave_out(store, line, known, &draft).await;
+        if self.is_full_of_detached() && draft.about.uid.is_none_or(|uid| known.turn(uid).is_none()) {
+            return self.leave_out(line, known, &draft).await;
         }
-        let written = self.detach(store, line, &mut known, draft);
+        let written = self.detach(line, &mut known, draft);
         // the disk may be slow, and later turns need not wait for it
         drop(known);
         if let Err(error) = written.await {
@@ -151,14 +145,13 @@ impl Sharing {
     /// the ledger works. Without a log it is lost, and its session is incomplete.
     async fn leave_out(
         &self,
-        store: &Arc<Store>,
         line: &Line,
         known: tokio::sync::MutexGuard<'_, ListCache>,
         draft: &Draft,
     ) -> Result<(), AppendError> {
         // a birth would be that of a session in memory
-        let written = match store.log() {
-            Some(_) => store.log_detached(&line.name, None, 0, draft),
+        let written = match self.store.log.get() {
+            Some(_) => self.log_detached(&line.name, None, 0, draft),
             None => Ack::failed(AppendError::NoRoom),
         };
         let Err(error) = written.await else {
@@ -170,22 +163,16 @@ impl Sharing {
         if self.counts.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!(%error, session = %line.name, "turns are lost: the memory is full of turns that the shared ledger lacks");
         }
-        if store.detached_bytes() / 2 < store.limits.bytes {
-            self.add_incomplete(store, line).await;
+        if self.detached_bytes() / 2 < self.store.limits.bytes {
+            self.add_incomplete(line).await;
         }
         Err(AppendError::NoRoom)
     }
 
-    async fn add_confirmed(
-        &self,
-        store: &Arc<Store>,
-        line: &Line,
-        known: &mut ListCache,
-        draft: &Draft,
-    ) -> Result<Arc<Turn>, LedgerError> {
+    async fn add_confirmed(&self, line: &Line, known: &mut ListCache, draft: &Draft) -> Result<Arc<Turn>, LedgerError> {
         loop {
-            self.settle(store, line, known).await?;
-            self.begin(store, line, known)?;
+            self.settle(line, known).await?;
+            self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&session.state(), draft.clone()));
             let uid = turn.about.uid.expect("a placed turn has one");
@@ -198,19 +185,19 @@ impl Sharing {
             let suspicion = self.suspicion();
             match self.append(line, known, &entries, (Vec::new(), true)).await? {
                 Ok(replicated) => {
-                    self.apply(store, line, known, uid, record)?;
+                    self.apply(line, known, uid, record)?;
                     known.position = Position::after(known.position, &entries);
-                    store.touch(&session, Instant::now());
+                    self.store.touch(&session, Instant::now());
                     if !replicated {
                         self.replicated(line, suspicion).await?;
                     }
                     return Ok(turn);
                 }
                 Err(_outdated) => {
-                    self.load(store, line, known).await?;
+                    self.load(line, known).await?;
                     if known.position.is_none() && !known.is_detached() {
                         // the name was deleted, and a new session gets another birth
-                        self.discard(store, line, known);
+                        self.discard(line, known);
                     }
                 }
             }
@@ -218,50 +205,50 @@ impl Sharing {
     }
 
     /// Creates the session in memory if no process has begun it.
-    pub(super) fn begin(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
+    pub(super) fn begin(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         if known.session.is_some() {
             return Ok(());
         }
         let birth = Uid::unique();
         let begin = Record::new(Arc::clone(&line.name), birth, Change::Begin { created_ms: now_ms() });
-        self.apply(store, line, known, birth, begin)
+        self.apply(line, known, birth, begin)
     }
 
     /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later. The ack is that of the local log.
-    fn detach(&self, store: &Arc<Store>, line: &Line, known: &mut ListCache, mut draft: Draft) -> Ack {
+    fn detach(&self, line: &Line, known: &mut ListCache, mut draft: Draft) -> Ack {
         known.forget_removed();
-        if let Err(error) = self.begin(store, line, known) {
+        if let Err(error) = self.begin(line, known) {
             tracing::error!(%error, session = %line.name, "a turn was not recorded");
             return Ack::done();
         }
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
         let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
         let id = session.state().forest.next_id();
-        let written = store.log_detached(&line.name, Some(session.birth), id, &draft);
+        let written = self.log_detached(&line.name, Some(session.birth), id, &draft);
         if let Some(turn) = known.turn(uid) {
             // the ledger has it, and replicas have not confirmed it
             known.is_unconfirmed = true;
-            self.mark_unsettled(store, line, known);
-            store.announce(&line.name, &turn);
+            self.mark_unsettled(line, known);
+            self.store.announce(&line.name, &turn);
             return written;
         }
         let turn = Arc::new(session.place(&session.state(), draft));
         let record = session.record(Change::Turn(Arc::clone(&turn)));
-        match self.apply(store, line, known, uid, record) {
+        match self.apply(line, known, uid, record) {
             Ok(()) => {
-                self.mark_unsettled(store, line, known);
-                store.touch(&session, Instant::now());
-                store.announce(&line.name, &turn);
+                self.mark_unsettled(line, known);
+                self.store.touch(&session, Instant::now());
+                self.store.announce(&line.name, &turn);
             }
             Err(error) => tracing::error!(%error, session = %line.name, "a turn was not recorded"),
         }
         written
     }
 
-    async fn add_incomplete(&self, store: &Arc<Store>, line: &Line) {
+    async fn add_incomplete(&self, line: &Line) {
         let mut known = line.known.lock().await;
         known.forget_removed();
-        if self.begin(store, line, &mut known).is_err() {
+        if self.begin(line, &mut known).is_err() {
             return;
         }
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
@@ -270,13 +257,13 @@ impl Sharing {
         }
         // it is appended with the next turn, or by the next settlement
         let record = session.record(Change::Incomplete);
-        if let Err(error) = self.apply(store, line, &mut known, Uid::unique(), record) {
+        if let Err(error) = self.apply(line, &mut known, Uid::unique(), record) {
             tracing::error!(%error, session = %line.name, "a session was not marked as incomplete");
             return;
         }
-        self.mark_unsettled(store, line, &known);
+        self.mark_unsettled(line, &known);
         if !self.is_down(&line.name) {
-            let _ = self.within_timeout(Some(partition_of(&line.name)), self.settle(store, line, &mut known)).await;
+            let _ = self.within_timeout(Some(partition_of(&line.name)), self.settle(line, &mut known)).await;
         }
     }
 }
@@ -286,16 +273,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::session::ledger::Ledger;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::tests::{BOUNDLESS, store};
-    use crate::session::{Call, Cause, ProcessId, SharingLimits, Span, TurnMetadata};
+    use crate::session::tests::{BOUNDLESS, shared, store};
+    use crate::session::{Call, Cause, ProcessId, Sessions, Span, TurnMetadata};
 
-    fn sharing(ledger: &Arc<MemoryLedger>) -> Arc<Store> {
-        let shared = store(BOUNDLESS);
-        let limits = SharingLimits { timeout: Duration::from_secs(2), idle: Duration::MAX };
-        shared.share(Arc::clone(ledger) as Arc<dyn Ledger>, limits);
-        shared
+    fn sharing(ledger: &Arc<MemoryLedger>) -> Arc<Sessions> {
+        shared(ledger, Duration::MAX)
     }
 
     fn draft(prompt: &[u32], process: Option<ProcessId>) -> Draft {
@@ -304,12 +287,12 @@ mod tests {
         Draft { prompt: Some(prompt.into()), response: vec![9], about, ..Draft::default() }
     }
 
-    async fn commit(store: &Arc<Store>, prompt: &[u32]) {
+    async fn commit(store: &Arc<Sessions>, prompt: &[u32]) {
         Call::new(Arc::clone(store), "s".into()).commit(draft(prompt, None)).1.await.expect("it is confirmed");
     }
 
     /// The processes of the turns of the session.
-    fn processes(store: &Store) -> Vec<Option<ProcessId>> {
+    fn processes(store: &Sessions) -> Vec<Option<ProcessId>> {
         let session = store.session("s").expect("it is in memory");
         let state = session.state();
         state.forest.turns().iter().map(|turn| turn.about.policy[0].process).collect()
@@ -331,8 +314,8 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(10)).await;
         commit(&second, &[3]).await;
         third.refresh(["s"]).await.expect("the ledger works");
-        assert_eq!(processes(&third), [first.process(), second.process(), second.process()]);
-        assert!(first.process().is_some() && first.process() != second.process());
+        assert_eq!(processes(&third), [first.memory().process(), second.memory().process(), second.memory().process()]);
+        assert!(first.memory().process().is_some() && first.memory().process() != second.memory().process());
     }
 
     #[tokio::test(start_paused = true)]
@@ -344,14 +327,18 @@ mod tests {
         for (id, process) in [(0, None), (1, earlier)] {
             let turn = draft(&[id], process).place(id, None, Cause::NewConversation, [id][..].into());
             let record = Record::new("s", birth, Change::Turn(Arc::new(turn)));
-            store.sharing().expect("it is shared").restore(&store, record.into());
+            store.sharing().restore(record.into());
         }
-        store.settle_shared().await;
+        store.settle().await;
         assert!(ledger.state().lists.is_empty(), "the session may have been deleted before the first contact");
         tokio::time::sleep(Duration::from_secs(10)).await;
-        store.settle_shared().await;
+        store.settle().await;
         commit(&store, &[2]).await;
-        assert_eq!(processes(&store), [None, earlier, store.process()], "that of an unshared process has none");
+        assert_eq!(
+            processes(&store),
+            [None, earlier, store.memory().process()],
+            "that of an unshared process has none"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use tokio::time::advance;
 
-use super::super::{Classes, Store, StoreLimits};
+use super::super::{Classes, Sessions, StoreLimits};
 use super::{BOUNDLESS, bytes, call, draft, store, turn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn names(store: &Store) -> Vec<String> {
-    store.page(0, usize::MAX).iter().map(|(_, session)| session.id.to_string()).collect()
+fn names(store: &Sessions) -> Vec<String> {
+    store.memory().page(0, usize::MAX).iter().map(|(_, session)| session.id.to_string()).collect()
 }
 
-fn evicted(store: &Store) -> Vec<(String, &'static str)> {
+fn evicted(store: &Sessions) -> Vec<(String, &'static str)> {
     store.evicted().iter().map(|gone| (gone.session.to_string(), gone.reason)).collect()
 }
 
-fn finished(store: &Store) -> Vec<String> {
-    store.finished_after(0, usize::MAX).iter().map(|(_, session)| session.to_string()).collect()
+fn finished(store: &Sessions) -> Vec<String> {
+    store.memory().finished_after(0, usize::MAX).iter().map(|(_, session)| session.to_string()).collect()
 }
 
 /// Bytes of a session with one usual turn.
@@ -168,11 +168,11 @@ async fn idle_sessions_finish_once() {
     advance(5 * SECOND).await;
     store.sweep();
     store.sweep();
-    let numbers = store.finished_after(2, 9);
+    let numbers = store.memory().finished_after(2, 9);
     assert_eq!(numbers, [(3, "a".into())]);
     let path = store.session("a").unwrap().finished(3, Classes::ALL).unwrap().unwrap();
     assert_eq!((path.len(), path.trained_tokens()), (5, 2));
-    assert_eq!(store.finished_after(0, 2), [(1, "a".into()), (2, "b".into())], "pages are bounded");
+    assert_eq!(store.memory().finished_after(0, 2), [(1, "a".into()), (2, "b".into())], "pages are bounded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,8 +209,8 @@ async fn deleted_session_is_not_listed_as_evicted() {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
     let mut running = call(&store, "a");
-    assert!(store.delete("a").is_some(), "a running call does not prevent deletion");
-    assert!(store.delete("a").is_none() && store.evicted().is_empty() && store.eviction_of("a").is_none());
+    assert!(store.memory().delete("a").is_some(), "a running call does not prevent deletion");
+    assert!(store.memory().delete("a").is_none() && store.evicted().is_empty() && store.eviction_of("a").is_none());
     assert_eq!(running.commit(draft(&[1], &[2])).0, None);
     running.mark_last();
     drop(running);
@@ -223,7 +223,7 @@ async fn call_without_a_turn_creates_no_session() {
     let mut refused = call(&store, "a");
     refused.mark_last();
     drop(refused);
-    assert!(store.size() == (0, 0) && store.session("a").is_none() && store.page(0, 9).is_empty());
+    assert!(store.size() == (0, 0) && store.session("a").is_none() && store.memory().page(0, 9).is_empty());
 }
 
 /// A trainer that polls a session does not delay its eviction.
@@ -237,6 +237,6 @@ async fn reading_does_not_count_as_use() {
     advance(SECOND).await;
     store.sweep();
     assert!(store.session("a").is_none());
-    assert!(store.freeze(&session).is_err(), "a stale reference cannot change it");
+    assert!(store.memory().freeze(&session).is_err(), "a stale reference cannot change it");
     assert_eq!(Arc::strong_count(&session), 1, "no other reference exists");
 }

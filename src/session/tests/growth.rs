@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::session::ledger::{Change, Record};
-use crate::session::{Forest, Store, StoreLimits, Turn, TurnMetadata, Uid};
+use crate::session::{Forest, Sessions, StoreLimits, Turn, TurnMetadata, Uid};
 
 /// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {
@@ -41,9 +41,9 @@ fn attach(forest: &mut Forest, prompt: &[u32], response: &[u32]) {
     forest.push(Arc::new(turn));
 }
 
-fn restore(turns: impl Iterator<Item = Arc<Turn>>, finished: impl Iterator<Item = (u32, u32)>) -> Store {
+fn restore(turns: impl Iterator<Item = Arc<Turn>>, finished: impl Iterator<Item = (u32, u32)>) -> Sessions {
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::MAX, idle: Duration::MAX };
-    let (store, birth) = (Store::new(limits), Uid::unique());
+    let (store, birth) = (Sessions::new(limits), Uid::unique());
     for turn in turns {
         store.restore(Record::new("s", birth, Change::Turn(turn)));
     }
@@ -110,6 +110,6 @@ fn restoring_finished_paths_of_a_deep_session_is_linear() {
         let chain = (0..half).map(|id| turn(id, id.checked_sub(1), &[id], &[id]));
         let leaves = (half..turns).map(|id| turn(id, Some(half - 1), &[id], &[id]));
         let store = restore(chain.chain(leaves), (half..turns).map(|leaf| (leaf, turns)));
-        assert_eq!(store.last_finished(), u64::from(half) - 1);
+        assert_eq!(store.memory().last_finished(), u64::from(half) - 1);
     });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::{Classes, Draft, Labels, Path, RequestClass, Session, Store, TurnMetadata};
+use super::super::{Classes, Draft, Labels, Path, RequestClass, Session, Sessions, TurnMetadata};
 use super::{BOUNDLESS, call, draft, store};
 use crate::export::{Batch, Format};
 
@@ -15,7 +15,7 @@ fn labelled(prompt: &[u32], response: &[u32], class: Option<RequestClass>) -> Dr
 }
 
 /// Commits these turns and finishes the session.
-fn finished(turns: Vec<Draft>) -> (Arc<Store>, Arc<Session>) {
+fn finished(turns: Vec<Draft>) -> (Arc<Sessions>, Arc<Session>) {
     let store = store(BOUNDLESS);
     let mut call = call(&store, "s");
     turns.into_iter().for_each(|turn| drop(call.commit(turn)));
@@ -83,7 +83,7 @@ async fn turns_without_a_class_are_exported() {
 #[tokio::test]
 async fn finished_path_of_another_class_is_refused_under_its_number() {
     let (store, session) = finished(compacted());
-    let numbers: Vec<u64> = store.finished_after(0, usize::MAX).iter().map(|(number, _)| *number).collect();
+    let numbers: Vec<u64> = store.memory().finished_after(0, usize::MAX).iter().map(|(number, _)| *number).collect();
     let read = |classes| -> Vec<_> {
         let path = |number: &u64| session.finished(*number, classes).expect("it was published");
         numbers.iter().map(|number| path(number).map_err(|leaf| (leaf.leaf, leaf.reason))).collect()
@@ -175,7 +175,7 @@ proptest! {
             listed.sort_unstable();
             listed.dedup();
             prop_assert_eq!(listed.len(), forest.len(), "no turn is lost silently");
-            let numbers = store.finished_after(0, usize::MAX);
+            let numbers = store.memory().finished_after(0, usize::MAX);
             let paths = numbers.iter().filter_map(|(number, _)| session.finished(*number, classes)?.ok());
             prop_assert_eq!(trained(&paths.collect::<Vec<_>>()), wanted);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{Call, Classes, Fault, Session, SessionError, Store, Summary};
+use super::super::{Call, Classes, Fault, Session, SessionError, Sessions, Summary};
 use super::look::{ExportedVersion, check_export, check_turns, files, keep, number, row};
 use super::model::{Model, ModelRow, ModelTurn};
 use super::operations::{Operation, OperationKind, Sample, operations};
@@ -30,7 +30,7 @@ struct Pair {
 struct TestWorld {
     /// Whether it checks everything after every operation.
     checks_each: bool,
-    store: Arc<Store>,
+    store: Arc<Sessions>,
     pairs: [Pair; 3],
 }
 
@@ -78,7 +78,11 @@ impl TestWorld {
             }
             OperationKind::Delete => {
                 let pair = &mut self.pairs[of];
-                assert_eq!(self.store.delete(NAMES[of]).is_some(), pair.exists, "an existing session can be deleted");
+                assert_eq!(
+                    self.store.memory().delete(NAMES[of]).is_some(),
+                    pair.exists,
+                    "an existing session can be deleted"
+                );
                 assert!(self.store.session(NAMES[of]).is_none());
                 (pair.model, pair.exists, pair.deletions) = (Model::default(), false, pair.deletions + 1);
                 pair.kept.clear();
@@ -135,7 +139,7 @@ impl TestWorld {
     fn freeze(&mut self, of: usize) {
         let Some(session) = self.session(of) else { return };
         let pair = &mut self.pairs[of];
-        let (version, _) = self.store.freeze(&session).unwrap();
+        let (version, _) = self.store.memory().freeze(&session).unwrap();
         if !pair.model.is_frozen() {
             pair.model.frozen.push(pair.model.turns.len());
         }
@@ -149,7 +153,7 @@ impl TestWorld {
     fn reward(&mut self, of: usize, leaf: Option<usize>, value: i64) {
         let Some(session) = self.session(of) else { return };
         let model = &mut self.pairs[of].model;
-        let result = self.store.reward(&session, leaf.map(number), json!(value)).map(drop);
+        let result = self.store.memory().reward(&session, leaf.map(number), json!(value)).map(drop);
         let expected = match leaf {
             _ if model.is_frozen() => Err(SessionError::Frozen),
             Some(leaf) if leaf >= model.turns.len() => Err(SessionError::NoTurn),
@@ -195,7 +199,7 @@ impl TestWorld {
     /// The published rows in order.
     fn finished(&self, of: usize) -> Vec<ModelRow> {
         let Some(session) = self.session(of) else { return Vec::new() };
-        let numbers = self.store.finished_after(0, usize::MAX);
+        let numbers = self.store.memory().finished_after(0, usize::MAX);
         let own = numbers.iter().filter(|(_, name)| **name == *NAMES[of]);
         // the paths of deleted sessions cannot be read any more
         let paths = own.filter_map(|(number, _)| session.finished(*number, Classes::ALL)?.ok());
@@ -212,10 +216,11 @@ impl TestWorld {
     }
 
     fn check_finished(&self) {
-        let numbers: Vec<u64> = self.store.finished_after(0, usize::MAX).iter().map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> =
+            self.store.memory().finished_after(0, usize::MAX).iter().map(|(number, _)| *number).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b), "numbers rise");
         for at in 0..numbers.len() {
-            let rest = self.store.finished_after(numbers[at], usize::MAX);
+            let rest = self.store.memory().finished_after(numbers[at], usize::MAX);
             assert_eq!(rest.iter().map(|(number, _)| *number).collect::<Vec<_>>(), numbers[at + 1..]);
         }
         for of in 0..NAMES.len() {
@@ -235,10 +240,10 @@ proptest! {
         prop_assert_eq!(world.store.size().1, bytes(&world.store), "every byte is accounted for");
         world.pairs.iter_mut().for_each(|pair| pair.running = None);
         for name in NAMES {
-            world.store.delete(name);
+            world.store.memory().delete(name);
         }
         prop_assert_eq!(world.store.size(), (0, 0));
-        prop_assert!(world.store.page(0, 9).is_empty());
+        prop_assert!(world.store.memory().page(0, 9).is_empty());
     }
 
     #[test]

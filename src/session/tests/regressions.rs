@@ -15,7 +15,7 @@ fn frozen_version_stays_incomplete() {
     store.mark_incomplete(&"a".into());
     let session = store.session("a").unwrap();
     let incomplete = |version| session.snapshot(Some(version)).unwrap().paths(true).0[0].incomplete;
-    store.freeze(&session).unwrap();
+    store.memory().freeze(&session).unwrap();
     assert!(incomplete(1));
     store.mark_incomplete(&"a".into());
     assert!(incomplete(1), "a later unrecorded generation does not reset the mark");
@@ -26,12 +26,12 @@ fn incomplete_mark_after_a_freeze_belongs_to_the_next_version() {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
     let session = store.session("a").unwrap();
-    assert_eq!(store.freeze(&session).unwrap().0, 1);
-    assert_eq!(store.freeze(&session).unwrap().0, 1, "nothing is new");
-    assert_eq!(store.reward(&session, None, json!(1)).unwrap_err(), SessionError::Frozen);
+    assert_eq!(store.memory().freeze(&session).unwrap().0, 1);
+    assert_eq!(store.memory().freeze(&session).unwrap().0, 1, "nothing is new");
+    assert_eq!(store.memory().reward(&session, None, json!(1)).unwrap_err(), SessionError::Frozen);
     store.mark_incomplete(&"a".into());
-    assert_eq!(store.freeze(&session).unwrap().0, 2, "the mark is a change");
-    assert_eq!(store.freeze(&session).unwrap().0, 2);
+    assert_eq!(store.memory().freeze(&session).unwrap().0, 2, "the mark is a change");
+    assert_eq!(store.memory().freeze(&session).unwrap().0, 2);
     let incomplete = |version| session.snapshot(Some(version)).unwrap().incomplete;
     assert_eq!((incomplete(1), incomplete(2)), (false, true));
 }
@@ -47,7 +47,7 @@ fn sessions_with_the_same_prompt_share_nothing() {
     assert_eq!(without_uid(&turns[0]), without_uid(&turns[1]));
     assert_ne!(turns[0].about.uid, turns[1].about.uid);
     assert!(!Arc::ptr_eq(&turns[0].prompt, &turns[1].prompt), "not even memory");
-    store.delete("a");
+    store.memory().delete("a");
     assert!(store.session("a").is_none() && store.session("b").is_some());
     assert_eq!(turn(&store, "b", &[1, 2, 3, 4, 5], &[6]), 1);
     assert_eq!(turn(&store, "a", &[1, 2, 3, 4, 5], &[6]), 0);
@@ -68,7 +68,7 @@ fn many_finished_paths_of_a_long_session_can_be_read() {
     last.mark_last();
     drop(last);
     let session = store.session("a").unwrap();
-    let numbers = store.finished_after(0, usize::MAX);
+    let numbers = store.memory().finished_after(0, usize::MAX);
     let trained =
         numbers.iter().map(|(number, _)| session.finished(*number, Classes::ALL).unwrap().unwrap().trained_tokens());
     assert_eq!((numbers.len(), trained.sum::<usize>()), (1001, 2000));

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::super::{Classes, Store, StoreLimits};
+use super::super::{Classes, Sessions, StoreLimits};
 use super::look::{ExportedVersion, check_export, check_turns, keep, number};
 use super::model::{Model, ModelTurn};
 use super::{BOUNDLESS, bytes, call, draft, store, tokens};
@@ -38,7 +38,7 @@ fn random(state: &mut u32, below: u32) -> u32 {
 }
 
 /// A prompt that continues a recorded path, or a new one.
-fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
+fn prompt(store: &Sessions, name: &str, seed: &mut u32) -> Vec<u32> {
     let mut ids = Vec::new();
     let open = |session: Arc<super::super::Session>| session.snapshot(Some(number(session.summary().frozen) + 1)).ok();
     if let Some(snapshot) = store.session(name).and_then(open).filter(|open| !open.turns().is_empty()) {
@@ -55,7 +55,7 @@ fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
 }
 
 /// Makes the calls of one client, one after the other. Waits after half of them until a version is `frozen`.
-fn write(store: &Arc<Store>, writer: u32, sent: &Sent, frozen: &OnceLock<()>) {
+fn write(store: &Arc<Sessions>, writer: u32, sent: &Sent, frozen: &OnceLock<()>) {
     let mut seed = writer + 1;
     for at in 0..CALLS {
         if at == CALLS / 2 {
@@ -99,7 +99,7 @@ fn model(sent: &Sent, name: &'static str) -> Model {
 
 /// Freezes, reads, sweeps and deletes until `stop` is set. Sets `is_frozen` after the first freeze of a session that is never deleted. Returns
 /// the frozen versions.
-fn disturb(store: &Store, stop: &AtomicBool, is_frozen: &OnceLock<()>) -> Vec<(&'static str, ExportedVersion)> {
+fn disturb(store: &Sessions, stop: &AtomicBool, is_frozen: &OnceLock<()>) -> Vec<(&'static str, ExportedVersion)> {
     let mut kept: Vec<(&str, ExportedVersion)> = Vec::new();
     for round in 0_u32.. {
         if stop.load(Ordering::Relaxed) {
@@ -108,27 +108,27 @@ fn disturb(store: &Store, stop: &AtomicBool, is_frozen: &OnceLock<()>) -> Vec<(&
         for name in NAMES {
             let Some(session) = store.session(name) else { continue };
             if round % 16 == 0 && kept.len() < 30 {
-                let frozen = store.freeze(&session);
+                let frozen = store.memory().freeze(&session);
                 if let (Ok((version, _)), true) = (frozen, name != "deleted") {
                     kept.push((name, keep(&session, version)));
                     _ = is_frozen.set(());
                 }
             }
-            _ = store.reward(&session, None, serde_json::json!(1));
+            _ = store.memory().reward(&session, None, serde_json::json!(1));
             _ = session.snapshot(None).map(|snapshot| snapshot.paths(false));
             _ = session.summary();
         }
         store.sweep();
         _ = store.size();
-        _ = store.page(0, 10);
+        _ = store.memory().page(0, 10);
         if round % 4 == 0 {
-            store.delete("deleted");
+            store.memory().delete("deleted");
         }
     }
     kept
 }
 
-fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion)]) {
+fn check(store: &Arc<Sessions>, sent: &Sent, kept: &[(&'static str, ExportedVersion)]) {
     for name in &NAMES[..2] {
         let session = store.session(name).unwrap();
         let mut model = model(sent, name);
@@ -150,7 +150,7 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion
         let mut last = call(store, name);
         last.mark_last();
         drop(last);
-        let numbers = store.finished_after(0, usize::MAX);
+        let numbers = store.memory().finished_after(0, usize::MAX);
         assert!(numbers.is_sorted_by(|a, b| a.0 < b.0), "numbers rise");
         let mut times = BTreeMap::new();
         for (number, _) in numbers.iter().filter(|(_, of)| **of == **name) {
@@ -182,7 +182,7 @@ fn concurrent_callers_and_trainers_equal_the_model() {
         assert!(!kept.is_empty(), "writers wait for a freeze");
         check(&store, &sent, &kept);
         assert_eq!(store.size().1, bytes(&store), "every byte is accounted for");
-        NAMES.iter().for_each(|name| drop(store.delete(name)));
+        NAMES.iter().for_each(|name| drop(store.memory().delete(name)));
         assert_eq!(store.size(), (0, 0));
     });
 }
@@ -228,11 +228,11 @@ fn bytes_add_up_when_sessions_are_deleted_during_calls() {
             }
             scope.spawn(|| {
                 while writers.load(Ordering::Relaxed) > 0 {
-                    store.delete("a");
+                    store.memory().delete("a");
                 }
             });
         });
-        store.delete("a");
+        store.memory().delete("a");
         assert_eq!(store.size(), (0, 0));
     });
 }

@@ -8,7 +8,7 @@ use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
-use tokentap::session::{Call, Draft, Store, StoreLimits, TurnMetadata};
+use tokentap::session::{Call, Draft, Sessions, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
 
 const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json");
@@ -16,14 +16,14 @@ const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json
 /// A model with this template, and a session in which one turn has been answered.
 struct Family {
     renderer: Renderer,
-    store: Arc<Store>,
+    store: Arc<Sessions>,
 }
 
 impl Family {
     fn new(template: &str) -> Self {
         let renderer = Renderer::new(Folder::embedded(TOKENIZER, template, "<|im_end|>").unwrap());
         let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::from_secs(60), idle: Duration::from_secs(60) };
-        Self { renderer, store: Arc::new(Store::new(limits)) }
+        Self { renderer, store: Arc::new(Sessions::new(limits)) }
     }
 
     fn prepare(&self, messages: &serde_json::Value) -> PreparedPrompt {

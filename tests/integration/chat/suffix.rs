@@ -10,14 +10,14 @@ use tokentap::chat::prompt::PromptBuilder;
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::session::{Call, Draft, Store, StoreLimits, TurnMetadata};
+use tokentap::session::{Call, Draft, Sessions, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::Renderer;
 
 #[test]
 fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
     let renderer = Renderer::new(Model::folder());
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
-    let store = Arc::new(Store::new(limits));
+    let store = Arc::new(Sessions::new(limits));
     let mut messages = Vec::new();
     let mut costs = Vec::new();
     for turn in 0..50 {

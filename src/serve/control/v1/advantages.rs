@@ -7,31 +7,31 @@ use http::{Response, StatusCode};
 
 use super::samples::selection;
 use super::{Problem, session, session_problem};
+use crate::long_work::{BodyLength, on_body};
 use crate::rl::{self, Request, RequestError, RowIndex};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::reply::json_reply;
 
-/// The names of the sessions of a request.
-pub(super) fn sessions(state: &TrainerState, body: &Bytes) -> Result<BTreeSet<String>, Problem> {
-    let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
-    Ok(names(&request).map(str::to_owned).collect())
+pub(super) async fn parse(state: &TrainerState, body: &Bytes) -> Result<Request, Problem> {
+    let parsed = on_body(BodyLength::Request(body.len()), || Request::parse(body, state.think_tokens())).await;
+    parsed.map_err(|error| problem(&error))
 }
 
-fn names(request: &Request) -> impl Iterator<Item = &str> {
+/// The names of the sessions of a request, one for each sample.
+pub(super) fn names(request: &Request) -> impl Iterator<Item = &str> {
     request.options.groups.iter().flat_map(|group| &group.samples).map(|sample| &*sample.session)
 }
 
-pub(super) fn compute(state: &TrainerState, body: &Bytes) -> Result<Response<Body>, Problem> {
-    let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
+pub(super) fn compute(state: &TrainerState, request: &Request) -> Result<Response<Body>, Problem> {
     let selection = selection(&request.classes, request.train_resumed)?;
     let (mut rows, mut read) = (Vec::new(), BTreeSet::new());
-    for id in names(&request).filter(|id| read.insert(*id)) {
+    for id in names(request).filter(|id| read.insert(*id)) {
         let snapshot = session(state, id)?.snapshot_of(request.version, selection);
         rows.append(&mut snapshot.map_err(|error| session_problem(id, error))?.rows(true).0);
     }
     let mut index = RowIndex::new(&rows);
-    let answer = rl::advantages(&request, |id, leaf| Ok(rows[index.take(id, leaf)?].path()));
+    let answer = rl::advantages(request, |id, leaf| Ok(rows[index.take(id, leaf)?].path()));
     let answer = answer.map_err(|error| problem(&error))?;
     let internal =
         |error: serde_json::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string());

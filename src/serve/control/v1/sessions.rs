@@ -1,7 +1,6 @@
 //! `/v1/sessions`: lists, shows, freezes and deletes sessions, and records rewards.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,12 +11,14 @@ use serde_json::{Value, json};
 use super::query::Query;
 use super::{Problem, ok, session, session_problem, stream_reply};
 use crate::export::{Annotate, entry, repeated_rows};
+use crate::long_work::offload;
 use crate::rl;
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
-use crate::serve::offload::offload;
 use crate::session::ledger::ListOrder;
-use crate::session::{ListCursor, ListQuery, ListedPage, Row, Session, SessionError, Store, Turn};
+use crate::session::{
+    Frozen, ListError, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn,
+};
 
 /// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
@@ -34,125 +35,22 @@ pub(crate) struct PageQuery {
     pub part: Option<String>,
 }
 
-/// A page of sessions.
-#[derive(Debug)]
-pub(crate) struct Page {
-    /// The sessions.
-    pub sessions: Vec<SessionEntry>,
-    /// The cursor of the next page; `None` on the last page.
-    pub next: Option<PageCursor>,
-    /// Whether it lists the sessions of all processes.
-    pub is_of_fleet: bool,
-}
-
-/// A session of a page.
-#[derive(Debug)]
-pub(crate) struct SessionEntry {
-    /// Its name.
-    pub name: Arc<str>,
-    /// `None` if another process has it and this process has not read it.
-    pub session: Option<Arc<Session>>,
-    /// Its last append or renewal by the clock of the shared ledger.
-    pub used_ms: Option<u64>,
-}
-
-/// Where the next page begins.
-#[derive(Debug, Clone)]
-pub(crate) enum PageCursor {
-    /// In the list of this process: the number of a session.
-    Process(u64),
-    /// In the list of all processes.
-    Fleet(ListCursor),
-}
-
-impl fmt::Display for PageCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Process(number) => number.fmt(f),
-            Self::Fleet(cursor) => cursor.fmt(f),
-        }
-    }
-}
-
-impl PageCursor {
-    fn parse(text: &str, is_shared: bool) -> Result<Self, Problem> {
-        if let Ok(number) = text.parse() {
-            return Ok(Self::Process(number));
-        }
-        let cursor = if is_shared { text.parse().ok() } else { None };
-        cursor.map(Self::Fleet).ok_or_else(|| Problem::bad(format!("after: must be the next of a page, not {text:?}")))
-    }
-}
-
-impl Page {
-    /// Reads a page. If sessions are shared, those of all processes are listed. If the shared ledger fails, the list with the newest first has
-    /// the sessions of this process; the other one, from which programs read all sessions, is an error.
+impl PageQuery {
+    /// Reads the page.
     ///
     /// # Errors
     /// 400 for a malformed query; 503 if the shared ledger fails.
-    pub(crate) async fn read(state: &Arc<TrainerState>, query: PageQuery) -> Result<Self, Problem> {
-        let PageQuery { order, after, limit, part } = query;
+    pub(crate) async fn read(self, state: &TrainerState) -> Result<ListedPage, Problem> {
+        let Self { order, after, limit, part } = self;
         if part.is_some() && order == ListOrder::Oldest {
             return Err(Problem::bad("search: needs order=newest"));
         }
         let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), part.unwrap_or_default());
-        let sharing = state.sessions.sharing();
-        // 0 is the first page
-        let after = after.filter(|after| after != "0").map(|after| PageCursor::parse(&after, sharing.is_some()));
-        let after = after.transpose()?;
-        let number = match (sharing, after) {
-            (Some(_), Some(PageCursor::Process(_))) if order == ListOrder::Oldest => {
-                return Err(Problem::bad("after: is a cursor of one process, and sessions are shared".to_owned()));
-            }
-            (_, Some(PageCursor::Process(number))) => Some(number),
-            (Some(sharing), after) => {
-                let after =
-                    after.and_then(|after| if let PageCursor::Fleet(after) = after { Some(after) } else { None });
-                let may_be_partial = after.is_none() && order == ListOrder::Newest;
-                match sharing.list(ListQuery { order, after, limit, part: part.clone() }).await {
-                    Ok(page) => {
-                        let store = Arc::clone(&state.sessions);
-                        return Ok(offload(move || Self::of_fleet(&store, page, order, limit)).await);
-                    }
-                    Err(error) if may_be_partial => {
-                        tracing::debug!(%error, "the list has the sessions of this process only")
-                    }
-                    Err(error) => return Err(super::ledger_problem(&error)),
-                }
-                None
-            }
-            (None, _) => None,
-        };
-        let store = Arc::clone(&state.sessions);
-        let page = offload(move || match order {
-            ListOrder::Oldest => store.page(number.unwrap_or(0), limit),
-            ListOrder::Newest => store.page_back(number.unwrap_or(u64::MAX), limit, &part),
-        });
-        let page = page.await;
-        let next = page.last().filter(|_| page.len() == limit).map(|(number, _)| PageCursor::Process(*number));
-        let listed = |(_, session): (u64, Arc<Session>)| SessionEntry {
-            name: Arc::clone(&session.id),
-            session: Some(session),
-            used_ms: None,
-        };
-        Ok(Self { sessions: page.into_iter().map(listed).collect(), next, is_of_fleet: false })
-    }
-
-    fn of_fleet(store: &Store, page: ListedPage, order: ListOrder, limit: usize) -> Self {
-        let known: HashSet<Arc<str>> = page.sessions.iter().map(|last| Arc::clone(&last.session)).collect();
-        let listed = |name: Arc<str>, used_ms| SessionEntry { session: store.session(&name), name, used_ms };
-        let detached = page.detached.into_iter().filter(|name| !known.contains(name));
-        // after a disruption many sessions are compared with the ledger, and few have turns that it lacks
-        let is_detached = |listed: &SessionEntry| listed.session.as_ref().is_some_and(|session| session.is_detached());
-        let detached = detached.map(|name| listed(name, None)).filter(is_detached).take(limit);
-        let mut sessions: Vec<SessionEntry> = detached.collect();
-        let detached = sessions.len();
-        sessions.extend(page.sessions.into_iter().map(|last| listed(last.session, Some(last.used_ms))));
-        if order == ListOrder::Oldest {
-            // they were used last
-            sessions.rotate_left(detached);
-        }
-        Self { sessions, next: page.next.map(PageCursor::Fleet), is_of_fleet: true }
+        let page = state.sessions.list(ListQuery { order, after, limit, part }).await;
+        page.map_err(|error| match error {
+            ListError::Ledger(error) => super::ledger_problem(&error),
+            error => Problem::bad(error.to_string()),
+        })
     }
 }
 
@@ -169,39 +67,37 @@ pub(super) struct RewardRequest {
 pub(super) async fn list(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
     let Query { after, limit, search: part, newest, .. } = query;
     let order = if newest { ListOrder::Newest } else { ListOrder::Oldest };
-    let page = Page::read(state, PageQuery { order, after, limit, part }).await?;
+    let page = PageQuery { order, after, limit, part }.read(state).await?;
     super::short_answer(state, move |state| Ok(list_reply(state, &page, newest))).await
 }
 
-fn list_reply(state: &TrainerState, page: &Page, newest: bool) -> Response<Body> {
+fn list_reply(state: &TrainerState, page: &ListedPage, newest: bool) -> Response<Body> {
     let next = page.next.as_ref().map(ToString::to_string);
-    let sessions: Vec<Value> = page.sessions.iter().map(SessionEntry::json).collect();
+    let sessions: Vec<Value> = page.sessions.iter().map(listed).collect();
     let evicted: Vec<Value> = state
         .sessions
         .evicted()
         .iter()
         .map(|gone| json!({"session": &*gone.session, "reason": gone.reason, "at_ms": gone.at_ms}))
         .collect();
-    let mut listed = json!({"sessions": sessions, "next": next});
+    let mut reply = json!({"sessions": sessions, "next": next});
     if !newest {
         // a client that polls for the newest sessions does not need up to a thousand evicted names
-        listed["evicted"] = evicted.into();
+        reply["evicted"] = evicted.into();
     }
-    if state.sessions.sharing().is_some() {
-        listed["scope"] = if page.is_of_fleet { "fleet" } else { "process" }.into();
+    if let Some(scope) = page.scope {
+        reply["scope"] = scope.name().into();
     }
-    ok(&listed)
+    ok(&reply)
 }
 
-impl SessionEntry {
-    fn json(&self) -> Value {
-        let mut listed =
-            self.session.as_ref().map_or_else(|| json!({"session": &*self.name}), |session| summary(session));
-        if let Some(used_ms) = self.used_ms {
-            listed["used_ms"] = used_ms.into();
-        }
-        listed
+fn listed(listed: &ListedSession) -> Value {
+    let unread = || json!({"session": &*listed.name});
+    let mut shown = listed.session.as_ref().map_or_else(unread, |session| summary(session));
+    if let Some(used_ms) = listed.used_ms {
+        shown["used_ms"] = used_ms.into();
     }
+    shown
 }
 
 fn summary(session: &Session) -> Value {
@@ -226,8 +122,8 @@ pub(super) fn show(state: &TrainerState, id: &str, query: Query) -> Result<Respo
     let session = session(state, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
     let mut shown = summary(&session);
-    if state.sessions.sharing().is_some() {
-        shown["generation"] = json!(session.generation());
+    if let Some(generation) = state.sessions.generation_of(&session) {
+        shown["generation"] = generation.into();
     }
     shown["version"] = json!(snapshot.version);
     shown["frozen"] = json!(snapshot.is_frozen);
@@ -263,69 +159,38 @@ fn mean(entropy: &[f32]) -> Option<f64> {
 }
 
 pub(super) async fn delete(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
-    let (store, name) = (Arc::clone(&state.sessions), id.to_owned());
-    if let Some(sharing) = store.sharing() {
-        let deleted = sharing.delete(&store, &name.into()).await.map_err(|error| session_problem(id, error))?;
-        return if deleted { Ok(ok(&json!({"deleted": id}))) } else { Err(super::unknown_session(id)) };
-    }
-    session(state, id)?;
-    if let Some(ack) = offload(move || store.delete(&name)).await {
-        super::wait_written(state, ack).await;
-    }
+    let deleted = state.sessions.delete(id).await;
+    super::wait_written(state, deleted.map_err(|error| change_problem(state, id, error))?).await;
     Ok(ok(&json!({"deleted": id})))
 }
 
 pub(super) async fn freeze(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
-    let store = Arc::clone(&state.sessions);
-    if let Some(sharing) = store.sharing() {
-        let frozen = sharing.freeze(&store, &id.into()).await;
-        let (version, turns) = frozen.map_err(|error| shared_problem(state, id, error))?;
-        return Ok(ok(&json!({"session": id, "version": version, "turns": turns})));
-    }
-    let session = session(state, id)?;
-    let frozen = offload(move || {
-        let frozen = store.freeze(&session);
-        frozen.map(|(version, ack)| (version, ack, session.turns_of(version)))
-    });
-    let (version, ack, turns) = frozen.await.map_err(|error| session_problem(id, error))?;
+    let frozen = state.sessions.freeze(id).await;
+    let (Frozen { version, turns }, ack) = frozen.map_err(|error| change_problem(state, id, error))?;
     super::wait_written(state, ack).await;
     Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
 }
 
 pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardRequest) -> Result<Response<Body>, Problem> {
-    if !request.reward.is_object() && !request.reward.as_f64().is_some_and(f64::is_finite) {
-        return Err(Problem::bad(format!("reward: must be a number or an object, not {}", request.reward)));
+    let RewardRequest { reward, leaf, generation } = request;
+    if !reward.is_object() && !reward.as_f64().is_some_and(f64::is_finite) {
+        return Err(Problem::bad(format!("reward: must be a number or an object, not {reward}")));
     }
-    if let Some(sharing) = state.sessions.sharing() {
-        let (of, reward) = ((request.leaf, request.generation), request.reward);
-        let set = sharing.reward(&state.sessions, &id.into(), of, reward).await;
-        set.map_err(|error| shared_problem(state, id, error))?;
-        return Ok(rewarded(id, session(state, id)?, request.leaf).await);
-    }
-    if request.generation.is_some() {
-        return Err(Problem::bad("generation: sessions are not shared, see --ledger"));
-    }
-    let session = session(state, id)?;
-    let ack =
-        state.sessions.reward(&session, request.leaf, request.reward).map_err(|error| session_problem(id, error))?;
+    let set = state.sessions.reward(id, RewardTarget { leaf, generation }, reward).await;
+    let (session, ack) = set.map_err(|error| change_problem(state, id, error))?;
     super::wait_written(state, ack).await;
-    Ok(rewarded(id, session, request.leaf).await)
-}
-
-/// The reply to a reward.
-async fn rewarded(id: &str, session: Arc<Session>, leaf: Option<u32>) -> Response<Body> {
     // no exported row has the reward of a turn that is not, or is no longer, the leaf of a path
     let applies = match leaf {
         Some(leaf) => offload(move || session.ends_path(leaf)).await,
         None => true,
     };
-    ok(&json!({"session": id, "leaf": leaf, "applies": applies}))
+    Ok(ok(&json!({"session": id, "leaf": leaf, "applies": applies})))
 }
 
-/// The problem of a change of a shared session. A name that is in no list is unknown.
-fn shared_problem(state: &TrainerState, id: &str, error: SessionError) -> Problem {
+/// The problem of a change of a session.
+fn change_problem(state: &TrainerState, id: &str, error: SessionError) -> Problem {
     match error {
-        SessionError::EvictedSession if state.sessions.session(id).is_none() => super::unknown_session(id),
+        SessionError::Unknown => super::no_session(state, id),
         error => session_problem(id, error),
     }
 }

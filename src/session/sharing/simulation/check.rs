@@ -12,7 +12,8 @@ use super::faults::Loss;
 use super::history::{History, Process};
 use super::plain::processes_agree_with_a_plain_store;
 use crate::session::ledger::{Change, ListOrder, Record};
-use crate::session::{Classes, Consumer, ListQuery, Uid};
+use crate::session::sharing::FleetQuery;
+use crate::session::{Classes, Consumer, Uid};
 
 /// A session as the ledger has it.
 pub(super) struct SessionEntries {
@@ -305,12 +306,12 @@ fn stream_has_each_leaf(history: &History, list: &SessionEntries) -> Result<(), 
 /// The paths that a process reads from the stream train each turn that an export trains, once. A path that is listed twice is the same.
 async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     let Some(process) = history.processes.first() else { return Ok(()) };
-    let sharing = process.store.sharing().expect("it is shared");
+    let sharing = process.store.sharing();
     let failed = |error| format!("the stream: {error}");
     let mut cursor = sharing.stream_start().await.map_err(failed)?;
     let mut trained: BTreeMap<Uid, Vec<Uid>> = BTreeMap::new();
     loop {
-        let page = sharing.finished_after(&process.store, &cursor, Consumer::default(), 100).await.map_err(failed)?;
+        let page = sharing.finished_after(&cursor, Consumer::default(), 100).await.map_err(failed)?;
         if page.paths.is_empty() {
             break;
         }
@@ -349,7 +350,7 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
 }
 
 fn nothing_is_detached(process: &Process) -> Result<(), String> {
-    let sharing = process.store.sharing().expect("it is shared");
+    let sharing = process.store.sharing();
     let unsettled = sharing.unsettled().clone();
     if !unsettled.is_empty() {
         return Err(format!("{unsettled:?} are not settled"));
@@ -357,7 +358,7 @@ fn nothing_is_detached(process: &Process) -> Result<(), String> {
     if !sharing.spilled().is_empty() {
         return Err(format!("{:?} are in the local log only", sharing.spilled()));
     }
-    for (_, session) in process.store.page(0, usize::MAX) {
+    for (_, session) in process.store.memory().page(0, usize::MAX) {
         if session.state().is_detached {
             return Err(format!("{} is detached", session.id));
         }
@@ -368,11 +369,11 @@ fn nothing_is_detached(process: &Process) -> Result<(), String> {
 /// Any process lists the sessions that the ledger has, each once.
 async fn index_has_each_list(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     let Some(process) = history.processes.first() else { return Ok(()) };
-    let sharing = process.store.sharing().expect("it is shared");
+    let sharing = process.store.sharing();
     let expected: BTreeSet<Arc<str>> = lists.iter().map(|list| Arc::clone(&list.name)).collect();
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let query = ListQuery { order: ListOrder::Newest, after, limit: 2, part: String::new() };
+        let query = FleetQuery { order: ListOrder::Newest, after, limit: 2, part: String::new() };
         let page = sharing.list(query).await.map_err(|error| format!("the list of sessions: {error}"))?;
         found.extend(page.sessions.into_iter().map(|last| last.session));
         after = page.next;

@@ -11,7 +11,7 @@ use super::faults::Loss;
 use super::history::{Fleet, Settings};
 use super::random::Random;
 use crate::session::ledger::AppendError;
-use crate::session::{Call, Draft, SessionError, Store, TurnMetadata, Uid};
+use crate::session::{Call, Draft, Frozen, RewardTarget, SessionError, Sessions, TurnMetadata, Uid};
 
 /// A turn as its client knows it.
 #[derive(Debug, Clone)]
@@ -135,7 +135,7 @@ impl Client<'_> {
         prompt
     }
 
-    async fn call(&self, at: (usize, &Arc<Store>), known: &mut Vec<Vec<u32>>, random: &mut Random) {
+    async fn call(&self, at: (usize, &Arc<Sessions>), known: &mut Vec<Vec<u32>>, random: &mut Random) {
         let attempt =
             Attempt { prompt: self.prompt(known, random), samples: 1 + random.index(2), ..Attempt::default() };
         known.extend(self.sample(at, attempt, random).await);
@@ -166,7 +166,7 @@ impl Client<'_> {
     /// Samples from a prompt. Returns the tokens up to the end of each acknowledged turn.
     async fn sample(
         &self,
-        (process, store): (usize, &Arc<Store>),
+        (process, store): (usize, &Arc<Sessions>),
         attempt: Attempt,
         random: &mut Random,
     ) -> Vec<Vec<u32>> {
@@ -174,7 +174,7 @@ impl Client<'_> {
         let begun = Instant::now();
         if random.chance(500) {
             // as a chat does
-            let _ = store.sharing().expect("it is shared").refresh(store, session).await;
+            let _ = store.sharing().refresh(session).await;
         }
         let mut call = Call::new(Arc::clone(store), Arc::clone(session));
         if attempt.is_marked {
@@ -272,15 +272,15 @@ impl Client<'_> {
         }
     }
 
-    async fn delete(&self, (process, store): (usize, &Arc<Store>), random: &mut Random) {
+    async fn delete(&self, (process, store): (usize, &Arc<Sessions>), random: &mut Random) {
         let (fleet, name) = (self.fleet, self.session);
-        let sharing = store.sharing().expect("it is shared");
-        if sharing.refresh(store, name).await.is_err() {
+        let sharing = store.sharing();
+        if sharing.refresh(name).await.is_err() {
             return;
         }
         let Some(birth) = store.session(name).map(|session| session.birth) else { return };
         let begun = Instant::now();
-        let deleted = sharing.delete(store, name).await;
+        let deleted = sharing.delete(name).await;
         fleet.client_log.borrow_mut().deletes.push((Arc::clone(name), Instant::now()));
         if deleted == Ok(true) {
             let session = Arc::clone(name);
@@ -293,9 +293,9 @@ impl Client<'_> {
     }
 }
 
-async fn freeze(fleet: &Fleet, store: &Arc<Store>, name: &Arc<str>) {
-    let sharing = store.sharing().expect("it is shared");
-    let Ok((version, _)) = sharing.freeze(store, name).await else { return };
+async fn freeze(fleet: &Fleet, store: &Arc<Sessions>, name: &Arc<str>) {
+    let sharing = store.sharing();
+    let Ok(Frozen { version, .. }) = sharing.freeze(name).await else { return };
     let Some(session) = store.session(name) else { return };
     if session.state().is_detached {
         return;
@@ -315,19 +315,21 @@ pub(super) fn rows(snapshot: &Arc<crate::session::Snapshot>) -> Rows {
     snapshot.paths(true).0.iter().map(row).collect()
 }
 
-async fn reward(store: &Arc<Store>, name: &Arc<str>, random: &mut Random) {
-    let sharing = store.sharing().expect("it is shared");
+async fn reward(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
+    let sharing = store.sharing();
     let leaf = random.chance(500).then(|| u32::try_from(random.below(4)).expect("it is small"));
     let value = serde_json::json!(random.below(100));
-    match sharing.reward(store, name, (leaf, None), value).await {
+    match sharing.reward(name, RewardTarget { leaf, generation: None }, value).await {
         Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
         Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
-        Err(error @ SessionError::NoVersion) => panic!("{error}"),
+        Err(error @ (SessionError::NoVersion | SessionError::Unknown | SessionError::NoGenerations)) => {
+            panic!("{error}")
+        }
     }
 }
 
-async fn read(fleet: &Fleet, (process, store): (usize, &Arc<Store>), name: &Arc<str>) {
-    if store.sharing().expect("it is shared").refresh(store, name).await.is_err() {
+async fn read(fleet: &Fleet, (process, store): (usize, &Arc<Sessions>), name: &Arc<str>) {
+    if store.sharing().refresh(name).await.is_err() {
         return;
     }
     let Some(session) = store.session(name) else { return };

@@ -14,8 +14,8 @@ use super::faults::{Connection, Loss, Server};
 use super::local_log::LocalLog;
 use super::random::Random;
 use crate::session::ledger::SharedLog;
-use crate::session::observer::NoObserver;
-use crate::session::{SharingLimits, Store, StoreLimits};
+use crate::session::store::NoObserver;
+use crate::session::{Sessions, SharedLedger, SharingLimits, StoreLimits};
 
 /// The unused time after which a session has finished.
 pub(super) const IDLE: Duration = Duration::from_secs(20);
@@ -50,7 +50,7 @@ impl Settings {
 
 /// A process: its store, and its connection to the ledger.
 pub(super) struct Process {
-    pub store: Arc<Store>,
+    pub store: Arc<Sessions>,
     log: Option<LocalLog>,
     kill: Arc<AtomicBool>,
     cut: Arc<AtomicBool>,
@@ -88,26 +88,26 @@ impl Fleet {
         let bytes = if evicts { 3000 } else { u64::MAX };
         let limits = StoreLimits { bytes, ttl: Duration::from_secs(1 << 30), idle: IDLE };
         let shared_log = SharedLog::default();
-        let store = Arc::new(Store::with(limits, shared_log.clone(), Arc::new(NoObserver)));
         let connection = Connection::new(&self.server, self.random.borrow_mut().fork(), &self.calm);
         let (kill, cut) = (connection.kill_switch(), connection.cut_switch());
-        store.share(Arc::new(connection), SharingLimits { timeout: Duration::from_secs(2), idle: IDLE });
-        let sharing = Arc::clone(store.sharing().expect("it is shared"));
+        let sharing = SharingLimits { timeout: Duration::from_secs(2), idle: IDLE };
+        let ledger = SharedLedger { ledger: Arc::new(connection), limits: sharing };
+        let store = Arc::new(Sessions::shared(limits, shared_log.clone(), Arc::new(NoObserver), ledger));
         if let Some(log) = &log {
-            log.restored().into_iter().for_each(|record| sharing.restore(&store, record));
+            log.restored().into_iter().for_each(|record| store.restore(record));
             shared_log.set(log.clone());
         }
-        let background = tokio::task::spawn_local(sharing.run(Arc::clone(&store)));
+        let background = tokio::task::spawn_local(Arc::clone(&store).run());
         Process { store, log, kill, cut, background }
     }
 
-    pub(super) fn choose(&self) -> (usize, Arc<Store>) {
+    pub(super) fn choose(&self) -> (usize, Arc<Sessions>) {
         let count = self.processes.borrow().len();
         self.process_at(self.random.borrow_mut().index(count))
     }
 
     /// Two processes.
-    pub(super) fn choose_two(&self) -> [(usize, Arc<Store>); 2] {
+    pub(super) fn choose_two(&self) -> [(usize, Arc<Sessions>); 2] {
         let count = self.processes.borrow().len();
         let mut random = self.random.borrow_mut();
         let first = random.index(count);
@@ -115,7 +115,7 @@ impl Fleet {
         [self.process_at(first), self.process_at(second)]
     }
 
-    fn process_at(&self, at: usize) -> (usize, Arc<Store>) {
+    fn process_at(&self, at: usize) -> (usize, Arc<Sessions>) {
         (self.numbers.borrow()[at], Arc::clone(&self.processes.borrow()[at].store))
     }
 

@@ -47,7 +47,7 @@ pub(super) async fn processes_agree_with_a_plain_store(
             let session = plain.session(name);
             match &record.change {
                 // a process may freeze it before another one appends the first turn
-                Change::Begin { .. } if at == 0 => drop(plain.session_of(name, record.birth)),
+                Change::Begin { .. } if at == 0 => drop(plain.memory().session_of(name, record.birth)),
                 Change::Healed => {}
                 Change::Turn(turn) => {
                     let call = history.client_log.turns.iter().find(|call| *turn.response == call.response[..]);
@@ -69,12 +69,12 @@ pub(super) async fn processes_agree_with_a_plain_store(
                 }
                 Change::Reward { leaf, reward, .. } => {
                     let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
-                    let set = plain.reward(&session, *leaf, (**reward).clone());
+                    let set = plain.memory().reward(&session, *leaf, (**reward).clone());
                     set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
                 }
                 Change::Freeze { turns } => {
                     let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
-                    let (version, _) = plain.freeze(&session).map_err(|error| error.to_string())?;
+                    let (version, _) = plain.memory().freeze(&session).map_err(|error| error.to_string())?;
                     if session.turns_of(version) != *turns {
                         return Err(format!("{name}: entry {at} freezes {turns} turns"));
                     }
@@ -88,8 +88,8 @@ pub(super) async fn processes_agree_with_a_plain_store(
         let expected = export(&expected);
         let mut first: Option<Export> = None;
         for (at, process) in history.processes.iter().enumerate() {
-            let sharing = process.store.sharing().expect("it is shared");
-            sharing.refresh(&process.store, name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
+            let sharing = process.store.sharing();
+            sharing.refresh(name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
             let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
             let found = export(&session);
             let members = |export: &Export| (export.versions.clone(), export.rewards.clone(), export.incomplete);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::View;
-use super::ledger::{Ack, Change, Record};
-use super::order_index::{EvictedSession, Order};
-use super::state::{Session, State};
-use super::store::{Store, now_ms};
+use super::order::{EvictedSession, Order};
+use super::{Store, now_ms};
+use crate::session::View;
+use crate::session::ledger::{Ack, Change, Record};
+use crate::session::state::{Session, State};
 
 /// Paths that are numbered, or sessions that are listed, per lock of the order.
 const PER_LOCK: usize = 64;
@@ -58,7 +58,7 @@ fn off_runtime(work: impl FnOnce() + Send + 'static) {
 
 impl Store {
     /// Publishes the paths of a session that were not published before.
-    pub(super) fn finish(&self, session: &Arc<Session>) {
+    pub(in crate::session) fn finish(&self, session: &Arc<Session>) {
         let mut publication = session.publication();
         // before the turns are counted: a call that ends later marks the session as open again
         self.order().mark_published(session);
@@ -80,7 +80,7 @@ impl Store {
     }
 
     /// Like [`Store::finish`], for tasks: a long session uses a blocking thread.
-    pub(super) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
+    pub(in crate::session) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
         if session.is_longer_than(SHORT) {
             let (store, session) = (Arc::clone(self), Arc::clone(session));
             return off_runtime(move || store.finish(&session));
@@ -88,26 +88,34 @@ impl Store {
         self.finish(session);
     }
 
-    /// Publishes the paths of idle sessions, then evicts. Blocks for long if there are many sessions, so it must not run on a task.
-    pub fn sweep(&self) {
-        let (now, mut after, mut wait) = (Instant::now(), 0, LogWait::default());
-        // all processes that share sessions finish the idle ones together
-        while self.sharing().is_none() {
+    /// Publishes the paths of idle sessions, unless it is a cache, then evicts. Blocks for long if there are many sessions, so it must not
+    /// run on a task.
+    pub(in crate::session) fn sweep(&self) {
+        let mut wait = LogWait::default();
+        if !self.is_cache {
+            self.finish_idle(&mut wait);
+        }
+        self.evict_all(&mut wait);
+    }
+
+    /// Publishes the paths of idle sessions.
+    fn finish_idle(&self, wait: &mut LogWait) {
+        let (now, mut after) = (Instant::now(), 0);
+        loop {
             let idle = self.order().idle(now, self.limits.idle, after, PER_LOCK);
-            let Some((last, _)) = idle.last() else { break };
+            let Some((last, _)) = idle.last() else { return };
             after = *last;
             for (_, session) in idle {
-                self.wait_for_log(&mut wait);
+                self.wait_for_log(wait);
                 if !self.is_used(&session.state(), &session.id) {
                     self.finish(&session);
                 }
             }
         }
-        self.evict_all(&mut wait);
     }
 
     /// Evicts sessions that are unused for longer than the TTL, and the oldest ones above the byte limit.
-    pub(super) fn evict(&self) {
+    pub(in crate::session) fn evict(&self) {
         self.evict_all(&mut LogWait::default());
     }
 
@@ -125,7 +133,7 @@ impl Store {
     }
 
     /// Like [`Store::evict`], for tasks: a blocking thread does what takes longer.
-    pub(super) fn evict_soon(self: &Arc<Self>) {
+    pub(in crate::session) fn evict_soon(self: &Arc<Self>) {
         if self.evict_within(OWN_WORK, || ()) || self.evicting.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -136,7 +144,7 @@ impl Store {
 
     /// Does at most this much work. Calls `pause` before each eviction of an expired session, without a lock; above the byte limit it does not
     /// wait. Returns whether nothing is left to evict.
-    pub(super) fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
+    pub(in crate::session) fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
         let now = Instant::now();
         let mut passed = 0;
         loop {
@@ -157,8 +165,7 @@ impl Store {
                 pause();
             }
             // publishes the paths first, so that a reader of finished paths learns that it missed them
-            let is_shared = self.sharing().is_some();
-            if !is_shared {
+            if !self.is_cache {
                 self.finish(&session);
             }
             let mut order = self.order();
@@ -166,8 +173,7 @@ impl Store {
                 // the session was used in the meantime
                 continue;
             }
-            if is_shared {
-                // the shared ledger has all of it
+            if self.is_cache {
                 self.forget(&mut order, &session, None, unused);
                 continue;
             }
@@ -196,7 +202,7 @@ impl Store {
     }
 
     /// Removes a session, unless it is removed already or `may` returns false. The record, if any, is appended before the name becomes free.
-    pub(super) fn forget(
+    pub(in crate::session) fn forget(
         &self,
         order: &mut Order,
         session: &Arc<Session>,
@@ -234,10 +240,12 @@ mod tests {
 
     use super::*;
     use crate::session::tests::{BOUNDLESS, store, turn};
-    use crate::session::{Call, Turn};
+    use crate::session::{Call, Sessions, Turn};
 
     /// The store, whose sessions have all expired.
-    fn expired(store: Arc<Store>) -> Store {
+    fn expired(sessions: Arc<Sessions>) -> Store {
+        let store = Arc::clone(sessions.memory());
+        drop(sessions);
         let mut store = Arc::into_inner(store).expect("no call runs");
         store.limits.ttl = Duration::ZERO;
         store
@@ -287,7 +295,7 @@ mod tests {
         let last: Weak<Turn> =
             Arc::downgrade(&store.session("s").and_then(|found| found.turn(599)).expect("it exists"));
         let call = Call::new(Arc::clone(&store), "s".into());
-        drop(store.delete("s").expect("it exists"));
+        drop(store.memory().delete("s").expect("it exists"));
         assert!(last.upgrade().is_some(), "a call holds the session");
         drop(call);
         while last.upgrade().is_some() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Cause, Fault, Turn};
+use crate::session::{Cause, Fault, Turn};
 
 /// Counts over all turns of a session.
 #[derive(Debug, Clone, Default)]
@@ -17,7 +17,7 @@ pub struct TurnCounts {
 
 impl TurnCounts {
     /// Counts a turn. `extends` is true if its parent ended a path until now.
-    pub(super) fn add(&mut self, turn: &Turn, extends: bool) {
+    pub(in crate::session) fn add(&mut self, turn: &Turn, extends: bool) {
         self.sampled_tokens += turn.response.len();
         self.leaves += usize::from(!extends);
         if let Some(fault) = turn.about.fault {
@@ -27,7 +27,7 @@ impl TurnCounts {
     }
 
     /// Whether a turn has this fault.
-    pub(super) fn has(&self, fault: Fault) -> bool {
+    pub(in crate::session) fn has(&self, fault: Fault) -> bool {
         self.faults.contains_key(&fault)
     }
 

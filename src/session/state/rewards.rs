@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Reward;
+use crate::session::Reward;
 
 /// The rewards of a session by leaf, by rising versions; `None` is the whole session.
 #[derive(Debug, Default)]
-pub(super) struct Rewards(BTreeMap<Option<u32>, Vec<Reward>>);
+pub(in crate::session) struct Rewards(BTreeMap<Option<u32>, Vec<Reward>>);
 
 impl Rewards {
     /// Adds a reward. Replaces and returns the one for the same leaf and version.
-    pub(super) fn set(&mut self, reward: Reward) -> Option<Reward> {
+    pub(in crate::session) fn set(&mut self, reward: Reward) -> Option<Reward> {
         let known = self.0.entry(reward.leaf).or_default();
         let at = known.partition_point(|known| known.version < reward.version);
         match known.get_mut(at).filter(|known| known.version == reward.version) {
@@ -26,23 +26,23 @@ impl Rewards {
     }
 
     /// All rewards, in a fixed order.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Reward> {
+    pub(in crate::session) fn all(&self) -> impl Iterator<Item = &Reward> {
         self.0.values().flatten()
     }
 
     /// Whether the leaf, or the session, itself has a reward for this version.
-    pub(super) fn has(&self, version: u32, leaf: Option<u32>) -> bool {
+    pub(in crate::session) fn has(&self, version: u32, leaf: Option<u32>) -> bool {
         self.0.get(&leaf).is_some_and(|known| known.iter().any(|reward| reward.version == version))
     }
 
     /// The last reward of the leaf, else of the session, up to a version.
-    pub(super) fn last(&self, version: u32, leaf: u32) -> Option<Arc<Value>> {
+    pub(in crate::session) fn last(&self, version: u32, leaf: u32) -> Option<Arc<Value>> {
         self.last_of(version, Some(leaf)).or_else(|| self.last_of(version, None))
     }
 
     /// Copies the last rewards, up to a version, of at most `count` leaves from `from` on. Returns the leaf from which the next copy
     /// continues.
-    pub(super) fn copy(
+    pub(in crate::session) fn copy(
         &self,
         version: u32,
         (from, count): (Option<u32>, usize),

@@ -15,7 +15,7 @@ pub struct RestoreProgress {
 
 /// The state of a restoration. Before it begins it counts as ended.
 #[derive(Debug, Default)]
-pub(super) struct Restoration {
+pub(in crate::session) struct Restoration {
     running: watch::Sender<bool>,
     cancelled: AtomicBool,
     read: AtomicU64,
@@ -23,33 +23,33 @@ pub(super) struct Restoration {
 }
 
 impl Restoration {
-    pub(super) fn begin(&self, total: u64) {
+    pub(in crate::session) fn begin(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
         self.running.send_replace(true);
     }
 
-    pub(super) fn advance(&self, read: u64) {
+    pub(in crate::session) fn advance(&self, read: u64) {
         self.read.store(read, Ordering::Relaxed);
     }
 
     /// Ends it. A reader that observes the end sees all restored sessions.
-    pub(super) fn end(&self) {
+    pub(in crate::session) fn end(&self) {
         self.running.send_replace(false);
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<bool> {
+    pub(in crate::session) fn watch(&self) -> watch::Receiver<bool> {
         self.running.subscribe()
     }
 
-    pub(super) fn cancel(&self) {
+    pub(in crate::session) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub(in crate::session) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    pub(super) fn progress(&self) -> Option<RestoreProgress> {
+    pub(in crate::session) fn progress(&self) -> Option<RestoreProgress> {
         let progress =
             || RestoreProgress { read: self.read.load(Ordering::Relaxed), total: self.total.load(Ordering::Relaxed) };
         self.running.borrow().then(progress)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Digest, TurnKey};
+use crate::session::{Digest, TurnKey};
 
 /// The request of a stored response. What it shares with an earlier one of the session is not repeated, so that the requests of a
 /// conversation take as much memory as the conversation.

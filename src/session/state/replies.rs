@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-use super::incremental_map::IncrementalMap;
-use super::{Digest, Turn};
+use crate::session::incremental_map::IncrementalMap;
+use crate::session::{Digest, Turn};
 
 /// The digests by which a reply is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ struct SampledReply {
 
 /// The index.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(in crate::session) struct Replies {
     by_message: IncrementalMap<Digest, SampledReply>,
     /// The latest turn that sampled a message after this number of messages.
     by_place: IncrementalMap<(Digest, u32), u32>,
@@ -62,7 +62,7 @@ pub(super) struct Replies {
 
 impl Replies {
     /// Indexes `turns`, which follow the indexed ones. `digests` computes the digests of a turn's reply.
-    pub(super) fn read(&mut self, turns: &[Arc<Turn>], digests: impl Fn(&Turn) -> Option<ReplyDigests>) {
+    pub(in crate::session) fn read(&mut self, turns: &[Arc<Turn>], digests: impl Fn(&Turn) -> Option<ReplyDigests>) {
         self.read += turns.len();
         for turn in turns {
             if let Some(ReplyDigests { message, keys, messages }) = digests(turn) {
@@ -82,12 +82,12 @@ impl Replies {
     }
 
     /// The number of indexed turns.
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::session) fn count(&self) -> usize {
         self.read
     }
 
     /// The latest turns that sampled a message.
-    pub(super) fn turns_of(&self, reply: &ReplyDigests) -> ReplyTurns {
+    pub(in crate::session) fn turns_of(&self, reply: &ReplyDigests) -> ReplyTurns {
         let sampled = self.by_message.get(&reply.message);
         ReplyTurns {
             by_message: sampled.map(|sampled| sampled.turn),

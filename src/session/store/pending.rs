@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The number of such calls by the name of the session. A session that is created while they run counts as used.
 #[derive(Debug, Default)]
-pub(super) struct PendingCalls {
+pub(in crate::session) struct PendingCalls {
     // locked for one access, and no other lock is taken while it is locked
     calls: Mutex<HashMap<Arc<str>, u32>>,
 }
@@ -15,12 +15,12 @@ impl PendingCalls {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, id: &Arc<str>) {
+    pub(in crate::session) fn add(&self, id: &Arc<str>) {
         *self.calls().entry(Arc::clone(id)).or_default() += 1;
     }
 
     /// Removes a call that has entered its session, or has ended without one.
-    pub(super) fn remove(&self, id: &str) {
+    pub(in crate::session) fn remove(&self, id: &str) {
         let mut calls = self.calls();
         if let Some(count) = calls.get_mut(id) {
             *count -= 1;
@@ -31,13 +31,13 @@ impl PendingCalls {
     }
 
     /// The names of their sessions, in order.
-    pub(super) fn names(&self) -> Vec<Arc<str>> {
+    pub(in crate::session) fn names(&self) -> Vec<Arc<str>> {
         let mut names: Vec<_> = self.calls().keys().map(Arc::clone).collect();
         names.sort();
         names
     }
 
-    pub(super) fn has(&self, id: &str) -> bool {
+    pub(in crate::session) fn has(&self, id: &str) -> bool {
         self.calls().contains_key(id)
     }
 }

@@ -10,7 +10,7 @@ const SEGMENT: usize = 1024;
 
 /// The list.
 #[derive(Debug)]
-pub(super) struct SegmentedVec<T> {
+pub(in crate::session) struct SegmentedVec<T> {
     /// The first segment. Its capacity doubles up to the size of a segment, because most lists are short.
     first: Vec<T>,
     rest: Vec<Vec<T>>,
@@ -24,16 +24,16 @@ impl<T> Default for SegmentedVec<T> {
 
 impl<T> SegmentedVec<T> {
     /// A list of one element.
-    pub(super) fn one(element: T) -> Self {
+    pub(in crate::session) fn one(element: T) -> Self {
         Self { first: vec![element], rest: Vec::new() }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::session) fn len(&self) -> usize {
         let in_rest = self.rest.split_last().map_or(0, |(last, full)| full.len() * SEGMENT + last.len());
         self.first.len() + in_rest
     }
 
-    pub(super) fn push(&mut self, element: T) {
+    pub(in crate::session) fn push(&mut self, element: T) {
         if self.first.len() < SEGMENT {
             return self.first.push(element);
         }

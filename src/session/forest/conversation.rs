@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::incremental_map::IncrementalMap;
-use super::{Cause, Digest, Fault, Turn};
+use crate::session::incremental_map::IncrementalMap;
+use crate::session::{Cause, Digest, Fault, Turn};
 
 /// The most turns that [`ConversationIndex::answers`] returns. More replies to one conversation are not compared with the reply that a
 /// client repeats.
@@ -29,7 +29,7 @@ pub struct Fingerprint {
 /// A prefix of a conversation, up to some message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
-    /// The digest of its messages, the tools and the variables of the template; see [`super::Chat::conversation`].
+    /// The digest of its messages, the tools and the variables of the template; see [`crate::session::Chat::conversation`].
     pub conversation: Digest,
     /// See [`Fingerprint`].
     pub body: Digest,
@@ -51,7 +51,7 @@ pub struct HistoryChange {
 
 /// The turns that answer a conversation, by its digests.
 #[derive(Debug, Default)]
-pub(super) struct ConversationIndex {
+pub(in crate::session) struct ConversationIndex {
     conversations: IncrementalMap<Digest, Answers>,
     /// The latest turn with each body.
     bodies: IncrementalMap<Digest, u32>,
@@ -73,7 +73,7 @@ impl Answers {
 
 impl ConversationIndex {
     /// Adds a turn. A turn without a chat is ignored.
-    pub(super) fn insert(&mut self, turn: &Turn) {
+    pub(in crate::session) fn insert(&mut self, turn: &Turn) {
         let Some(chat) = &turn.about.chat else { return };
         let answers = self.conversations.get_or_insert(chat.conversation, Answers::default());
         match turn.about.fault {
@@ -89,14 +89,14 @@ impl ConversationIndex {
     }
 
     /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64.
-    pub(super) fn answers(&self, conversation: Digest) -> impl Iterator<Item = u32> + '_ {
+    pub(in crate::session) fn answers(&self, conversation: Digest) -> impl Iterator<Item = u32> + '_ {
         let Answers { trainable, others } = self.conversations.get(&conversation).unwrap_or(const { &Answers::NONE });
         trainable.iter().rev().chain(others.iter().rev()).copied().take(ANSWERS)
     }
 
     /// How a call differs from the recorded conversations of which it repeats the most messages; `None` if it repeats none. `prefixes` are
     /// the prefixes of the call. `continues` is true if it continues a turn, and with it the tools in that turn's prompt.
-    pub(super) fn history_change(
+    pub(in crate::session) fn history_change(
         &self,
         turns: &[std::sync::Arc<Turn>],
         prefixes: &[Prefix],

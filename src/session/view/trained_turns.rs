@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Classes, Fault, Turn};
+use crate::session::{Classes, Fault, Turn};
 
 /// What an export trains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,10 +22,10 @@ impl From<Classes> for TurnSelection {
 
 /// Whether each turn of a version is trained, by its number.
 #[derive(Debug, Clone)]
-pub(super) struct TrainedTurns(Box<[bool]>);
+pub(in crate::session) struct TrainedTurns(Box<[bool]>);
 
 impl TrainedTurns {
-    pub(super) fn new(turns: &[Arc<Turn>], selection: TurnSelection) -> Self {
+    pub(in crate::session) fn new(turns: &[Arc<Turn>], selection: TurnSelection) -> Self {
         let TurnSelection { classes, resumed } = selection;
         let mut trained: Box<[bool]> = turns.iter().map(|turn| classes.trains(turn)).collect();
         if resumed {
@@ -34,12 +34,16 @@ impl TrainedTurns {
         Self(trained)
     }
 
-    pub(super) fn contains(&self, turn: u32) -> bool {
+    pub(in crate::session) fn contains(&self, turn: u32) -> bool {
         self.0[turn as usize]
     }
 
     /// The same without these turns that were cut off; `None` if none of them is trained.
-    pub(super) fn without_resumed(&self, turns: &[Arc<Turn>], is_context: impl Fn(&Turn) -> bool) -> Option<Self> {
+    pub(in crate::session) fn without_resumed(
+        &self,
+        turns: &[Arc<Turn>],
+        is_context: impl Fn(&Turn) -> bool,
+    ) -> Option<Self> {
         let is_excluded =
             |turn: &Turn| self.contains(turn.id) && turn.about.fault.is_some_and(Fault::is_cut_off) && is_context(turn);
         let mut excluded = turns.iter().filter(|turn| is_excluded(turn)).peekable();
@@ -73,7 +77,7 @@ fn train_resumed(turns: &[Arc<Turn>], classes: Classes, trained: &mut [bool]) {
 }
 
 /// Whether a later turn continues each turn, by its number.
-pub(super) fn continued(turns: &[Arc<Turn>]) -> Vec<bool> {
+pub(in crate::session) fn continued(turns: &[Arc<Turn>]) -> Vec<bool> {
     let mut continued = vec![false; turns.len()];
     for parent in turns.iter().filter_map(|turn| turn.parent) {
         continued[parent as usize] = true;
@@ -82,16 +86,16 @@ pub(super) fn continued(turns: &[Arc<Turn>]) -> Vec<bool> {
 }
 
 /// The turns that another turn replaces. A reply that was continued must have reached its client.
-pub(super) fn superseded(turns: &[Arc<Turn>], continued: &[bool]) -> HashSet<u32> {
+pub(in crate::session) fn superseded(turns: &[Arc<Turn>], continued: &[bool]) -> HashSet<u32> {
     let replaced = turns.iter().flat_map(|turn| turn.about.supersedes.iter().copied());
     replaced.filter(|id| continued.get(*id as usize) == Some(&false)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Snapshot;
-    use super::super::forest::{Forest, tests::add};
     use super::*;
+    use crate::session::Snapshot;
+    use crate::session::forest::{Forest, tests::add};
 
     fn trained(forest: &Forest) -> Vec<(u32, Vec<bool>)> {
         let selection = TurnSelection { resumed: true, ..TurnSelection::default() };
@@ -129,6 +133,6 @@ mod tests {
         Arc::make_mut(&mut turns[2]).about.supersedes = vec![1];
         let selection = TurnSelection { resumed: true, ..TurnSelection::default() };
         let rows = Snapshot::selected(&turns, selection).rows(true).0;
-        assert_eq!(rows.iter().map(super::super::Row::leaf).collect::<Vec<_>>(), [2]);
+        assert_eq!(rows.iter().map(crate::session::Row::leaf).collect::<Vec<_>>(), [2]);
     }
 }

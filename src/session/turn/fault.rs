@@ -62,12 +62,12 @@ impl Fault {
 
     /// Whether the recorded tokens of such a turn are the sampled tokens, up to the end of the reply or to where it was cut off. The tokens
     /// of a `forwarded` turn are those that the engine reported.
-    pub(super) fn has_sampled_tokens(self) -> bool {
+    pub(in crate::session) fn has_sampled_tokens(self) -> bool {
         self.is_cut_off() || self == Self::Forwarded
     }
 
     /// Whether the reply was cut off: the recorded tokens are those that were sampled until then.
-    pub(super) fn is_cut_off(self) -> bool {
+    pub(in crate::session) fn is_cut_off(self) -> bool {
         matches!(self, Self::Aborted | Self::Disconnected | Self::Broken)
     }
 

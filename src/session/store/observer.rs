@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::Turn;
+use crate::session::Turn;
 
 /// Receives changes of a store. Its methods run under a lock of the store and must return quickly.
 pub trait StoreObserver: Debug + Send + Sync {
@@ -18,7 +18,7 @@ pub trait StoreObserver: Debug + Send + Sync {
 
 /// Ignores all changes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct NoObserver;
+pub struct NoObserver;
 
 impl StoreObserver for NoObserver {
     fn turn_committed(&self, _turn: &Turn) {}

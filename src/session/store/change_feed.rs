@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::{broadcast, watch};
 
-use super::Turn;
+use crate::session::Turn;
 
 /// Turns that are buffered for a slow watcher. A watcher that is further behind misses turns.
 const BUFFERED_TURNS: usize = 1024;
@@ -14,7 +14,7 @@ pub type CommittedTurn = (Arc<str>, Weak<Turn>);
 
 /// The senders of a store's changes. They work without a receiver, and a slow receiver delays nothing.
 #[derive(Debug)]
-pub(super) struct ChangeFeed {
+pub(in crate::session) struct ChangeFeed {
     turns: broadcast::Sender<CommittedTurn>,
     /// The number of the last finished path.
     finished: watch::Sender<u64>,
@@ -28,7 +28,7 @@ impl Default for ChangeFeed {
 
 impl ChangeFeed {
     /// Sends a finished turn.
-    pub(super) fn send_turn(&self, session: &Arc<str>, turn: &Arc<Turn>) {
+    pub(in crate::session) fn send_turn(&self, session: &Arc<str>, turn: &Arc<Turn>) {
         if self.turns.receiver_count() > 0 {
             // fails if all receivers were dropped since
             let _ = self.turns.send((Arc::clone(session), Arc::downgrade(turn)));
@@ -36,7 +36,7 @@ impl ChangeFeed {
     }
 
     /// Announces that the paths up to this number have finished.
-    pub(super) fn send_finished(&self, number: u64) {
+    pub(in crate::session) fn send_finished(&self, number: u64) {
         self.finished.send_if_modified(|last| {
             let later = number > *last;
             *last = number.max(*last);
@@ -44,11 +44,11 @@ impl ChangeFeed {
         });
     }
 
-    pub(super) fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
+    pub(in crate::session) fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
         self.turns.subscribe()
     }
 
-    pub(super) fn watch_finished(&self) -> watch::Receiver<u64> {
+    pub(in crate::session) fn watch_finished(&self) -> watch::Receiver<u64> {
         self.finished.subscribe()
     }
 }

@@ -4,22 +4,22 @@
 
 use std::sync::Arc;
 
-use super::Turn;
 use super::trained_turns::TrainedTurns;
+use crate::session::Turn;
 
 /// Sums over the path from a root to one turn.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lineage {
+pub(in crate::session) struct Lineage {
     /// The first turn of the path.
-    pub(super) root: u32,
+    pub(in crate::session) root: u32,
     /// Tokens of the path.
-    pub(super) tokens: u64,
+    pub(in crate::session) tokens: u64,
     /// Sampled tokens of the trained turns of the path.
-    pub(super) trained: u64,
+    pub(in crate::session) trained: u64,
 }
 
 /// The lineage of each turn, by its number, in an export that trains these turns. A parent's number is below its children's.
-pub(super) fn lineages(turns: &[Arc<Turn>], trained_turns: &TrainedTurns) -> Box<[Lineage]> {
+pub(in crate::session) fn lineages(turns: &[Arc<Turn>], trained_turns: &TrainedTurns) -> Box<[Lineage]> {
     let mut known: Vec<Lineage> = Vec::with_capacity(turns.len());
     for turn in turns {
         let parent = turn.parent.map(|parent| known[parent as usize]);
@@ -35,18 +35,18 @@ pub(super) fn lineages(turns: &[Arc<Turn>], trained_turns: &TrainedTurns) -> Box
 }
 
 /// The turns from `leaf` up to its root.
-pub(super) fn upwards(turns: &[Arc<Turn>], leaf: u32) -> impl Iterator<Item = &Arc<Turn>> {
+pub(in crate::session) fn upwards(turns: &[Arc<Turn>], leaf: u32) -> impl Iterator<Item = &Arc<Turn>> {
     std::iter::successors(turns.get(leaf as usize), |turn| turns.get(turn.parent? as usize))
 }
 
 /// The turns that earlier paths hold. A path that holds a turn also holds all turns before it, so the new turns of a path are its last
 /// ones, and each turn is visited once.
 #[derive(Debug, Default)]
-pub(super) struct Claims(Vec<bool>);
+pub(in crate::session) struct Claims(Vec<bool>);
 
 impl Claims {
     /// Claims the path that ends in `leaf`. Returns its first turn that no earlier path holds, or `u32::MAX` if it has none.
-    pub(super) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> u32 {
+    pub(in crate::session) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> u32 {
         if self.0.len() < turns.len() {
             self.0.resize(turns.len(), false);
         }

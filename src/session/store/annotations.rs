@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ledger::{Ack, Change};
-use super::state::{Session, SessionError};
-use super::store::Store;
+use super::Store;
+use crate::session::ledger::{Ack, Change};
+use crate::session::state::{Session, SessionError};
 
 impl Store {
     /// Freezes a session. Returns the version, and an ack that resolves when the record is on disk.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].
-    pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
+    pub(in crate::session) fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
         let record = |turns| self.log.append(session.record(Change::Freeze { turns }));
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
@@ -21,11 +21,7 @@ impl Store {
     }
 
     /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
-    pub fn delete_response(self: &Arc<Self>, session: &Session, turn: u32) -> Option<Ack> {
-        if let Some(sharing) = self.sharing() {
-            let found = session.turn(turn).filter(|turn| !session.state().deleted_responses.contains(&turn.id));
-            return Some(sharing.delete_response(self, &session.id, found?.about.uid?));
-        }
+    pub(in crate::session) fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
         let mut state = session.state();
         let deletes = !state.removed && state.deleted_responses.insert(turn);
         deletes.then(|| self.log.append(session.record(Change::ResponseDeleted { turn })))
@@ -35,7 +31,12 @@ impl Store {
     ///
     /// # Errors
     /// When the session is frozen, or has no such turn.
-    pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
+    pub(in crate::session) fn reward(
+        &self,
+        session: &Session,
+        leaf: Option<u32>,
+        value: Value,
+    ) -> Result<Ack, SessionError> {
         let record = |version, reward| self.log.append(session.record(Change::Reward { leaf, reward, version }));
         let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;
         self.order().change(bytes);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::lineage::upwards;
-use super::{Path, Segment, Snapshot, Step, Turn};
+use crate::session::view::upwards;
+use crate::session::{Path, Segment, Snapshot, Step, Turn};
 
 /// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ pub struct ExcludedLeaf {
 
 impl Row {
     /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
-    pub(super) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
+    pub(in crate::session) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
         Self { snapshot, leaf, trained_from, advantage: None, advantage_lacks_entropy: false, repeats_sample: false }
     }
 

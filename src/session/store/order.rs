@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Uid;
-use super::finished_paths::FinishedPaths;
-use super::state::Session;
+use crate::session::Uid;
+use crate::session::state::FinishedPaths;
+use crate::session::state::Session;
 
 /// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
 
 /// Bytes that a session takes besides its turns.
-pub(super) const SESSION_OVERHEAD: u64 = 512;
+pub(in crate::session) const SESSION_OVERHEAD: u64 = 512;
 
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;
@@ -37,7 +37,7 @@ pub struct EvictedSession {
 /// The index. Every session is in `born`, and in `used` unless it is pinned: nothing that may be evicted is searched for among sessions that
 /// may not.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(in crate::session) struct Order {
     born: BTreeMap<u64, Arc<Session>>,
     used: BTreeMap<u64, (Instant, Arc<Session>)>,
     /// The sessions of `used` with unpublished paths.
@@ -47,22 +47,22 @@ pub(super) struct Order {
     begun: u64,
     numbers: u64,
     /// Bytes of all sessions. Below 0 for a moment if a session is removed before its last turn is counted.
-    pub(super) bytes: i64,
+    pub(in crate::session) bytes: i64,
     /// Those of pinned sessions.
     pinned_bytes: i64,
-    pub(super) evicted: VecDeque<EvictedSession>,
-    pub(super) finished: FinishedPaths,
+    pub(in crate::session) evicted: VecDeque<EvictedSession>,
+    pub(in crate::session) finished: FinishedPaths,
 }
 
 impl Order {
     /// Creates a session that was not used yet.
-    pub(super) fn begin(&mut self, id: Arc<str>, birth: Uid, now_ms: u64) -> Session {
+    pub(in crate::session) fn begin(&mut self, id: Arc<str>, birth: Uid, now_ms: u64) -> Session {
         self.begun += 1;
         Session::new(id, self.begun, birth, now_ms)
     }
 
     /// Marks a session as used now.
-    pub(super) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
+    pub(in crate::session) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
         if session.tick() >= PINNED {
             return;
         }
@@ -78,7 +78,7 @@ impl Order {
     }
 
     /// Pins a session of this many bytes.
-    pub(super) fn pin(&mut self, session: &Session, bytes: u64) {
+    pub(in crate::session) fn pin(&mut self, session: &Session, bytes: u64) {
         let before = session.tick.swap(PINNED, Ordering::Relaxed);
         self.used.remove(&before);
         self.open.remove(&before);
@@ -86,19 +86,19 @@ impl Order {
     }
 
     /// Ends the effect of [`Order::pin`]. The session counts as used now.
-    pub(super) fn unpin(&mut self, session: &Arc<Session>, bytes: u64, now: Instant) {
+    pub(in crate::session) fn unpin(&mut self, session: &Arc<Session>, bytes: u64, now: Instant) {
         session.tick.store(0, Ordering::Relaxed);
         self.pinned_bytes -= signed(bytes + SESSION_OVERHEAD);
         self.touch(session, now);
     }
 
     /// The bytes of pinned sessions.
-    pub(super) fn pinned_bytes(&self) -> u64 {
+    pub(in crate::session) fn pinned_bytes(&self) -> u64 {
         u64::try_from(self.pinned_bytes).unwrap_or(0)
     }
 
     /// Changes the bytes of a session by a signed number.
-    pub(super) fn change_session(&mut self, session: &Session, bytes: i64) {
+    pub(in crate::session) fn change_session(&mut self, session: &Session, bytes: i64) {
         self.bytes += bytes;
         if session.tick() == PINNED {
             self.pinned_bytes += bytes;
@@ -106,11 +106,11 @@ impl Order {
     }
 
     /// Marks all paths of a session as published.
-    pub(super) fn mark_published(&mut self, session: &Session) {
+    pub(in crate::session) fn mark_published(&mut self, session: &Session) {
         self.open.remove(&session.tick());
     }
 
-    pub(super) fn remove(&mut self, session: &Session, bytes: u64) {
+    pub(in crate::session) fn remove(&mut self, session: &Session, bytes: u64) {
         self.used.remove(&session.tick());
         self.open.remove(&session.tick());
         let own = if self.born.remove(&session.number).is_some() { SESSION_OVERHEAD } else { 0 };
@@ -121,60 +121,66 @@ impl Order {
     }
 
     /// Adds to the bytes of all sessions.
-    pub(super) fn add(&mut self, bytes: u64) {
+    pub(in crate::session) fn add(&mut self, bytes: u64) {
         self.bytes += signed(bytes);
     }
 
     /// Changes the bytes of all sessions by a signed number.
-    pub(super) fn change(&mut self, bytes: i64) {
+    pub(in crate::session) fn change(&mut self, bytes: i64) {
         self.bytes += bytes;
     }
 
-    pub(super) fn remember(&mut self, evicted: EvictedSession) {
+    pub(in crate::session) fn remember(&mut self, evicted: EvictedSession) {
         if self.evicted.len() == REMEMBERED {
             self.evicted.pop_front();
         }
         self.evicted.push_back(evicted);
     }
 
-    pub(super) fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+    pub(in crate::session) fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let from = after.saturating_add(1);
         self.born.range(from..).take(limit).map(|(number, session)| (*number, Arc::clone(session))).collect()
     }
 
     /// The latest sessions first, before the one with the number `before`.
-    pub(super) fn page_back(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+    pub(in crate::session) fn page_back(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let older = self.born.range(..before).rev();
         older.take(limit).map(|(number, session)| (*number, Arc::clone(session))).collect()
     }
 
     /// The least recently used session from tick `from` on.
-    pub(super) fn oldest(&self, from: u64) -> Option<(u64, Instant, Arc<Session>)> {
+    pub(in crate::session) fn oldest(&self, from: u64) -> Option<(u64, Instant, Arc<Session>)> {
         self.used.range(from..).next().map(|(tick, (used, session))| (*tick, *used, Arc::clone(session)))
     }
 
     /// Sessions that were not used for `idle` and have unpublished paths, after tick `after`.
-    pub(super) fn idle(&self, now: Instant, idle: Duration, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+    pub(in crate::session) fn idle(
+        &self,
+        now: Instant,
+        idle: Duration,
+        after: u64,
+        limit: usize,
+    ) -> Vec<(u64, Arc<Session>)> {
         let is_idle = |tick: &u64| self.used.get(tick).is_some_and(|(used, _)| now.duration_since(*used) >= idle);
         let open = self.open.range(after + 1..).take_while(|(tick, _)| is_idle(tick)).take(limit);
         open.map(|(tick, session)| (*tick, Arc::clone(session))).collect()
     }
 
-    pub(super) fn next_finished(&mut self) -> u64 {
+    pub(in crate::session) fn next_finished(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    pub(super) fn last_finished(&self) -> u64 {
+    pub(in crate::session) fn last_finished(&self) -> u64 {
         self.numbers
     }
 
-    pub(super) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
+    pub(in crate::session) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
         self.finished.after(after).take(limit).cloned().collect()
     }
 
     /// Restores a path that was published before a restart.
-    pub(super) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
+    pub(in crate::session) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
         self.numbers = self.numbers.max(number);
         self.finished.push(number, session);
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::Digest;
+use crate::session::Digest;
 
 /// Bytes of a key.
 const LENGTH: usize = 10;

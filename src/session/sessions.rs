@@ -1,0 +1,294 @@
+//! The sessions of a process, or of all processes that share a ledger: the only door to them.
+
+mod call;
+mod finished;
+mod list;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::broadcast;
+
+use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
+use super::name::is_name;
+use super::sharing::{SharedLedger, Sharing, SharingCounts};
+use super::state::{Frozen, RewardTarget, Session, SessionError};
+use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
+use crate::long_work::offload;
+pub use call::{Call, Turns};
+pub use finished::{
+    FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, ListedPath, NoPath,
+};
+pub use list::{ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedSession};
+
+/// Sessions. Callers need not know whether other processes share them.
+#[derive(Debug)]
+pub struct Sessions {
+    backend: Backend,
+}
+
+/// Who has the sessions.
+#[derive(Debug)]
+pub(super) enum Backend {
+    /// This process.
+    Local(Arc<Store>),
+    /// A ledger, which other processes use as well. This process has a cache of it.
+    Shared(Arc<Sharing>),
+}
+
+/// What a process that shares its sessions knows of the ledger.
+#[derive(Debug, Clone, Copy)]
+pub struct LedgerStatus<'a> {
+    /// Counts since the start.
+    pub counts: &'a SharingCounts,
+    /// Whether the ledger fails now.
+    pub is_down: bool,
+    /// The bytes of the sessions of which the ledger lacks changes, and of the changes that these lack.
+    pub detached_bytes: u64,
+}
+
+impl Sessions {
+    /// Empty sessions without a log.
+    #[must_use]
+    pub fn new(limits: StoreLimits) -> Self {
+        Self::local(limits, SharedLog::default(), Arc::new(NoObserver))
+    }
+
+    /// Empty sessions of this process, with its log.
+    #[must_use]
+    pub fn local(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
+        Self { backend: Backend::Local(Arc::new(Store::new(limits, log, observer))) }
+    }
+
+    /// Sessions of a ledger. The log has the turns that the ledger lacks.
+    #[must_use]
+    pub fn shared(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>, ledger: SharedLedger) -> Self {
+        let store = Arc::new(Store::cache(limits, log, observer));
+        Self { backend: Backend::Shared(Arc::new(Sharing::new(store, ledger))) }
+    }
+
+    pub(super) fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// The sessions in memory.
+    pub(super) fn memory(&self) -> &Arc<Store> {
+        match &self.backend {
+            Backend::Local(store) => store,
+            Backend::Shared(sharing) => &sharing.store,
+        }
+    }
+
+    /// The session with this name, if it is in memory.
+    #[must_use]
+    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+        self.memory().session(id)
+    }
+
+    /// All sessions in memory, in the order of their creation.
+    #[must_use]
+    pub fn in_memory(&self) -> Vec<Arc<Session>> {
+        self.memory().page(0, usize::MAX).into_iter().map(|(_, session)| session).collect()
+    }
+
+    /// The numbers of sessions and bytes in memory.
+    #[must_use]
+    pub fn size(&self) -> (usize, u64) {
+        self.memory().size()
+    }
+
+    /// Evicted sessions, the latest last. Older ones are only counted.
+    #[must_use]
+    pub fn evicted(&self) -> Vec<EvictedSession> {
+        self.memory().evicted()
+    }
+
+    /// The eviction of a session, if it is remembered.
+    #[must_use]
+    pub fn eviction_of(&self, id: &str) -> Option<EvictedSession> {
+        self.memory().eviction_of(id)
+    }
+
+    /// The generation of the numbers of a session's turns; `None` if the numbers never change.
+    #[must_use]
+    pub fn generation_of(&self, session: &Session) -> Option<u32> {
+        match &self.backend {
+            Backend::Local(_) => None,
+            Backend::Shared(_) => Some(session.generation()),
+        }
+    }
+
+    /// Reads what other processes have appended to these sessions.
+    ///
+    /// # Errors
+    /// When the ledger fails. What is in memory may be outdated then.
+    pub async fn refresh(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), LedgerError> {
+        let Backend::Shared(sharing) = &self.backend else { return Ok(()) };
+        for name in names {
+            if is_name(name.as_ref()) {
+                sharing.refresh(&name.as_ref().into()).await?;
+                sharing.check_spilled(name.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Freezes the open version of a session and publishes its paths. Freezing again without changes has no effect.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::EvictedSession`], [`SessionError::Unconfirmed`].
+    pub async fn freeze(&self, name: &str) -> Result<(Frozen, Ack), SessionError> {
+        match &self.backend {
+            Backend::Local(store) => {
+                let session = self.existing(name)?;
+                let store = Arc::clone(store);
+                let freeze = move || {
+                    let (version, ack) = store.freeze(&session)?;
+                    Ok((Frozen { version, turns: session.turns_of(version) }, ack))
+                };
+                offload(freeze).await
+            }
+            Backend::Shared(sharing) => {
+                let frozen = sharing.freeze(&name.into()).await;
+                Ok((frozen.map_err(|error| self.unknown_or(name, error))?, Ack::done()))
+            }
+        }
+    }
+
+    /// Attaches a reward. Returns the session.
+    ///
+    /// # Errors
+    /// When the session is unknown or frozen, has no such turn or was removed, or the ledger did not confirm the reward.
+    pub async fn reward(
+        &self,
+        name: &str,
+        target: RewardTarget,
+        value: Value,
+    ) -> Result<(Arc<Session>, Ack), SessionError> {
+        match &self.backend {
+            Backend::Local(_) if target.generation.is_some() => Err(SessionError::NoGenerations),
+            Backend::Local(store) => {
+                let session = self.existing(name)?;
+                let ack = store.reward(&session, target.leaf, value)?;
+                Ok((session, ack))
+            }
+            Backend::Shared(sharing) => {
+                let set = sharing.reward(&name.into(), target, value).await;
+                set.map_err(|error| self.unknown_or(name, error))?;
+                Ok((self.existing(name)?, Ack::done()))
+            }
+        }
+    }
+
+    /// Deletes a session.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], [`SessionError::Unconfirmed`].
+    pub async fn delete(&self, name: &str) -> Result<Ack, SessionError> {
+        match &self.backend {
+            Backend::Local(store) => {
+                self.existing(name)?;
+                let (store, name) = (Arc::clone(store), name.to_owned());
+                // another call may have deleted it in the meantime
+                Ok(offload(move || store.delete(&name)).await.unwrap_or_else(Ack::done))
+            }
+            Backend::Shared(sharing) => {
+                let existed = sharing.delete(&name.into()).await?;
+                if existed { Ok(Ack::done()) } else { Err(SessionError::Unknown) }
+            }
+        }
+    }
+
+    /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
+    #[must_use]
+    pub fn delete_response(&self, session: &Session, turn: u32) -> Option<Ack> {
+        match &self.backend {
+            Backend::Local(store) => store.delete_response(session, turn),
+            Backend::Shared(sharing) => {
+                let found = session.turn(turn).filter(|turn| !session.state().deleted_responses.contains(&turn.id));
+                Some(sharing.delete_response(&session.id, found?.about.uid?))
+            }
+        }
+    }
+
+    /// Marks a session as incomplete: a generation was not recorded.
+    pub fn mark_incomplete(&self, id: &Arc<str>) {
+        match &self.backend {
+            Backend::Local(store) => store.mark_incomplete(id),
+            Backend::Shared(sharing) => sharing.mark_incomplete(id),
+        }
+    }
+
+    fn existing(&self, name: &str) -> Result<Arc<Session>, SessionError> {
+        self.session(name).ok_or(SessionError::Unknown)
+    }
+
+    /// The error of a change of a shared session. A name that is in no list is unknown.
+    fn unknown_or(&self, name: &str, error: SessionError) -> SessionError {
+        match error {
+            SessionError::EvictedSession if self.session(name).is_none() => SessionError::Unknown,
+            error => error,
+        }
+    }
+
+    /// Receives each turn of this process from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
+    #[must_use]
+    pub fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
+        self.memory().watch_turns()
+    }
+
+    /// Publishes the paths of idle sessions of this process, and evicts sessions from memory. Blocks for long if there are many sessions, so
+    /// it must not run on a task.
+    pub fn sweep(&self) {
+        self.memory().sweep();
+    }
+
+    /// Works on shared sessions until it is dropped: appends detached turns, heals, and finishes idle sessions. Returns at once if there is
+    /// no ledger.
+    pub async fn run(self: Arc<Self>) {
+        if let Backend::Shared(sharing) = &self.backend {
+            sharing.run().await;
+        }
+    }
+
+    /// Appends what the ledger lacks.
+    pub async fn settle(&self) {
+        if let Backend::Shared(sharing) = &self.backend {
+            sharing.settle_all().await;
+        }
+    }
+
+    /// The health and the counts of the local log, once it is open.
+    #[must_use]
+    pub fn log_status(&self) -> Option<(Health, RecordLogStats)> {
+        self.memory().log.get().map(|log: &dyn RecordLog| (log.health(), log.stats()))
+    }
+
+    /// What is known of the ledger, if there is one.
+    #[must_use]
+    pub fn ledger_status(&self) -> Option<LedgerStatus<'_>> {
+        let Backend::Shared(sharing) = &self.backend else { return None };
+        let (is_down, detached_bytes) = (sharing.is_any_down(), sharing.detached_bytes());
+        Some(LedgerStatus { counts: &sharing.counts, is_down, detached_bytes })
+    }
+
+    /// Resolves only if the first answer of the ledger is that this build cannot use it. Later the process keeps what it has recorded
+    /// meanwhile, and changes nothing in such a ledger.
+    pub async fn ledger_refusal(&self) -> LedgerError {
+        if let Backend::Shared(sharing) = &self.backend
+            && let Err(error @ (LedgerError::OtherSchema(_) | LedgerError::Unreadable(_))) =
+                sharing.ledger.fleet().await
+        {
+            return error;
+        }
+        std::future::pending().await
+    }
+
+    /// Applies one record of the local log. Records come in the order in which they were written; some may be missing.
+    pub fn restore(&self, record: impl Into<LogRecord>) {
+        match &self.backend {
+            Backend::Local(store) => store.restore(record),
+            Backend::Shared(sharing) => sharing.restore(record.into()),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The finished paths of a session: which were published, and from which turn on each is trained; and the latest ones of all sessions.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::{Session, State};
+use crate::session::labels::exclusion;
+use crate::session::view::Claims;
+use crate::session::{Classes, ExcludedLeaf, Path, Step, Turn};
+
+/// What finished paths hold.
+#[derive(Debug, Default)]
+pub(in crate::session) struct Publication {
+    /// The leaves of the finished paths.
+    leaves: HashSet<u32>,
+    /// The turns of the finished paths.
+    claims: Claims,
+    /// The number of turns when paths were last published.
+    turns: u32,
+}
+
+impl Publication {
+    /// Claims the path that ends in `leaf`. Returns the first turn that it trains, or `None` if it was published before.
+    pub(in crate::session) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> Option<u32> {
+        self.leaves.insert(leaf).then(|| self.claims.claim(turns, leaf))
+    }
+
+    /// Whether the path that ends in `leaf` was published.
+    pub(in crate::session) fn has(&self, leaf: u32) -> bool {
+        self.leaves.contains(&leaf)
+    }
+
+    /// Whether there are other turns than when paths were last published. Marks these as published.
+    pub(in crate::session) fn advance(&mut self, turns: u32) -> bool {
+        std::mem::replace(&mut self.turns, turns) != turns
+    }
+}
+
+/// A finished path that was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::session) struct FinishedPath {
+    /// Its position in the order of all finished paths.
+    pub number: u64,
+    /// Its last turn.
+    pub leaf: u32,
+    /// The number of turns of the session at that time.
+    pub turns: u32,
+    /// Its first turn that no earlier finished path holds. It is trained from this turn on.
+    pub trained_from: u32,
+}
+
+impl State {
+    /// Restores a path that was published before. The numbers of such paths rise. If several records publish it, the first one counts:
+    /// the others would train nothing.
+    pub(in crate::session) fn finish(&mut self, publication: &mut Publication, path: FinishedPath) {
+        if let Some(trained_from) = publication.claim(self.forest.turns(), path.leaf) {
+            self.finished.push(FinishedPath { trained_from, ..path });
+        }
+    }
+}
+
+impl Session {
+    pub(in crate::session) fn publication(&self) -> MutexGuard<'_, Publication> {
+        self.publication.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of turns, unless the session was removed.
+    pub(in crate::session) fn live_turns(&self) -> Option<u32> {
+        let state = self.state();
+        (!state.removed).then(|| state.forest.next_id())
+    }
+
+    /// Publishes claimed paths of the first `turns` turns under the numbers that `number` returns.
+    pub(in crate::session) fn publish(
+        &self,
+        turns: u32,
+        claimed: &[(u32, u32)],
+        mut number: impl FnMut() -> u64,
+    ) -> Vec<(u64, u32)> {
+        let mut state = self.state();
+        if state.removed {
+            return Vec::new();
+        }
+        let mut out = Vec::with_capacity(claimed.len());
+        for (leaf, trained_from) in claimed.iter().copied() {
+            let number = number();
+            state.finished.push(FinishedPath { number, leaf, turns, trained_from });
+            out.push((number, leaf));
+        }
+        out
+    }
+
+    /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them or their class is
+    /// not among `classes`. `None` if no path has this number.
+    ///
+    /// # Errors
+    /// [`ExcludedLeaf`] if the path trains tokens of other classes only.
+    #[must_use]
+    pub fn finished(&self, number: u64, classes: Classes) -> Option<Result<Path, ExcludedLeaf>> {
+        let (finished, mut path) = {
+            let state = self.state();
+            let at = state.finished.binary_search_by_key(&number, |finished| finished.number).ok()?;
+            let finished = state.finished[at].clone();
+            let version = 1 + state.frozen.partition_point(|turns| *turns < finished.turns);
+            let version = u32::try_from(version).unwrap_or(u32::MAX);
+            let path = Path {
+                reward: state.rewards.last(version, finished.leaf),
+                incomplete: state.incomplete.is_some_and(|since| since <= version),
+                ..Path::new(Arc::clone(&self.id), version, Vec::new())
+            };
+            (finished, path)
+        };
+        let mut is_excluded = false;
+        let step = |turn: Arc<Turn>| {
+            let is_own = turn.is_trainable() && turn.id >= finished.trained_from;
+            let trained = is_own && classes.contains(turn.request_class());
+            is_excluded |= is_own && !trained;
+            Step { turn, trained }
+        };
+        path.steps = self.path(finished.leaf).into_iter().map(step).collect();
+        if is_excluded && !path.steps.iter().any(|step| step.trained) {
+            let (session, leaf) = (Arc::clone(&self.id), finished.leaf);
+            return Some(Err(ExcludedLeaf { session, leaf, reason: exclusion(path.leaf().request_class()) }));
+        }
+        Some(Ok(path))
+    }
+}
+
+/// Paths that can be listed. A consumer that is further behind gets the number of paths that it missed.
+const FINISHED: usize = 1 << 20;
+
+/// Paths of a part.
+const PART: usize = 1024;
+
+/// Numbers of paths and the names of their sessions. The list is divided into parts, because a list of a million paths that doubles its
+/// capacity copies for milliseconds, while the order is locked.
+#[derive(Debug, Default)]
+pub(in crate::session) struct FinishedPaths {
+    /// Parts are in order, and none is empty.
+    parts: VecDeque<VecDeque<(u64, Arc<str>)>>,
+    length: usize,
+}
+
+impl FinishedPaths {
+    /// Adds a path. Numbers rise. The first path is removed if the list is full.
+    pub(in crate::session) fn push(&mut self, number: u64, session: Arc<str>) {
+        if self.length == FINISHED {
+            self.pop();
+        }
+        self.length += 1;
+        match self.parts.back_mut().filter(|part| part.len() < PART) {
+            Some(part) => part.push_back((number, session)),
+            None => self.parts.push_back([(number, session)].into()),
+        }
+    }
+
+    fn pop(&mut self) {
+        let Some(part) = self.parts.front_mut() else { return };
+        part.pop_front();
+        self.length -= 1;
+        if part.is_empty() {
+            self.parts.pop_front();
+        }
+    }
+
+    /// The paths after the number `after`, in order.
+    pub(in crate::session) fn after(&self, after: u64) -> impl Iterator<Item = &(u64, Arc<str>)> {
+        let is_before = |part: &VecDeque<(u64, Arc<str>)>| part.back().is_some_and(|(last, _)| *last <= after);
+        let first = self.parts.partition_point(is_before);
+        let skipped = self.parts.get(first).map_or(0, |part| part.partition_point(|(number, _)| *number <= after));
+        self.parts.range(first..).flatten().skip(skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_listed_after_any_number() {
+        let mut paths = FinishedPaths::default();
+        let listed = |paths: &FinishedPaths, after| paths.after(after).map(|(number, _)| *number).collect::<Vec<_>>();
+        assert!(listed(&paths, 0).is_empty());
+        // every second number
+        (1..=3 * PART as u64).for_each(|number| paths.push(2 * number, "s".into()));
+        for after in [0, 1, 2, 3, 2 * PART as u64 - 1, 2 * PART as u64, 2 * PART as u64 + 1, 6 * PART as u64] {
+            let expected: Vec<_> =
+                (1..=3 * PART as u64).map(|number| 2 * number).filter(|number| *number > after).collect();
+            assert_eq!(listed(&paths, after), expected, "after {after}");
+        }
+    }
+
+    #[test]
+    fn full_list_loses_its_first_path() {
+        let mut paths = FinishedPaths::default();
+        let session: Arc<str> = "s".into();
+        for number in 1..=(FINISHED + PART + 1) as u64 {
+            paths.push(number, Arc::clone(&session));
+            assert!(paths.length <= FINISHED);
+        }
+        assert_eq!(paths.after(0).next().map(|(number, _)| *number), Some(PART as u64 + 2));
+        assert_eq!(paths.parts.iter().map(VecDeque::len).sum::<usize>(), FINISHED);
+        assert!(paths.parts.iter().all(|part| part.capacity() <= 2 * PART), "no part is large");
+    }
+}
