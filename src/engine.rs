@@ -1,6 +1,7 @@
 //! The upstream engine: its wire format and its client.
 
 mod breaker;
+pub mod chat_reply;
 pub mod client;
 pub mod engines;
 mod failure;
@@ -12,6 +13,7 @@ pub mod request;
 pub mod response;
 pub(crate) mod routes;
 pub mod scan;
+pub mod sglext;
 pub mod sse;
 pub(crate) mod tokenize;
 mod transport;

@@ -27,6 +27,7 @@ pub(crate) mod session_limits;
 pub(crate) mod stream;
 pub(crate) mod text_prompt;
 pub(crate) mod trim;
+pub(crate) mod uncaptured;
 pub mod update;
 
 use std::collections::HashMap;

@@ -250,6 +250,19 @@ fn modules_import_lower_levels_only() {
     }
 }
 
+#[test]
+fn serve_imports_no_single_api() {
+    let apis = ["openai", "anthropic_messages"];
+    for file in sources().iter().filter(|file| module(&file.path) == "serve") {
+        let inner = file.path.trim_start_matches("src/").trim_end_matches(".rs");
+        let used = paths(&file.code, &inner.split('/').collect::<Vec<_>>());
+        let api = used
+            .iter()
+            .find(|path| path[0] == "api" && path.len() > 1 && apis.iter().any(|api| path[1].starts_with(api)));
+        assert!(api.is_none(), "{} imports {api:?}: the part that all APIs share knows none of them", file.path);
+    }
+}
+
 /// The paths that a file uses, relative to the crate root. `module` is the path of the file's module.
 fn paths(code: &str, module: &[&str]) -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();

@@ -25,6 +25,17 @@ pub struct EntropyRequest {
 }
 
 impl EntropyRequest {
+    /// Nothing is requested.
+    pub const NONE: Self = Self {
+        wanted: false,
+        explicit: false,
+        estimator: Estimator::Estimate,
+        top_k: 0,
+        by_top_k: false,
+        bounds: false,
+        stats: false,
+    };
+
     /// Parses a request's entropy members.
     ///
     /// # Errors

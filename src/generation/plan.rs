@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
 use crate::generation::reason::Reason;
+use crate::generation::request::EngineChat;
 use crate::generation::rewrite::{RewrittenBody, rewrite};
 use crate::generation::rid::{self, InlineRid};
 
@@ -109,6 +110,24 @@ impl Plan {
             shape,
             plugin: upstream.plugin != Plugin::Absent,
         })
+    }
+
+    /// The plan of a chat for the engine's own endpoint: nothing is measured.
+    #[must_use]
+    pub fn of_chat(chat: &EngineChat) -> Self {
+        Self {
+            entropy_request: EntropyRequest::NONE,
+            items: Vec::new(),
+            n: chat.n,
+            stream: false,
+            body: chat.body.clone(),
+            echo: false,
+            unforced: None,
+            rids: chat.rid.iter().map(|rid| (Arc::clone(rid), 0)).collect(),
+            rid: None,
+            shape: RequestShape { grammar: false, greedy: false },
+            plugin: false,
+        }
     }
 
     /// Whether the reply must be parsed, because members are added or removed.
