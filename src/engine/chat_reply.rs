@@ -38,10 +38,10 @@ pub struct ChatReader {
 }
 
 /// What the client gets of an object.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum Remainder {
-    /// All of it except for the ids that these changes remove.
-    Changed(Splice),
+    /// The object without the ids that the client does not get.
+    Some,
     /// Nothing: the object has only ids that the client does not get.
     Nothing,
 }
@@ -59,17 +59,12 @@ impl ChatReader {
     /// # Errors
     /// [`Malformed`] when the object does not have SGLang's format.
     pub fn event(&mut self, event: &[u8], json: Range<usize>) -> Result<Splice, Malformed> {
-        if self.ids.rid.is_some() && !is_relevant(event) {
-            return Ok(Splice::default());
+        let mut changes = Splice::default();
+        let is_read = self.ids.rid.is_none() || is_relevant(event);
+        if is_read && self.read(event, json, &mut changes)? == Remainder::Nothing {
+            changes.cut(0..event.len());
         }
-        Ok(match self.read(event, json)? {
-            Remainder::Changed(changes) => changes,
-            Remainder::Nothing => {
-                let mut all = Splice::default();
-                all.cut(0..event.len());
-                all
-            }
-        })
+        Ok(changes)
     }
 
     /// Reads a reply that does not stream. Returns the changes for the client. A reply without a remainder is forwarded too.
@@ -77,10 +72,9 @@ impl ChatReader {
     /// # Errors
     /// [`Malformed`] when the body does not have SGLang's format.
     pub fn reply(&mut self, body: &[u8]) -> Result<Splice, Malformed> {
-        match self.read(body, 0..body.len())? {
-            Remainder::Changed(changes) => Ok(changes),
-            Remainder::Nothing => Ok(Splice::default()),
-        }
+        let mut changes = Splice::default();
+        self.read(body, 0..body.len(), &mut changes)?;
+        Ok(changes)
     }
 
     /// The request id, once it is known.
@@ -140,33 +134,32 @@ impl ChatReader {
         })
     }
 
-    /// Reads the object at `data` in `text`.
-    fn read(&mut self, text: &[u8], data: Range<usize>) -> Result<Remainder, Malformed> {
+    /// Reads the object at `data` in `text`. Adds the changes that remove the ids that the client does not get.
+    fn read(&mut self, text: &[u8], data: Range<usize>, changes: &mut Splice) -> Result<Remainder, Malformed> {
         let mut cursor = Cursor::at(&text[..data.end], data.start);
         let object = members(&mut cursor)?;
         cursor.end()?;
         let sglext = inner(text, &object, "sglext");
         self.ids.read(text, &object, sglext.as_ref())?;
-        let mut splice = Splice::default();
-        let Some(sglext) = sglext else { return Ok(Remainder::Changed(splice)) };
+        let sglext = sglext.unwrap_or_default();
         let is_removed = |key: &Text<'_>| self.sglext.excludes(key);
-        let remaining = sglext.members.iter().filter(|member| !is_removed(&sglext.key(text, member))).count();
-        if remaining == sglext.members.len() {
-            return Ok(Remainder::Changed(splice));
-        } else if remaining > 0 {
+        let removed = sglext.members.iter().filter(|member| is_removed(&sglext.key(text, member))).count();
+        let is_empty = |name: &str, empty: &[u8]| object.get(text, name).is_none_or(|value| value == empty);
+        if removed == 0 {
+            Ok(Remainder::Some)
+        } else if removed < sglext.members.len() {
             let mut edit = Edit::new(text, &sglext);
             edit.remove(is_removed);
-            edit.finish(&mut splice);
+            edit.finish(changes);
+            Ok(Remainder::Some)
+        } else if is_empty("choices", b"[]") && is_empty("usage", b"null") {
+            Ok(Remainder::Nothing)
         } else {
-            let is_empty = |name: &str, empty: &[u8]| object.get(text, name).is_none_or(|value| value == empty);
-            if is_empty("choices", b"[]") && is_empty("usage", b"null") {
-                return Ok(Remainder::Nothing);
-            }
             let mut edit = Edit::new(text, &object);
             edit.remove(|key| key.is("sglext"));
-            edit.finish(&mut splice);
+            edit.finish(changes);
+            Ok(Remainder::Some)
         }
-        Ok(Remainder::Changed(splice))
     }
 }
 
@@ -267,16 +260,14 @@ mod tests {
 
     const NONE: SglextOptions = SglextOptions { input: false, output: false, framed: false };
 
-    fn read(text: &str, sglext: SglextOptions) -> (Result<Remainder, Malformed>, ChatIds) {
+    fn read(text: &str, sglext: SglextOptions) -> (Result<Splice, Malformed>, ChatIds) {
         let mut reader = ChatReader::new(sglext, 1);
-        (reader.read(text.as_bytes(), 0..text.len()), reader.ids)
+        (reader.event(text.as_bytes(), 0..text.len()), reader.ids)
     }
 
+    /// An event without its framing; empty if nothing is forwarded.
     fn forwarded(text: &str, sglext: SglextOptions) -> String {
-        match read(text, sglext).0.unwrap() {
-            Remainder::Changed(changes) => String::from_utf8(changes.apply(text.as_bytes())).unwrap(),
-            Remainder::Nothing => "nothing".to_owned(),
-        }
+        String::from_utf8(read(text, sglext).0.unwrap().apply(text.as_bytes())).unwrap()
     }
 
     #[test]
@@ -284,8 +275,8 @@ mod tests {
         let text = r#"{"id":"r\u0031","choices":[{"index":1,"finish_reason":"tool_calls"},{"index":0,"finish_reason":"length"},
             {"index":2,"finish_reason":null}],"usage":{"prompt_tokens_details":{"cached_tokens":1}},"metadata":{"weight_version":"b","weight_versions":[{"version":"a","start":0,"end":1},
             {"version":"b","start":1,"end":2}]},"sglext":{"input_ids":[1,2],"output_ids":[[3,4],[5],[]]}}"#;
-        let (remainder, ids) = read(text, NONE);
-        assert!(matches!(remainder, Ok(Remainder::Changed(_))));
+        let (changes, ids) = read(text, NONE);
+        assert!(!changes.unwrap().is_empty());
         let expected = ChatIds {
             rid: Some("r1".into()),
             prompt: Some(vec![1, 2]),
@@ -309,8 +300,10 @@ mod tests {
         let more = r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x","output_ids":[[2]]}}"#;
         assert_eq!(forwarded(more, NONE), r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x"}}"#);
         let bare = r#"{"id":"r","choices":[],"usage":null,"sglext":{"output_ids":[[2]]}}"#;
-        assert_eq!(forwarded(bare, NONE), "nothing");
-        assert_eq!(forwarded(bare, input), "nothing");
+        assert_eq!(forwarded(bare, NONE), "");
+        assert_eq!(forwarded(bare, input), "");
+        let reply = ChatReader::new(NONE, 1).reply(bare.as_bytes()).unwrap();
+        assert!(reply.is_empty(), "a reply that does not stream is forwarded");
         let usage = r#"{"choices":[],"sglext":{"output_ids":[[2]]},"usage":{"total_tokens":1}}"#;
         assert_eq!(forwarded(usage, NONE), r#"{"choices":[],"usage":{"total_tokens":1}}"#);
         for same in [r#"{"sglext":null}"#, r#"{"sglext":{}}"#, r#"{"sglext":{"other":1}}"#, "{}"] {

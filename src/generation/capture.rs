@@ -216,8 +216,8 @@ impl Capture {
     /// # Errors
     /// [`UnreadableReply`] when the body is not in SGLang's format; the client then gets it unchanged.
     pub fn reply(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
-        if self.is_chat() {
-            return self.chat_reply(body, reads);
+        if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
+            return chat.reply(body, reads, (recorder, &mut self.observed));
         }
         let mut parsed = ParsedOutputs::default();
         for_each_object(Cursor::new(body), |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
@@ -229,8 +229,8 @@ impl Capture {
     /// # Errors
     /// [`UnreadableReply`] when the event is not in SGLang's format; the client then gets it unchanged.
     pub fn event(&mut self, framed: &EventFrame, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
-        if self.is_chat() {
-            return self.chat_event(framed);
+        if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
+            return chat.event(framed, (recorder, &mut self.observed), self.flight.as_mut());
         }
         let EventFrame { raw, json } = framed;
         let mut cursor = Cursor::at(&raw[..json.end], json.start);

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{Capture, UnreadableReply};
+use super::UnreadableReply;
 use crate::engine::chat_reply::{ChatIds, ChatReader};
-use crate::generation::event::{EventAccess, EventFrame, Output, ParsedOutputs};
-use crate::generation::recorder::ForwardedSequence;
+use crate::generation::ReplyStats;
+use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs};
+use crate::generation::in_flight::InFlight;
+use crate::generation::recorder::{ForwardedSequence, Recorder};
 use crate::generation::request::{ChatOfPrompt, EngineChat};
 use crate::generation::uncaptured::UncapturedGeneration;
 use crate::session::ReportedVersions;
@@ -49,48 +51,54 @@ impl ChatCapture {
             uncaptured.answered(status);
         }
     }
-}
 
-impl Capture {
     /// Reads an event of a stream.
-    pub(super) fn chat_event(
+    pub(super) fn event(
         &mut self,
         EventFrame { raw, json }: &EventFrame,
+        (recorder, observed): (&mut Recorder, &mut ReplyStats),
+        flight: Option<&mut InFlight>,
     ) -> Result<ParsedOutputs, UnreadableReply> {
-        let Self { chat: Some(chat), recorder: Some(recorder), flight, .. } = self else {
-            return Ok(ParsedOutputs::default());
-        };
-        chat.first_ms.get_or_insert_with(|| recorder.elapsed_ms());
-        let is_named = chat.reader.rid().is_some();
-        let changes = chat.reader.event(raw, json.clone())?;
-        if let (false, Some(rid), Some(flight)) = (is_named, chat.reader.rid(), flight) {
+        self.first_ms.get_or_insert_with(|| recorder.elapsed_ms());
+        let is_named = self.reader.rid().is_some();
+        let changes = self.reader.event(raw, json.clone())?;
+        if let (false, Some(rid), Some(flight)) = (is_named, self.reader.rid(), flight) {
             flight.add(rid.into());
         }
-        self.record_chat();
+        self.record(recorder, observed);
         Ok(ParsedOutputs { outputs: Vec::new(), changes })
     }
 
     /// Reads a reply that does not stream. Without ids, a consumer of fields gets no outputs.
-    pub(super) fn chat_reply(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
-        let Some(chat) = &mut self.chat else { return Ok(ParsedOutputs::default()) };
-        let changes = chat.reader.reply(body)?;
-        let outputs = match reads {
-            EventAccess::Bytes => None,
-            EventAccess::Fields => chat.reader.first_choice(body),
-        };
-        let outputs = outputs.into_iter().map(|chunk| Output { index: 0, chunk }).collect();
-        self.record_chat();
-        Ok(ParsedOutputs { outputs, changes })
+    pub(super) fn reply(
+        &mut self,
+        body: &Bytes,
+        reads: EventAccess,
+        (recorder, observed): (&mut Recorder, &mut ReplyStats),
+    ) -> Result<ParsedOutputs, UnreadableReply> {
+        let changes = self.reader.reply(body)?;
+        let mut parsed = ParsedOutputs { outputs: Vec::new(), changes };
+        if let Some(chunk) = self.reader.first_choice(body) {
+            parsed.add(reads, Some(0), chunk);
+        }
+        self.record(recorder, observed);
+        Ok(parsed)
     }
 
     /// Records a turn for each choice, once the ids of all choices have arrived.
-    fn record_chat(&mut self) {
-        let Self { chat: Some(chat), recorder: Some(recorder), observed, .. } = self else { return };
-        let Some(ids) = chat.reader.take_ids() else { return };
-        let Some(uncaptured) = chat.uncaptured.take() else { return };
+    fn record(&mut self, recorder: &mut Recorder, observed: &mut ReplyStats) {
+        if let Some(ids) = self.reader.take_ids()
+            && let Some(uncaptured) = self.uncaptured.take()
+        {
+            self.commit(ids, recorder, observed);
+            uncaptured.captured();
+        }
+    }
+
+    fn commit(&mut self, ids: ChatIds, recorder: &mut Recorder, observed: &mut ReplyStats) {
         let ChatIds { rid, prompt, responses, finishes, cached_tokens, label, spans } = ids;
         let prompt: Arc<[u32]> = prompt.unwrap_or_default().into();
-        recorder.set_chat(chat.chat.take().map(|chat| chat.describe(&prompt)));
+        recorder.set_chat(self.chat.take().map(|chat| chat.describe(&prompt)));
         let mut spans = Some(spans);
         for (index, ids) in responses.unwrap_or_default().into_iter().enumerate() {
             observed.finished += 1;
@@ -107,8 +115,7 @@ impl Capture {
                 // the spans belong to the first choice
                 reported: ReportedVersions { label: label.clone(), spans: spans.take().unwrap_or_default() },
             };
-            recorder.record_forwarded(sequence, chat.first_ms);
+            recorder.record_forwarded(sequence, self.first_ms);
         }
-        uncaptured.captured();
     }
 }
