@@ -7,6 +7,7 @@
 pub mod anthropic_messages;
 mod body;
 pub(crate) mod client_headers;
+pub(crate) mod engine_chat;
 mod generate_request;
 pub(crate) mod native;
 pub(crate) mod openai;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use serde::Serialize;
 
 use crate::budget::{Work, values_bytes};
@@ -31,10 +32,8 @@ use crate::engine::sglang::request::{GenerateRequest, SessionNames};
 use crate::error::BoxError;
 use crate::generation::event::GenerationEvent;
 use crate::generation::update::SequenceUpdate;
-use crate::json::Object;
 use crate::session::ledger::Ack;
 use crate::session::{Chat, Dialect, Labels, Session};
-use openai_chat::passthrough::PassthroughRequest;
 
 /// An API.
 pub trait Api: Debug + Send + Sync {
@@ -45,16 +44,6 @@ pub trait Api: Debug + Send + Sync {
 
     /// The API in the labels of its turns. `None` adds no label.
     fn dialect(&self) -> Option<Dialect> {
-        None
-    }
-
-    /// Whether tokentap records requests that the engine's own endpoint serves: the engine can report the token ids of its reply.
-    fn records_passthrough(&self) -> bool {
-        false
-    }
-
-    /// Reads a request that the engine's own endpoint serves. `None` if its reply is not recorded.
-    fn passthrough(&self, _body: &[u8], _members: &Object, _headers: &HeaderMap) -> Option<PassthroughRequest> {
         None
     }
 
@@ -247,6 +236,12 @@ pub struct ApiError {
     pub status: StatusCode,
     /// The body, as JSON text.
     pub body: String,
+}
+
+/// The error of a path that no API serves: in OpenAI's format, which most clients read.
+#[must_use]
+pub(crate) fn unserved(status: StatusCode, message: String) -> ApiError {
+    openai::error::OpenAiError { status, message }.into()
 }
 
 /// The APIs by their paths.

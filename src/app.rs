@@ -11,7 +11,7 @@ mod think_entropy;
 mod upstream;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
@@ -343,7 +343,6 @@ fn states(parts: &Parts) -> Control {
         sessions: Arc::clone(sessions),
         budget: budget.clone(),
         metrics: Arc::clone(metrics),
-        uncaptured: Mutex::default(),
     };
     let readiness = Readiness {
         address: client.upstream().to_owned(),

@@ -32,6 +32,9 @@ pub enum Error {
         /// Which resource is missing, and what to do.
         message: String,
     },
+    /// A reply can only be encoded from token ids, and the engine reported none.
+    #[error("the engine's chat endpoint reported no token ids")]
+    NoTokenIds,
     /// `--strict`, and an entropy is missing.
     #[error("entropy is missing ({reason}) and --strict is on")]
     Strict {
@@ -70,7 +73,7 @@ impl Error {
         match self {
             Self::Client { status, .. } | Self::Upstream { status, .. } => *status,
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Strict { .. } => StatusCode::BAD_GATEWAY,
+            Self::NoTokenIds | Self::Strict { .. } => StatusCode::BAD_GATEWAY,
             Self::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -20,6 +20,7 @@ pub(crate) mod sequence;
 pub(crate) mod session_limits;
 pub mod settings;
 pub(crate) mod stream;
+pub(crate) mod uncaptured;
 pub mod update;
 
 use std::collections::HashMap;

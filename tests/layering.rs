@@ -232,8 +232,8 @@ const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
         "SGLang's chat completions, which this module serves and reads",
     ),
     (
-        "src/api/openai_chat/translation.rs",
-        &["max_new_tokens", "require_reasoning", "return_logprob", "sampling_params"],
+        "src/api/engine_chat/translation.rs",
+        &["input_ids", "max_new_tokens", "require_reasoning", "return_logprob", "sampling_params"],
         "translates between /generate and the engine's chat endpoint",
     ),
     ("src/api/openai_completions/", &["prompt_token_ids"], "SGLang's completions, which this module serves"),
@@ -245,7 +245,7 @@ const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
         "the formats of trainers, and tokentap's own",
     ),
     ("src/serve/control/v1/", &["weight_version"], "tokentap's control API"),
-    ("src/session/sampling_sources.rs", &["max_new_tokens"], "the log of turns"),
+    ("src/session/turn/sampling_sources.rs", &["max_new_tokens"], "the log of turns"),
 ];
 
 /// A source file.
@@ -323,6 +323,19 @@ fn modules_import_lower_levels_only() {
             let allowed = ALLOWED.iter().any(|(from, to, _)| *from == own && to == other);
             assert!(level(&own) < level(other) || allowed, "{} imports {other}, which is not below it", file.path);
         }
+    }
+}
+
+#[test]
+fn serve_imports_no_single_api() {
+    let apis = ["openai", "anthropic_messages"];
+    for file in sources().iter().filter(|file| module(&file.path) == "serve") {
+        let inner = file.path.trim_start_matches("src/").trim_end_matches(".rs");
+        let used = paths(&file.code, &inner.split('/').collect::<Vec<_>>());
+        let api = used
+            .iter()
+            .find(|path| path[0] == "api" && path.len() > 1 && apis.iter().any(|api| path[1].starts_with(api)));
+        assert!(api.is_none(), "{} imports {api:?}: the part that all APIs share knows none of them", file.path);
     }
 }
 

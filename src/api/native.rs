@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::EventEncoder;
-use crate::engine::sglang::request::{GenerateRequest, PerItem};
+use crate::engine::sglang::request::GenerateRequest;
 use crate::error::{BoxError, Error};
 use crate::generation::event::GenerationEvent;
 
@@ -18,15 +18,6 @@ pub(crate) fn decode(body: &Bytes, is_guarded: bool) -> Result<Option<Box<Genera
             Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))
         }
         Err(_) => Ok(None),
-    }
-}
-
-/// Whether the client gave a request id. Two equal calls with the same id are retries of one call.
-pub(crate) fn has_rid(request: &GenerateRequest) -> bool {
-    match &request.rid {
-        PerItem::One(_) => true,
-        PerItem::Many(rids) => rids.iter().any(Option::is_some),
-        PerItem::Absent | PerItem::Unreadable => false,
     }
 }
 

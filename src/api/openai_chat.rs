@@ -3,18 +3,15 @@
 mod generate_request;
 mod members;
 mod message;
-pub mod passthrough;
 pub(crate) mod reply;
 pub mod request;
-pub mod sglext;
 pub(crate) mod stream;
 mod tools;
-pub(crate) mod translation;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{Request, StatusCode};
 use tokio::sync::watch;
 
 use super::body::RequestBody;
@@ -28,13 +25,12 @@ use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::SessionNames;
-use crate::json::{Object, Value};
+use crate::engine::sglang::sglext::SglextOptions;
+use crate::json::Value;
 use crate::session::{Dialect, Labels, Session, fill_label};
 pub use generate_request::GenerateInputs;
-use passthrough::PassthroughRequest;
 use reply::ReplyContext;
 pub use request::ChatRequest;
-use sglext::SglextOptions;
 use stream::ChatEncoder;
 
 /// `POST /v1/chat/completions`. Cheap to clone.
@@ -62,14 +58,6 @@ impl Api for OpenAiChat {
 
     fn is_served(&self) -> bool {
         self.chats.is_served()
-    }
-
-    fn records_passthrough(&self) -> bool {
-        true
-    }
-
-    fn passthrough(&self, body: &[u8], members: &Object, headers: &HeaderMap) -> Option<PassthroughRequest> {
-        Some(PassthroughRequest::of(body, members, headers, &self.upstream.borrow()))
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {

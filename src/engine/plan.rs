@@ -30,6 +30,19 @@ pub struct EntropyRequest {
     pub stats: bool,
 }
 
+impl EntropyRequest {
+    /// Nothing is requested.
+    pub const NONE: Self = Self {
+        wanted: false,
+        explicit: false,
+        estimator: Estimator::Estimate,
+        top_k: 0,
+        by_top_k: false,
+        bounds: false,
+        stats: false,
+    };
+}
+
 /// Limits of what is requested from the engine.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanLimits {
@@ -200,6 +213,25 @@ impl EditedBody {
 }
 
 impl Plan {
+    /// The plan of a chat for the engine's own endpoint, with `n` replies: nothing is measured.
+    #[must_use]
+    pub fn of_chat(product: Product, body: Bytes, n: usize, rid: Option<Arc<str>>) -> Self {
+        Self {
+            product,
+            entropy_request: EntropyRequest::NONE,
+            items: Vec::new(),
+            n,
+            stream: false,
+            body,
+            echo: false,
+            unforced: None,
+            rids: rid.into_iter().map(|rid| (rid, 0)).collect(),
+            rid: None,
+            shape: RequestShape { grammar: false, greedy: false },
+            plugin: false,
+        }
+    }
+
     /// Whether the reply must be parsed, because members are added or removed.
     #[must_use]
     pub fn reads_reply(&self) -> bool {

@@ -1,6 +1,7 @@
 //! SGLang: every key and rule of its requests, replies and routes.
 
 pub mod abort;
+pub mod chat_reply;
 pub(crate) mod extras;
 pub mod flat;
 pub(crate) mod forcing;
@@ -12,6 +13,7 @@ pub mod response;
 pub(crate) mod rewrite;
 pub(crate) mod routes;
 pub mod scan;
+pub mod sglext;
 pub(crate) mod tokenize;
 pub(crate) mod trim;
 pub(crate) mod weights;

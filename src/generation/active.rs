@@ -103,7 +103,7 @@ impl ActiveGeneration {
             }
         };
         if stepped.is_none() {
-            self.context.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
+            self.capture.skip(Reason::Unreadable);
         }
         self.capture.add_overhead(started.elapsed());
         stepped

@@ -1,11 +1,13 @@
 //! Captures one reply: parses its numbers, measures and adds entropies, and removes the forced members.
 
+mod chat;
 mod tally;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::StatusCode;
 
 use crate::engine::capabilities::Capabilities;
 use crate::engine::capabilities::Product;
@@ -22,6 +24,7 @@ use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::generation::{CaptureTools, ReplyStats};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::session::Fault;
+pub(crate) use chat::ChatCapture;
 
 /// The capture of one reply. Keeps the request's ids in flight until it is dropped.
 #[derive(Debug)]
@@ -35,6 +38,9 @@ pub struct Capture {
     numbers: Numbers,
     stats: Vec<TokenStats>,
     entropy_writer: EntropyWriter,
+    /// Set for a chat of the engine's own endpoint. Declared before `recorder`, so that dropping it marks the session as incomplete before
+    /// the call ends.
+    chat: Option<Box<ChatCapture>>,
     /// `None` after [`Self::take_in_flight`].
     flight: Option<InFlight>,
     /// `None` where turns are not recorded.
@@ -83,9 +89,35 @@ impl Capture {
             recorder,
             values: Vec::new(),
             exact: Vec::new(),
+            chat: None,
         };
         capture.name_sequences();
         capture
+    }
+
+    /// Captures a chat of the engine's own endpoint.
+    #[must_use]
+    pub fn with_chat(self, chat: ChatCapture) -> Self {
+        Self { chat: Some(Box::new(chat)), ..self }
+    }
+
+    /// Whether it captures a chat of the engine's own endpoint.
+    #[must_use]
+    pub fn is_chat(&self) -> bool {
+        self.chat.is_some()
+    }
+
+    /// Whether events must not be handed out before later ones are read.
+    #[must_use]
+    pub fn holds_events(&self) -> bool {
+        self.chat.as_ref().is_some_and(|chat| chat.awaits_ids())
+    }
+
+    /// Counts a sequence without the requested entropy. A chat of the engine's own endpoint requests none.
+    pub fn skip(&self, reason: Reason) {
+        if !self.is_chat() {
+            self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
+        }
     }
 
     /// Makes the entropies readable by the known ids.
@@ -119,15 +151,18 @@ impl Capture {
         self.recorder.is_some() || self.plan.reads_reply()
     }
 
-    /// Marks the session as incomplete: it has generated tokens that are not recorded.
+    /// Marks the session as incomplete: it has generated tokens that are not recorded. The ids of a chat may still arrive.
     pub fn incomplete(&mut self) {
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| self.chat.is_none()) {
             recorder.incomplete();
         }
     }
 
     /// Commits unfinished sequences: no more of the reply will arrive.
     pub fn cut(&mut self, fault: Fault) {
+        if let Some(chat) = &mut self.chat {
+            chat.end();
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.cut(fault, self.plan.n);
         }
@@ -153,7 +188,8 @@ impl Capture {
     /// Whether every requested sequence has finished.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.observed.finished >= (self.plan.items.len() * self.plan.n) as u64
+        let prompts = if self.is_chat() { 1 } else { self.plan.items.len() };
+        self.observed.finished >= (prompts * self.plan.n) as u64
     }
 
     /// Takes the in-flight ids, so that they can outlive the capture.
@@ -162,7 +198,10 @@ impl Capture {
     }
 
     /// Records that the engine refused the request.
-    pub fn fail(&mut self) {
+    pub fn fail(&mut self, status: StatusCode) {
+        if let Some(chat) = &mut self.chat {
+            chat.refused(status);
+        }
         self.entropy_writer.fail();
     }
 
@@ -176,6 +215,9 @@ impl Capture {
     /// # Errors
     /// [`UnreadableReply`] when the body is not in SGLang's format; the client then gets it unchanged.
     pub fn reply(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
+        if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
+            return chat.reply(body, reads, (recorder, &mut self.observed));
+        }
         let mut parsed = ParsedOutputs::default();
         for_each_object(Cursor::new(body), |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
         Ok(parsed)
@@ -186,6 +228,9 @@ impl Capture {
     /// # Errors
     /// [`UnreadableReply`] when the event is not in SGLang's format; the client then gets it unchanged.
     pub fn event(&mut self, framed: &EventFrame, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
+        if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
+            return chat.event(framed, (recorder, &mut self.observed), self.flight.as_mut());
+        }
         let EventFrame { raw, json } = framed;
         let mut cursor = Cursor::at(&raw[..json.end], json.start);
         let mut parsed = ParsedOutputs::default();

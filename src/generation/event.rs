@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use crate::engine::events::Chunk;
 use crate::error::Error;
@@ -47,6 +47,8 @@ pub enum EventKind {
     Trailers(Box<HeaderMap>),
     /// tokentap ends the stream with an error. This is the last event.
     Failed(Error),
+    /// The request was refused with this status after the stream had begun. The bytes are the body. This is the last event.
+    Refused(StatusCode),
 }
 
 /// Bytes that an event takes beside its own bytes and outputs: itself, the counters of its `Arc`, and the pointers to it and to its bytes.
@@ -91,7 +93,7 @@ pub struct EventFrame {
 }
 
 impl EventFrame {
-    /// Applies changes that lie within the event's JSON.
+    /// Applies changes that lie within the event's JSON, or remove the event.
     fn changed(self, changes: Splice) -> Self {
         if changes.is_empty() {
             return self;
@@ -99,7 +101,7 @@ impl EventFrame {
         let Self { raw, json } = self;
         let behind = raw.len() - json.end;
         let raw: Bytes = changes.apply(&raw).into();
-        let json = json.start..raw.len() - behind;
+        let json = if raw.is_empty() { 0..0 } else { json.start..raw.len() - behind };
         Self { raw, json }
     }
 
@@ -239,6 +241,12 @@ impl GenerationEvent {
     pub fn failed_whole(error: Error) -> Self {
         let body: Bytes = error.body().into();
         Self { json: 0..body.len(), ..Self::plain(body, EventKind::Failed(error)) }
+    }
+
+    /// The only event of a stream whose request was refused with this status and body.
+    #[must_use]
+    pub fn refused(status: StatusCode, body: Bytes) -> Self {
+        Self { json: 0..body.len(), ..Self::plain(body, EventKind::Refused(status)) }
     }
 
     /// Passes the event's bytes to `count` if changes made a copy of the `received` bytes.

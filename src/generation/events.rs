@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::response;
+use http::{HeaderValue, Response, StatusCode, header, response};
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::budget::Share;
@@ -54,34 +54,30 @@ pub enum Events {
     },
     /// The events of an attempt that retries of the same call may read too.
     Shared(Reader),
-    /// Events that all come at the end of the generation.
+    /// The events of a generation whose head was not waited for.
     Deferred(DeferredEvents),
     /// Events that a test provides.
     #[cfg(test)]
     Scripted(VecDeque<Arc<GenerationEvent>>),
 }
 
-/// A future of events.
-type EventsFuture = dyn Future<Output = Vec<Arc<GenerationEvent>>> + Send;
+/// The events of a whole reply, as a stream, and the statistics of the reply.
+type WholeReply = (Vec<Arc<GenerationEvent>>, Option<ReplyStats>);
 
-/// Events that a future returns. Dropping them drops the future.
+/// The events of a generation that has not ended yet. Dropping them aborts it.
 pub struct DeferredEvents {
-    /// `None` once it has returned.
-    future: Option<Pin<Box<EventsFuture>>>,
+    /// `None` once it has ended.
+    pending: Option<Pin<Box<dyn Future<Output = WholeReply> + Send>>>,
     events: VecDeque<Arc<GenerationEvent>>,
+    observed: Option<ReplyStats>,
 }
 
 impl DeferredEvents {
-    /// The events that `future` returns.
-    #[must_use]
-    pub fn new(future: impl Future<Output = Vec<Arc<GenerationEvent>>> + Send + 'static) -> Self {
-        Self { future: Some(Box::pin(future)), events: VecDeque::new() }
-    }
-
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
-        if let Some(future) = &mut self.future {
-            self.events.extend(ready!(future.as_mut().poll(cx)));
-            self.future = None;
+        if let Some(pending) = &mut self.pending {
+            let (events, observed) = ready!(pending.as_mut().poll(cx));
+            (self.pending, self.observed) = (None, observed);
+            self.events.extend(events);
         }
         Poll::Ready(self.events.pop_front())
     }
@@ -92,6 +88,9 @@ impl std::fmt::Debug for DeferredEvents {
         f.debug_struct("DeferredEvents").field("events", &self.events).finish_non_exhaustive()
     }
 }
+
+/// The bytes of an engine's error that are read.
+pub(crate) const LARGEST_ERROR: u64 = 1 << 20;
 
 /// Why a reply could not be buffered.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +117,13 @@ impl Generation {
         Self { head, events: Events::Unparsed { body, active: None, unnamed: None } }
     }
 
+    /// A reply that is not parsed, of a generation that the engine may still run.
+    #[must_use]
+    pub fn of_active(head: response::Parts, active: ActiveGeneration, body: ReplyBody) -> Self {
+        let body = Box::new(ForwardedBody::unlimited(&active.context().metrics, Bytes::new(), body));
+        Self { head, events: Events::Unparsed { body, active: Some(Box::new(active)), unnamed: None } }
+    }
+
     /// Attaches the guard of a generation whose id is unknown.
     #[must_use]
     pub fn of_unnamed(mut self, unnamed: UnknownRidGuard) -> Self {
@@ -125,6 +131,29 @@ impl Generation {
             *noted = Some(unnamed);
         }
         self
+    }
+
+    /// A stream for a client of a reply that does not stream: its head does not wait for `pending`, and its events all come at the end.
+    /// `share` counts the body of a refusal.
+    #[must_use]
+    pub fn deferred(pending: impl Future<Output = Result<Self, Error>> + Send + 'static, share: Share) -> Self {
+        let (mut head, ()) = Response::new(()).into_parts();
+        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+        let pending = async move {
+            let Self { head, mut events } = pending.await.unwrap_or_else(|error| Self::failed(error, None));
+            let refused = |body| vec![Arc::new(GenerationEvent::refused(head.status, body))];
+            let observed = events.observed();
+            let events = match events.take_whole() {
+                Some(event) if head.status == StatusCode::OK => {
+                    vec![event, Arc::new(GenerationEvent::done(Bytes::new()))]
+                }
+                Some(event) => refused(event.raw().clone()),
+                None => refused(events.gather(LARGEST_ERROR, share).await.unwrap_or_default()),
+            };
+            (events, observed)
+        };
+        let deferred = DeferredEvents { pending: Some(Box::pin(pending)), events: VecDeque::new(), observed: None };
+        Self { head, events: Events::Deferred(deferred) }
     }
 
     /// A tokentap error instead of a reply.
@@ -212,10 +241,14 @@ impl Events {
         matches!(self, Self::Shared(_))
     }
 
-    /// Whether all events come at the end of the generation.
+    /// Whether all events come at the end of a generation that runs.
     #[must_use]
     pub fn are_deferred(&self) -> bool {
-        matches!(self, Self::Deferred(_))
+        match self {
+            Self::Deferred(deferred) => deferred.pending.is_some(),
+            Self::Shared(reader) => reader.is_deferred(),
+            _ => false,
+        }
     }
 
     /// Statistics of the reply so far.
@@ -224,7 +257,8 @@ impl Events {
         match self {
             Self::Stream(stream) => Some(*stream.observed()),
             Self::Whole { observed, .. } => *observed,
-            Self::Unparsed { .. } | Self::Deferred(_) => None,
+            Self::Deferred(deferred) => deferred.observed,
+            Self::Unparsed { .. } => None,
             Self::Shared(reader) => reader.observed(),
             #[cfg(test)]
             Self::Scripted(_) => None,
@@ -236,7 +270,7 @@ impl Events {
     pub fn is_end_stream(&self) -> bool {
         match self {
             Self::Stream(_) => false,
-            Self::Deferred(deferred) => deferred.future.is_none() && deferred.events.is_empty(),
+            Self::Deferred(deferred) => deferred.pending.is_none() && deferred.events.is_empty(),
             Self::Whole { event, .. } => event.is_none(),
             Self::Unparsed { body, .. } => body.is_end_stream(),
             Self::Shared(reader) => reader.is_end_stream(),

@@ -3,6 +3,8 @@
 //! A request is checked, planned and sent; its reply is parsed once, measured and recorded. If the client disconnects, the generation is
 //! aborted. If it retries a call, it gets the reply of the first attempt.
 
+mod engine_chat;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,10 +23,11 @@ use super::events::{Events, Generation};
 use super::in_flight::InFlight;
 use super::log_wait::{self, LogWait, MAX_WAIT};
 use super::recorder::{RecordContext, Recorder};
-use super::request::{GenerationRequest, RequestHead, RequestId};
+use super::request::{GenerationRequest, RequestHead, RequestId, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
 use super::settings::{EntropyMode, GenerationSettings};
 use super::stream::EventStream;
+use super::uncaptured::UncapturedGenerations;
 use super::{CaptureTools, session_limits};
 use crate::budget::{Budget, Stopped, Work};
 use crate::engine::capabilities::Capabilities;
@@ -33,14 +36,14 @@ use crate::engine::plan::{FailuresSinceProbe, GuardLimits, GuardRefusal, Plan, P
 use crate::engine::reason::Reason;
 use crate::engine::sglang::guard;
 use crate::engine::sglang::request::GenerateRequest;
-use crate::engine::sglang::routes;
+use crate::engine::sglang::routes::{self, Route};
 use crate::engine::sglang::tokenize::TextPrompt;
 use crate::engine::transport::client::{Client, Reply};
 use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::long_work::{BodyLength, on_body};
-use crate::session::{self, Fault, Policy, Sessions};
+use crate::session::{self, Chat, Fault, Policy, Sessions};
 
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -62,6 +65,8 @@ pub struct Generator {
     upstream: watch::Receiver<Arc<Capabilities>>,
     /// Calls of named sessions that are running, or whose replies were not delivered.
     pub retries: Retries,
+    /// Counts generations whose tokens are not captured.
+    pub(crate) uncaptured: Arc<UncapturedGenerations>,
     /// Shapes of requests that the engine refused when forced, until the next probe. The lock is held for one lookup.
     refused: Mutex<HashSet<RequestShape>>,
 }
@@ -91,7 +96,17 @@ impl Generator {
             aborting: watch::Sender::new(0),
             abort_unsupported: AtomicBool::new(false),
         };
-        Self { context: Arc::new(context), sessions, policy, tools, upstream, retries, refused: Mutex::default() }
+        let uncaptured = Arc::new(UncapturedGenerations::new(Arc::clone(&sessions), Arc::clone(&context.metrics)));
+        Self {
+            context: Arc::new(context),
+            sessions,
+            policy,
+            tools,
+            upstream,
+            retries,
+            uncaptured,
+            refused: Mutex::default(),
+        }
     }
 
     /// Runs a generation, or joins the one that a retry repeats. `rid` is set to the request's id before the request is sent.
@@ -101,13 +116,14 @@ impl Generator {
     pub async fn run(
         self: &Arc<Self>,
         request: GenerationRequest,
+        source: Source,
         rid: &OnceLock<RequestId>,
     ) -> Result<Generation, Error> {
         let Some(retry) = request.retry else {
             let known = RequestId::default();
             // never set before: a request is run once
             let _ = rid.set(Arc::clone(&known));
-            return self.perform(request, None, &known).await;
+            return self.perform(request, source, None, &known).await;
         };
         let key = RetryKey {
             session: Arc::clone(&request.session),
@@ -115,16 +131,17 @@ impl Generator {
             target: request.head.target.clone(),
             authorization: [request.authorization.clone(), request.head.headers.get("x-api-key").cloned()],
             rid: request.header_rid.clone(),
-            body: request.request.bytes.clone(),
+            body: source.body().clone(),
             digest: retry.digest,
             reads: request.reads,
+            sglext: source.sglext(),
         };
         let idle = self.context.settings.session_idle;
         let (mut reader, outcome) = self.retries.enter(key, retry.is_marked, idle, |context| {
             let generator = Arc::clone(self);
             Box::pin(async move {
                 let known = Arc::clone(&context.rid);
-                let generation = generator.perform(request, Some(context), &known).await;
+                let generation = generator.perform(request, source, Some(context), &known).await;
                 generation.unwrap_or_else(|error| Generation::failed(error, None))
             })
         });
@@ -158,18 +175,42 @@ impl Generator {
     async fn perform(
         self: &Arc<Self>,
         request: GenerationRequest,
+        source: Source,
         attempt: Option<AttemptContext>,
         known: &RequestId,
     ) -> Result<Generation, Error> {
+        let records = self.context.settings.records;
+        if records {
+            session_limits::check(self.context.settings.session, &self.sessions, &request.session, source.turns())?;
+        }
+        let name = HeaderValue::try_from(&*request.session).ok().filter(|_| records);
+        let mut generation = match source {
+            Source::Generate { request: generate, chat } => {
+                let (reply, active) = self.ask(&request, (generate, chat), attempt, known).await?;
+                self.finish(reply, active, request.reads).await?
+            }
+            Source::EngineChat(chat) => self.perform_chat(request, *chat, attempt, known).await?,
+        };
+        if let Some(name) = name {
+            generation.head.headers.insert(SESSION, name);
+        }
+        Ok(generation)
+    }
+
+    /// Plans a request for /generate and sends it.
+    async fn ask(
+        &self,
+        request: &GenerationRequest,
+        (generate, chat): (Box<GenerateRequest>, Option<Box<Chat>>),
+        attempt: Option<AttemptContext>,
+        known: &RequestId,
+    ) -> Result<(Reply, ActiveGeneration), Error> {
         let upstream = Arc::clone(&self.upstream.borrow());
+        let GenerationRequest { head, work, .. } = request;
         let assign_rid = request.header_rid.is_none();
         let record = self.context.settings.records;
-        if record {
-            let new = request.request.batch().unwrap_or(1).saturating_mul(request.request.n());
-            session_limits::check(self.context.settings.session, &self.sessions, &request.session, new)?;
-        }
-        let length = BodyLength::Request(request.request.bytes.len());
-        let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid, &request.work)).await?;
+        let length = BodyLength::Request(generate.bytes.len());
+        let plan = on_body(length, || self.plan(&upstream, &generate, assign_rid, work)).await?;
         if let Some(rid) = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())) {
             // never set before: an attempt has one plan
             let _ = known.set(rid);
@@ -186,32 +227,32 @@ impl Generator {
             flight.add_unknown_rids(!assign_rid);
         }
         // an id that tokentap assigns is never used twice
-        let engine_may_hold_rid = is_repeat && (!assign_rid || !request.request.rids().is_empty());
-        let recorder = match record {
-            true => Some(on_body(length, || self.recorder(&request, &upstream, attempt)).await),
-            false => None,
+        let engine_may_hold_rid = is_repeat && (!assign_rid || !generate.rids().is_empty());
+        let recorder = || {
+            let context = RecordContext::of(&generate, &upstream, Arc::clone(&self.policy));
+            self.recorder(request, RecordContext { chat, ..context }, attempt)
         };
-        let mut prompts = record.then(|| TextPrompt::of(&request.request)).flatten();
-        let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
+        let recorder = if record { Some(on_body(length, recorder).await) } else { None };
+        let mut prompts = record.then(|| TextPrompt::of(&generate)).flatten();
+        let own_echo = generate.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
         if let Some(text) = prompts.as_mut().filter(|_| !echoed) {
-            match text.reserve(&request.work) {
+            match text.reserve(work) {
                 // the generation itself has room, so only the prompt of the record is left out
                 Err(Stopped::TooLarge { .. }) => prompts = None,
                 reserved => reserved?,
             }
         }
-        let GenerationRequest { head, work, request, session, authorization, reads, .. } = request;
-        drop(request);
+        drop(generate);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
-        let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, authorization);
-        let asked = self.send_to_engine(&head, &mut active, engine_may_hold_rid);
+        let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, request.authorization.clone());
+        let asked = self.send_to_engine((routes::GENERATE, head), &mut active, engine_may_hold_rid);
         let (reply, prompts) = match prompts {
             // the reply will echo them, unless the request is sent again without the echo
             Some(mut prompts) if echoed => {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
-                let asks = !echoes && prompts.reserve(&work).is_ok();
+                let asks = !echoes && prompts.reserve(work).is_ok();
                 (reply, if asks { Box::pin(prompts.tokenize(&self.context.engines.any())).await? } else { None })
             }
             // on the heap, because few requests need it and its state is large
@@ -224,22 +265,16 @@ impl Generator {
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
             recorder.set_prompt_ids(prompts);
         }
-        let mut generation = self.finish(reply, active, reads).await?;
-        if record && let Ok(name) = HeaderValue::try_from(&*session) {
-            generation.head.headers.insert(SESSION, name);
-        }
-        Ok(generation)
+        Ok((reply, active))
     }
 
     /// Creates the recorder of the reply.
     fn recorder(
         &self,
         request: &GenerationRequest,
-        upstream: &Capabilities,
+        mut context: RecordContext,
         attempt: Option<AttemptContext>,
     ) -> Recorder {
-        let mut context = RecordContext::of(&request.request, upstream, Arc::clone(&self.policy));
-        context.chat = request.chat.clone();
         context.labels = request.labels.clone();
         context.engine = self.context.engines.single();
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
@@ -318,7 +353,7 @@ impl Generator {
     /// may mean that the engine has not yet freed the id of an earlier attempt.
     async fn send_to_engine(
         &self,
-        head: &RequestHead,
+        (route, head): (Route, &RequestHead),
         active: &mut ActiveGeneration,
         engine_may_hold_rid: bool,
     ) -> Result<Reply, Error> {
@@ -328,7 +363,7 @@ impl Generator {
             let reply = send(
                 &self.context.client,
                 &self.context.metrics,
-                routes::GENERATE,
+                route,
                 head.call(active.capture().plan().body.clone()),
             )
             .await;
@@ -351,13 +386,9 @@ impl Generator {
         let refusal = keeps_id.then_some(first);
         // it replaces the forced body, so no room is asked for
         plan.body = self.context.budget.hold(std::mem::take(&mut plan.body));
-        let second = send(
-            &self.context.client,
-            &self.context.metrics,
-            routes::GENERATE,
-            head.call(active.capture().plan().body.clone()),
-        )
-        .await;
+        let second =
+            send(&self.context.client, &self.context.metrics, route, head.call(active.capture().plan().body.clone()))
+                .await;
         let second = second.inspect_err(|_| active.mark_ended())?;
         if let Some(refusal) = refusal.filter(|_| second.status() == StatusCode::BAD_REQUEST) {
             return Ok(refusal);
@@ -383,22 +414,23 @@ impl Generator {
         headers::end_hop(&mut head.headers);
         if head.status != StatusCode::OK {
             active.mark_ended();
-            active.capture_mut().fail();
+            active.capture_mut().fail(head.status);
             return Ok(Generation::unparsed(head, &self.context.metrics, Bytes::new(), body));
         }
         active.capture_mut().plan_mut().drop_bodies();
         let limit = self.context.settings.entropy.limits.max_reply_bytes;
+        if active.capture().is_chat() && head.headers.contains_key(header::CONTENT_ENCODING) {
+            // its ids cannot be read
+            active.capture_mut().cut(Fault::Unreadable);
+            return Ok(Generation::of_active(head, active, body));
+        }
         if headers::is_event_stream(&head.headers) {
             head.headers.remove(header::CONTENT_LENGTH);
             let stream = EventStream::new(body, active, reads, limit);
             return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
         }
         if reads == EventAccess::Bytes && !active.capture().reads_reply() {
-            let mut generation = Generation::unparsed(head, &self.context.metrics, Bytes::new(), body);
-            if let Events::Unparsed { active: generating, .. } = &mut generation.events {
-                *generating = Some(Box::new(active));
-            }
-            return Ok(generation);
+            return Ok(Generation::of_active(head, active, body));
         }
         let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;
         let reply = match collect(body, &head.headers, limit, self.context.budget.reply()).await {
@@ -415,7 +447,7 @@ impl Generator {
                 return Err(Error::Strict { reason: reason.name().to_owned() });
             }
             BufferedReply::Passing { reason, head: read, rest } => {
-                self.context.metrics.skipped.with_label_values(&[reason.name()]).inc();
+                active.capture().skip(reason);
                 active.capture_mut().incomplete();
                 return Ok(Generation::unparsed(head, &self.context.metrics, read, rest));
             }

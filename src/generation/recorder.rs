@@ -12,6 +12,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::events::{Chunk, Numbers};
 use crate::engine::plan::ItemPlan;
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
+use crate::generation::request::EngineChat;
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
@@ -142,6 +143,25 @@ impl RecordContext {
             labels: None,
             engine: None,
             ids_are_sampled: upstream.lists_sampled_ids(),
+            vocab_size: upstream.vocab_size,
+        }
+    }
+
+    /// Builds the context of a chat that the engine renders.
+    #[must_use]
+    pub fn of_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
+        Self {
+            prompts: Vec::new(),
+            session_params: None,
+            sampling: vec![Some(chat.sampling.clone())],
+            model: Arc::clone(&upstream.model),
+            lora_paths: vec![chat.lora_path.clone()],
+            epoch: policy.epoch(),
+            policy,
+            chat: None,
+            labels: None,
+            engine: None,
+            ids_are_sampled: true,
             vocab_size: upstream.vocab_size,
         }
     }

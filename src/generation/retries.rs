@@ -24,6 +24,7 @@ pub(crate) use registry::{ReplayLimits, Retries};
 pub(crate) use shared_reply::PendingReply;
 
 use super::request::{Digest, RequestId};
+use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::event::EventAccess;
 use crate::session::Turns;
 use buffered_bytes::BufferedBytes;
@@ -48,6 +49,8 @@ pub struct RetryKey {
     pub body: Bytes,
     /// How the events are accessed.
     pub reads: EventAccess,
+    /// The ids that the client gets in `sglext`, which it may ask for in headers.
+    pub sglext: SglextOptions,
     /// The digest of the body.
     pub digest: Digest,
 }
@@ -56,13 +59,14 @@ impl RetryKey {
     /// Whether the keys are equal except that only the digests of the bodies are compared.
     fn is_like(&self, other: &Self) -> bool {
         // destructured, so that a new member cannot be forgotten here
-        let Self { session, method, target, authorization, rid, body, reads, digest } = self;
+        let Self { session, method, target, authorization, rid, body, reads, sglext, digest } = self;
         *session == other.session
             && *method == other.method
             && *target == other.target
             && *authorization == other.authorization
             && *rid == other.rid
             && *reads == other.reads
+            && *sglext == other.sglext
             && body.len() == other.body.len()
             && *digest == other.digest
     }

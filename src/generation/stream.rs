@@ -2,6 +2,7 @@
 //!
 //! The stream is pulled: when the client stops reading, tokentap stops reading too.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -38,8 +39,10 @@ pub struct EventStream {
     share: Share,
     /// A long event that waits for a permit to be parsed.
     waiting: Option<(Permit, sse::SseEvent)>,
-    /// An event that waits until the turns it ends are durable.
-    held: Option<(DurabilityWait, Option<Arc<GenerationEvent>>)>,
+    /// Events that were read and not handed out.
+    held: VecDeque<Arc<GenerationEvent>>,
+    /// The wait until the turns that the held events end are durable.
+    durability: Option<DurabilityWait>,
     failed: BodyFailure,
 }
 
@@ -77,7 +80,8 @@ impl EventStream {
             limit,
             share,
             waiting: None,
-            held: None,
+            held: VecDeque::new(),
+            durability: None,
             failed: BodyFailure::default(),
         }
     }
@@ -91,18 +95,22 @@ impl EventStream {
     /// The next event.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         loop {
-            if let Some(error) = ready!(self.failed.poll(cx)) {
-                return Poll::Ready(Some(Err(error)));
-            }
-            if let Some((wait, _)) = &mut self.held {
-                if !ready!(wait.as_mut().poll(cx)) {
-                    self.held = None;
+            if let Some(wait) = &mut self.durability {
+                let is_confirmed = ready!(wait.as_mut().poll(cx));
+                self.durability = None;
+                if !is_confirmed {
+                    self.held.clear();
                     self.state = State::Ended;
                     return Poll::Ready(Some(Ok(Arc::new(GenerationEvent::failed(log_wait::unconfirmed())))));
                 }
-                if let Some((_, Some(event))) = self.held.take() {
-                    return Poll::Ready(Some(Ok(event)));
-                }
+            }
+            if !self.holds_events()
+                && let Some(event) = self.held.pop_front()
+            {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(error) = ready!(self.failed.poll(cx)) {
+                return Poll::Ready(Some(Err(error)));
             }
             let event = match self.state {
                 State::Ended => return Poll::Ready(None),
@@ -112,12 +120,14 @@ impl EventStream {
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
             };
-            match (self.active.durability_wait(), event) {
-                (Some(wait), event) => self.held = Some((wait, event)),
-                (None, Some(event)) => return Poll::Ready(Some(Ok(event))),
-                (None, None) => {}
-            }
+            self.held.extend(event);
+            self.durability = self.active.durability_wait();
         }
+    }
+
+    /// Whether events wait for later ones. A client may disconnect when all choices of a chat have ended, but the ids come later.
+    fn holds_events(&self) -> bool {
+        self.state == State::Reading && !self.active.is_ended() && self.active.capture().holds_events()
     }
 
     /// The next complete event; `None` if more bytes are needed.
@@ -151,9 +161,10 @@ impl EventStream {
             },
             Some(Err(error)) => {
                 self.active.context().metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                let rest = if self.active.capture().is_chat() { self.decoder.take_rest() } else { Bytes::new() };
                 self.end();
                 self.failed.set(error);
-                None
+                unparsed(rest, UnparsedReason::NoData)
             }
             None => {
                 let rest = self.decoder.take_rest();
@@ -181,7 +192,7 @@ impl EventStream {
     /// Stops parsing if an incomplete event is too large to buffer.
     fn check_size(&mut self) -> Option<Arc<GenerationEvent>> {
         let reason = self.oversize_reason()?;
-        self.active.context().metrics.skipped.with_label_values(&[reason.name()]).inc();
+        self.active.capture().skip(reason);
         if self.must_measure() {
             return Some(self.refuse(reason));
         }
@@ -191,9 +202,10 @@ impl EventStream {
         Some(Arc::new(GenerationEvent::unparsed(self.decoder.take_rest(), UnparsedReason::Piece)))
     }
 
-    /// Why an incomplete event is too large to buffer.
+    /// Why an incomplete event, with the events that wait for it, is too large to buffer.
     fn oversize_reason(&mut self) -> Option<Reason> {
-        let pending = self.decoder.pending();
+        let held: usize = self.held.iter().map(|event| event.raw().len()).sum();
+        let pending = self.decoder.pending() + held;
         if pending > self.limit {
             return Some(Reason::TooLarge);
         }

@@ -9,8 +9,6 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt as _;
-use http_body_util::combinators::UnsyncBoxBody;
 
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::error::BoxError;
@@ -37,7 +35,6 @@ enum Inner {
     Forwarded(Box<ForwardedBody>),
     Encoded(Box<EncodedBody>),
     Offloaded(OffloadedIter<Bytes>),
-    Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl std::fmt::Debug for Inner {
@@ -47,7 +44,6 @@ impl std::fmt::Debug for Inner {
             Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
             Self::Encoded(body) => f.debug_tuple("Encoded").field(body).finish(),
             Self::Offloaded(_) => f.write_str("Offloaded"),
-            Self::Stream(_) => f.write_str("Stream"),
         }
     }
 }
@@ -69,12 +65,6 @@ impl Body {
     #[must_use]
     pub fn encoded(body: EncodedBody) -> Self {
         Self::new(Inner::Encoded(Box::new(body)))
-    }
-
-    /// Creates a body from a stream of frames.
-    #[must_use]
-    pub fn stream(frames: impl http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static) -> Self {
-        Self::new(Inner::Stream(frames.boxed_unsync()))
     }
 
     fn new(inner: Inner) -> Self {
@@ -105,7 +95,7 @@ impl Body {
     fn observed(&self) -> Option<ReplyStats> {
         match &self.inner {
             Inner::Encoded(body) => body.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) | Inner::Stream(_) => None,
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) => None,
         }
     }
 }
@@ -129,7 +119,6 @@ impl http_body::Body for Body {
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Encoded(body) => body.poll_frame(cx),
             Inner::Offloaded(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
-            Inner::Stream(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -138,7 +127,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
             Inner::Encoded(body) => body.is_end_stream(),
-            Inner::Offloaded(_) | Inner::Stream(_) => false,
+            Inner::Offloaded(_) => false,
         }
     }
 
@@ -147,7 +136,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
             Inner::Encoded(body) => body.size_hint(),
-            Inner::Offloaded(_) | Inner::Stream(_) => SizeHint::default(),
+            Inner::Offloaded(_) => SizeHint::default(),
         }
     }
 }

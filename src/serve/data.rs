@@ -77,7 +77,7 @@ async fn route(
         return generate(state, request, session, record).await;
     }
     if let Some(api) = api.filter(|api| api.accepts(request.method()))
-        && api_call::reads(state, &*api, &request, session.as_ref())
+        && api_call::reads(state, (&*api, route), &request, session.as_ref())
     {
         return Ok(Box::pin(api_call::serve(state, (&api, route), request, session, record)).await);
     }

@@ -11,8 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::api::openai::error::OpenAiError;
-use crate::api::{Api, ApiError};
+use crate::api::{self, Api, ApiError};
 use crate::engine::sglang::routes::{self, Route};
 use crate::engine::transport::client::{Failure, innermost};
 use crate::error::Error;
@@ -257,12 +256,12 @@ fn is_missing_route(body: &[u8]) -> bool {
     body.is_empty() || detail().is_some_and(is_detail)
 }
 
-/// Builds a 404 in the error format of OpenAI.
+/// Builds a 404.
 fn not_served(method: &Method, path: &str, reason: &str) -> Response<Body> {
     // the length of a reply to HEAD is that of the reply to GET
     let method = if method == Method::HEAD { &Method::GET } else { method };
     let message = format!("{method} {path} is not served: {reason}");
-    error_of_api(OpenAiError { status: StatusCode::NOT_FOUND, message }.into())
+    error_of_api(api::unserved(StatusCode::NOT_FOUND, message))
 }
 
 fn error_of_api(error: ApiError) -> Response<Body> {

@@ -1,7 +1,6 @@
 //! The state of requests to the engine.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
@@ -39,6 +38,4 @@ pub struct ProxyState {
     pub budget: Budget,
     /// All metrics.
     pub metrics: Arc<Metrics>,
-    /// Routes whose uncaptured generations were logged. The lock is held for a lookup only.
-    pub uncaptured: Mutex<HashSet<&'static str>>,
 }

@@ -443,3 +443,37 @@ async fn stream_begins_before_the_engine_has_replied() {
         soon("the session is incomplete", is_incomplete).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_joins_the_call_that_runs() {
+    for (dialect, streams) in cases() {
+        let mut upstream = ManualUpstream::start().await;
+        upstream.replace(profile());
+        let proxy = Proxy::probed(upstream.addr, &["--tokenizer", TOKENIZER]).await;
+        wait_rendering(&proxy).await;
+        let mut body = dialect.request();
+        body["stream"] = json!(streams);
+        let body = body.to_string();
+        let path = format!("/sessions/s{}", dialect.path());
+        let send = async |headers: &[(&str, &str)]| {
+            let mut client = Connection::open(proxy.data).await;
+            client.send(&written(proxy.data, "POST", &path, headers, body.as_bytes())).await;
+            client
+        };
+        let mut first = send(&[]).await;
+        let mut call = upstream.next().await;
+        let asked = call.body_until(|read| read.ends_with(b"}")).await;
+        let asked: Value = serde_json::from_slice(asked).unwrap();
+        let mut second = send(&[("x-stainless-retry-count", "1")]).await;
+        let joined = async { while proxy.metric("tokentap_retries_total{outcome=\"joined\"}").await != 1.0 {} };
+        soon("the retry joins the call", joined).await;
+        let mut reply = chat_reply(0, "It is lit.");
+        reply["id"] = asked["rid"].clone();
+        call.reply(&message(200, &[("content-type", "application/json")], reply.to_string().as_bytes())).await;
+        let [first, second] = [first.answer().await, second.answer().await];
+        let replies = [dialect.reply(&first), dialect.reply(&second)];
+        assert_eq!(replies.map(|reply| dialect.read(&reply).0), ["It is lit.", "It is lit."], "{dialect:?} {streams}");
+        let shown = session(&proxy).await;
+        assert_eq!((&shown["turns"], &shown["list"][0]["rid"]), (&json!(1), &asked["rid"]), "{dialect:?} {streams}");
+    }
+}

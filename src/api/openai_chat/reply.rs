@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::members::{MessageMember, ToolCallMember};
 use super::request::ReplyExtras;
-use super::sglext::{self, SglextOptions};
 use crate::api::openai::tools::CustomCall;
 use crate::api::openai::{Usage, id_list, logprob_list, metadata};
 use crate::api::to_json;
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
+use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::ToolCall;
 use crate::tokenizer::TokenizerError;
@@ -91,10 +91,17 @@ impl ReplyContext {
         prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
     }
 
-    /// `sglext` with a leading comma. Empty if not requested.
+    /// `sglext` with the ids that the client asks for, with a leading comma. Empty if it asks for none.
     #[must_use]
     pub(crate) fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
-        sglext::member(self.sglext, self.prompt.as_deref().unwrap_or_default(), responses)
+        let prompt = || id_list(self.prompt.as_deref().unwrap_or_default());
+        let input = self.sglext.input.then(|| format!("\"input_ids\":{}", prompt()));
+        let output = self.sglext.output.then(|| {
+            let lists: Vec<String> = responses.map(id_list).collect();
+            format!("\"output_ids\":[{}]", lists.join(","))
+        });
+        let members: Vec<String> = input.into_iter().chain(output).collect();
+        if members.is_empty() { String::new() } else { format!(",\"sglext\":{{{}}}", members.join(",")) }
     }
 
     /// Appends a choice.

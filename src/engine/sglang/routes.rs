@@ -48,6 +48,12 @@ impl Route {
         POLICY.contains(&self.endpoint)
     }
 
+    /// Whether the engine can report the token ids of a reply of this route.
+    #[must_use]
+    pub fn reports_ids(self) -> bool {
+        self.endpoint == CHAT
+    }
+
     /// Whether the engine may stay silent on this route for any time, so that no idle timeout applies.
     #[must_use]
     pub fn allows_long_silence(self) -> bool {

@@ -116,6 +116,12 @@ impl Reader {
         polled
     }
 
+    /// Whether the events come at the end of a generation that runs.
+    #[must_use]
+    pub fn is_deferred(&self) -> bool {
+        self.attempt.reply().is_deferred()
+    }
+
     /// Records that all events taken so far were delivered to the client.
     pub fn acknowledge(&self) {
         self.attempt.reply().acknowledge(self.id);

@@ -283,6 +283,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::engine::sglang::sglext::SglextOptions;
     use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
     use crate::generation::events::{Events, Generation};
     use crate::generation::request::Digest;
@@ -301,6 +302,7 @@ mod tests {
             rid: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
             reads: EventAccess::Bytes,
+            sglext: SglextOptions::default(),
             digest: Digest::of(body.as_bytes()),
         }
     }

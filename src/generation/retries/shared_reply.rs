@@ -239,6 +239,11 @@ impl SharedReply {
         self.buffer.is_complete()
     }
 
+    /// Whether the events come at the end of a generation that runs.
+    pub(super) fn is_deferred(&self) -> bool {
+        matches!(&self.source, ReplySource::Events(events) if events.are_deferred())
+    }
+
     /// Counts the bytes of the request, which is kept too.
     pub(super) fn count_request(&mut self, bytes: usize) {
         self.buffer.count_request(bytes);

@@ -2,7 +2,6 @@
 
 mod passthrough;
 mod reply;
-mod translated;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,8 +11,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::api::client_headers;
-use crate::api::{Api, ApiGeneration, ApiRequest, LocalReply, RequestSession};
+use crate::api::{
+    Api, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder, RequestSession, client_headers, engine_chat,
+};
 use crate::budget::Work;
 use crate::chat::RequestError;
 use crate::chat::forwarded::ForwardedChat;
@@ -21,13 +21,11 @@ use crate::engine::sglang::request::SessionNames;
 use crate::engine::sglang::routes::{self, Route};
 use crate::error::Error;
 use crate::generation::event::EventAccess;
-use crate::generation::request::Digest;
-use crate::generation::request::RequestHead;
+use crate::generation::request::{Digest, RequestHead, Source};
 use crate::long_work::{BodyLength, on_body, on_thread};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::api_call::passthrough::pass_through;
-use crate::serve::data::api_call::translated::TranslatedCall;
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::misdirected::UnsupportedRequest;
@@ -42,14 +40,14 @@ const LONG: usize = 8 << 10;
 #[must_use]
 pub(crate) fn reads(
     state: &ProxyState,
-    api: &dyn Api,
+    (api, route): (&dyn Api, Route),
     request: &Request<Incoming>,
     session: Option<&Arc<str>>,
 ) -> bool {
     if api.is_served() {
         return true;
     }
-    let records = api.records_passthrough() && state.config.sessions.record;
+    let records = route.reports_ids() && state.config.sessions.record;
     let length = request.body().size_hint().exact();
     let may_be_held = length.is_some_and(|length| length <= state.config.limits.max_request_bytes);
     let identity = || Identity::of(&state.config, session, request.uri().query(), request.headers(), None);
@@ -72,17 +70,8 @@ pub(crate) async fn serve(
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
             let request = Request::from_parts(head, body);
-            let call = ApiCall {
-                api: Arc::clone(api),
-                route,
-                request,
-                session,
-                identity: None,
-                labels: None,
-                forwarded_chat: None,
-                translated: None,
-            };
-            answer(state, call, &work, record).await
+            let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, labels: None };
+            answer(state, call, (&work, record)).await
         }
         Err(error) => Err(error),
     };
@@ -90,6 +79,7 @@ pub(crate) async fn serve(
 }
 
 /// A request whose body has been read.
+#[derive(Clone)]
 pub(super) struct ApiCall {
     pub(super) api: Arc<dyn Api>,
     pub(super) route: Route,
@@ -100,43 +90,27 @@ pub(super) struct ApiCall {
     pub(super) identity: Option<Identity>,
     /// The labels of its turns, set once the body is decoded.
     labels: Option<Arc<Labels>>,
-    /// The chat to record with the turn if the engine's own endpoint serves it.
-    pub(super) forwarded_chat: Option<ForwardedChat>,
-    /// The call as a chat of the engine's own endpoint, if only that endpoint can serve it and report its tokens.
-    translated: Option<TranslatedCall>,
 }
 
 async fn answer(
     state: &Arc<ProxyState>,
     call: ApiCall,
-    work: &Work,
-    record: &AccessRecord,
+    (work, record): (&Work, &AccessRecord),
 ) -> Result<Response<Body>, Error> {
     if !call.api.is_served() {
         // forwarded without decoding
-        return pass_through(state, call, record).await;
+        return pass_through(state, call, None, (work, record)).await;
     }
-    let (prepared, mut call) = prepare(state, call, work).await?;
+    let (prepared, call) = prepare(state, call, work).await?;
     match prepared {
         Ok(PreparedCall::Reply(LocalReply { encoded, stored })) => {
             state.generator.context.log_wait.wait(vec![stored]).await;
             Ok(reply::without_generation(state, encoded))
         }
         Ok(PreparedCall::Events(events)) => Ok(reply::stream_without_generation(events)),
-        Ok(PreparedCall::Generation(ApiGeneration { request, chat, mut encoder }, digest)) => {
-            let mut headers = call.request.into_parts().0.headers;
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            let head = RequestHead { method: Method::POST, target: routes::GENERATE.endpoint.into(), headers };
-            let identity =
-                call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
-            let (work, labels, reads) = (work.following(), call.labels, EventAccess::Fields);
-            let decoded = DecodedGeneration { work, request, identity, digest, chat, labels, reads };
-            let generation = generate::run(state, head, decoded, record).await?;
-            if let Some(rid) = record.rid().get().and_then(|rid| rid.get()) {
-                encoder.set_rid(rid);
-            }
-            Ok(reply::reply(state, call.api, generation, encoder).await)
-        }
+        Ok(PreparedCall::Generation(generation)) => run(state, call, generation, (work, record)).await,
+        Ok(PreparedCall::Forwarded { reason, chat }) => forward(state, call, reason, chat, (work, record)).await,
+        Err(RequestError::Unsupported(reason)) => forward(state, call, reason, None, (work, record)).await,
         Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
         Err(RequestError::TooLong { tokens, context }) => {
             Err(Error::bad_request(call.api.prompt_too_long(tokens, context)))
@@ -146,27 +120,74 @@ async fn answer(
             state.metrics.chat.refusals.with_label_values(&[limit]).inc();
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
         }
-        Err(RequestError::Unsupported(reason)) => {
-            if let Some(translated) = call.translated.take() {
-                tracing::debug!(%reason, endpoint = call.route.endpoint, "sending a call to the engine's chat endpoint");
-                return translated::serve(state, call, translated, record).await;
-            }
-            tracing::debug!(%reason, endpoint = call.route.endpoint, "forwarding a call to the engine's own endpoint");
-            let (api, path) = (Arc::clone(&call.api), call.request.uri().path().to_owned());
-            let unsupported = UnsupportedRequest { api, path, reason };
-            unsupported.answer(pass_through(state, call, record).await?).await
-        }
     }
+}
+
+/// Runs a generation and encodes its reply.
+async fn run(
+    state: &Arc<ProxyState>,
+    call: ApiCall,
+    PreparedGeneration { source, mut encoder, digest }: PreparedGeneration,
+    (work, record): (&Work, &AccessRecord),
+) -> Result<Response<Body>, Error> {
+    let (target, own) = match &source {
+        Source::Generate { .. } => (routes::GENERATE.endpoint, None),
+        // the engine may report no ids, from which the reply is encoded; the endpoint of the call's API needs none
+        Source::EngineChat(_) => (routes::CHAT, Some(call.clone())),
+    };
+    let ApiCall { api, request, identity, labels, .. } = call;
+    let identity = identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
+    let mut headers = request.into_parts().0.headers;
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let head = RequestHead { method: Method::POST, target: target.into(), headers };
+    let (following, reads) = (work.following(), EventAccess::Fields);
+    let decoded = DecodedGeneration { work: following, source, identity, digest, labels, reads };
+    let generation = generate::run(state, head, decoded, record).await?;
+    if let Some(rid) = record.rid().get().and_then(|rid| rid.get()) {
+        encoder.set_rid(rid);
+    }
+    match (reply::reply(state, api, generation, encoder).await, own) {
+        (Ok(reply), _) => Ok(reply),
+        (Err(_), Some(call)) => forward(state, call, Error::NoTokenIds.to_string(), None, (work, record)).await,
+        (Err(_), None) => Err(Error::NoTokenIds),
+    }
+}
+
+/// Passes a call that tokentap cannot serve, for `reason`, to the engine's own endpoint.
+async fn forward(
+    state: &Arc<ProxyState>,
+    call: ApiCall,
+    reason: String,
+    chat: Option<ForwardedChat>,
+    context: (&Work, &AccessRecord),
+) -> Result<Response<Body>, Error> {
+    tracing::debug!(%reason, endpoint = call.route.endpoint, "forwarding a call to the engine's own endpoint");
+    let (api, path) = (Arc::clone(&call.api), call.request.uri().path().to_owned());
+    let unsupported = UnsupportedRequest { api, path, reason };
+    unsupported.answer(pass_through(state, call, chat, context).await?).await
 }
 
 /// What a decoded call needs.
 enum PreparedCall {
-    /// A generation. The digest of its request is set if it may be retried.
-    Generation(ApiGeneration, Option<Digest>),
+    Generation(PreparedGeneration),
     /// Nothing more: this is the reply.
     Reply(LocalReply),
     /// Nothing more: these are the events of the stream.
     Events(String),
+    /// The engine's own endpoint, for `reason`.
+    Forwarded {
+        reason: String,
+        /// The conversation that the turns continue.
+        chat: Option<ForwardedChat>,
+    },
+}
+
+/// A generation whose reply is encoded.
+struct PreparedGeneration {
+    source: Source,
+    encoder: Box<dyn ReplyEncoder>,
+    /// Set if the call may be retried.
+    digest: Option<Digest>,
 }
 
 /// Decodes a call and builds its generation. Long calls are processed on a blocking thread.
@@ -210,16 +231,15 @@ async fn prepare(
             if let Some(reply) = decoded.reply(named, &work) {
                 return reply.map(PreparedCall::Reply);
             }
-            let generation = match generation(&own, &mut call, &*decoded, named, &work) {
-                Ok(generation) => generation,
-                Err(RequestError::Unsupported(reason)) if call.translated.is_none() => {
-                    decoded.check_passthrough()?;
-                    return Err(RequestError::Unsupported(reason));
+            match decoded.generation(named, &work) {
+                Ok(ApiGeneration { request, chat, encoder }) => {
+                    let digest = generate::digest(&own, call.identity.as_ref(), &request.bytes);
+                    let source = Source::Generate { request, chat };
+                    Ok(PreparedCall::Generation(PreparedGeneration { source, encoder, digest }))
                 }
-                Err(error) => return decoded.failed_stream(&error).map(PreparedCall::Events).ok_or(error),
-            };
-            let digest = generate::digest(&own, call.identity.as_ref(), &generation.request);
-            Ok(PreparedCall::Generation(generation, digest))
+                Err(RequestError::Unsupported(reason)) => unsupported(&own, &call, &*decoded, (named, &work), reason),
+                Err(error) => decoded.failed_stream(&error).map(PreparedCall::Events).ok_or(error),
+            }
         });
         (prepared, call)
     };
@@ -230,21 +250,29 @@ async fn prepare(
     made.map_err(|error| Error::Internal { message: error.to_string() })
 }
 
-/// Builds the generation of a request. If the engine must render it, sets the chat that the turn records, and the request for the engine's
-/// chat endpoint.
-fn generation(
+/// Chooses the endpoint of the engine that serves a call which tokentap cannot render: its chat endpoint, if only that one can report the token
+/// ids, or else the one of the call's API.
+fn unsupported(
     state: &ProxyState,
-    call: &mut ApiCall,
+    call: &ApiCall,
     decoded: &dyn ApiRequest,
-    session: RequestSession<'_>,
-    work: &Work,
-) -> Result<ApiGeneration, RequestError> {
-    let generation = decoded.generation(session, work);
-    if session.is_named && matches!(generation, Err(RequestError::Unsupported(_))) {
-        call.forwarded_chat = decoded.forwarded_chat(session, work);
-        call.translated = TranslatedCall::of(state, call, decoded, (session, work));
-    }
-    generation
+    (session, work): (RequestSession<'_>, &Work),
+    reason: String,
+) -> Result<PreparedCall, RequestError> {
+    let mut chat = if session.is_named { decoded.forwarded_chat(session, work) } else { None };
+    let engine = Arc::clone(&state.upstream.borrow());
+    let may_translate = state.config.sessions.record && engine.chat.reports_ids && !call.route.reports_ids();
+    let translated = chat.take_if(|_| may_translate);
+    let translated =
+        translated.and_then(|chat| engine_chat::translated(decoded, (call.route, chat), (session, work), &engine));
+    let Some((chat, encoder)) = translated else {
+        decoded.check_passthrough()?;
+        return Ok(PreparedCall::Forwarded { reason, chat });
+    };
+    tracing::debug!(%reason, endpoint = call.route.endpoint, "sending a call to the engine's chat endpoint");
+    let digest = generate::digest(state, call.identity.as_ref(), &chat.body);
+    let generation = PreparedGeneration { source: Source::EngineChat(Box::new(chat)), encoder, digest };
+    Ok(PreparedCall::Generation(generation))
 }
 
 /// Runs a step and turns a panic into an error that sends the call to the engine's own endpoint.

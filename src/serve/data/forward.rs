@@ -1,4 +1,4 @@
-//! Forwards requests that are not captured. Bodies are streamed in both directions, byte for byte.
+//! Forwards requests whose replies are not read. Bodies are streamed in both directions, byte for byte.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
+use crate::generation::events::Generation;
+use crate::generation::uncaptured::UncapturedGeneration;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
 use crate::serve::data::policy;
@@ -35,8 +37,7 @@ pub(crate) async fn forward(
     let generates = route.kind == Kind::Generating && request.method() == Method::POST;
     let uncaptured = if generates {
         let identity = Identity::of(&state.config, session.as_ref(), request.uri().query(), request.headers(), None)?;
-        identity.report_ignored(state);
-        Some(UncapturedGeneration::new(state, route, &identity))
+        Some(begin_uncaptured(state, route, &identity))
     } else {
         None
     };
@@ -96,53 +97,28 @@ pub(crate) fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// A generation whose tokens tokentap does not capture. When it is dropped, the generation is counted and its session is marked as
-/// incomplete, unless the engine replied an error. It is counted without a reply too, because the engine may have generated tokens.
-#[derive(Debug)]
-pub(crate) struct UncapturedGeneration {
-    state: Arc<ProxyState>,
+/// Begins a generation whose tokens are not captured.
+fn begin_uncaptured(state: &ProxyState, route: Route, identity: &Identity) -> UncapturedGeneration {
+    identity.report_ignored(state);
+    let is_recorded = identity.explicit && state.config.sessions.record;
+    state.generator.uncaptured.begin(route.endpoint, is_recorded.then(|| Arc::clone(&identity.session)))
+}
+
+/// Sends a generation whose tokens are not captured. Its reply is not read.
+///
+/// # Errors
+/// When the engine sent no head of a reply.
+pub(crate) async fn send_uncaptured(
+    state: &ProxyState,
     route: Route,
-    session: Option<Arc<str>>,
-    /// Nothing was generated, or its tokens were captured.
-    resolved: bool,
-}
-
-impl UncapturedGeneration {
-    /// Creates one before its request is sent.
-    #[must_use]
-    pub(crate) fn new(state: &Arc<ProxyState>, route: Route, identity: &Identity) -> Self {
-        let named = identity.explicit && state.config.sessions.record;
-        let session = named.then(|| Arc::clone(&identity.session));
-        Self { state: Arc::clone(state), route, session, resolved: false }
-    }
-
-    /// Records the status of the engine's reply.
-    pub(crate) fn answered(mut self, status: http::StatusCode) {
-        self.resolved = status.is_client_error() || status.is_server_error();
-    }
-
-    /// Records that the tokens were captured.
-    pub(crate) fn captured(mut self) {
-        self.resolved = true;
-    }
-}
-
-impl Drop for UncapturedGeneration {
-    fn drop(&mut self) {
-        if self.resolved {
-            return;
-        }
-        let Self { state, route, .. } = self;
-        if let Some(session) = &self.session {
-            state.sessions.mark_incomplete(session);
-        }
-        state.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
-        let first = state.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
-        if first {
-            tracing::warn!(
-                endpoint = route.endpoint,
-                "the tokens of this endpoint are not captured; agents should send JSON to /generate"
-            );
-        }
-    }
+    identity: &Identity,
+    call: UpstreamCall,
+) -> Result<Generation, Error> {
+    let unnamed = state.tools.flights.unnamed();
+    let uncaptured = begin_uncaptured(state, route, identity);
+    let reply = send(&state.client, &state.metrics, route, call).await?;
+    uncaptured.answered(reply.status());
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, header};
+use http::{HeaderMap, HeaderName, Request, Response, header, response};
 use hyper::body::Incoming;
 
 use crate::api::client_headers::{self, OVERRIDE_RID};
@@ -12,18 +12,17 @@ use crate::budget::Work;
 use crate::engine::sglang::request::GenerateRequest;
 use crate::engine::sglang::routes;
 use crate::engine::transport::headers;
-use crate::engine::upstream::send;
 use crate::error::Error;
-use crate::generation::event::EventAccess;
-use crate::generation::events::Generation;
-use crate::generation::request::{Digest, GenerationRequest, RequestHead, Retry};
+use crate::generation::event::{EventAccess, GenerationEvent};
+use crate::generation::events::{Events, Generation};
+use crate::generation::request::{Digest, GenerationRequest, RequestHead, Retry, Source};
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, Upload};
-use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers};
+use crate::serve::data::forward::{send_uncaptured, target, upstream_headers};
 use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
-use crate::session::{Chat, Dialect, Labels};
+use crate::session::{Dialect, Labels};
 
 /// The number of earlier attempts of this call. The SDKs that most agents use send this header.
 const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
@@ -36,14 +35,12 @@ const SESSION_DONE: HeaderName = HeaderName::from_static("x-session-done");
 pub(crate) struct DecodedGeneration {
     /// Counts the memory of the request.
     pub work: Work,
-    /// The request for /generate.
-    pub request: Box<GenerateRequest>,
+    /// The source of its events, with the request for it.
+    pub source: Source,
     /// Its session.
     pub identity: Identity,
     /// The digest of the body, if the call may be retried.
     pub digest: Option<Digest>,
-    /// The chat to record with the turn, if it is a turn of a chat.
-    pub chat: Option<Box<Chat>>,
     /// The labels of its turns; `None` without a signal.
     pub labels: Option<Arc<Labels>>,
     /// The parts of its events that are read.
@@ -86,7 +83,13 @@ pub(crate) async fn generate(
 #[must_use]
 pub(crate) fn reply(generation: Generation) -> Response<Body> {
     let Generation { head, mut events } = generation;
-    let body = match events.take_whole() {
+    let event = events.take_whole();
+    native(head, event, events)
+}
+
+/// Builds a reply of the engine's bytes. `event` is the one of a reply that does not stream.
+pub(crate) fn native(head: response::Parts, event: Option<Arc<GenerationEvent>>, events: Events) -> Response<Body> {
+    let body = match event {
         Some(event) => EncodedBody::whole(event.native().clone(), events),
         None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
     };
@@ -108,27 +111,20 @@ pub(crate) async fn answer(
         let names = request.as_deref().map(|request: &GenerateRequest| &request.sessions);
         let query = head.target.split_once('?').map(|(_, query)| query);
         let identity = Identity::of(&state.config, session.as_ref(), query, &head.headers, names)?;
-        let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));
+        let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), &request.bytes));
         Ok::<_, Error>((request, identity, digest))
     };
     let (request, identity, digest) = on_body(BodyLength::Request(body.len()), read).await?;
     if let Some(request) = request {
         drop(body);
         let labels = labels(state, &head.headers);
-        let (chat, reads) = (None, EventAccess::Bytes);
-        let decoded = DecodedGeneration { work, request, identity, digest, chat, labels, reads };
+        let (source, reads) = (Source::Generate { request, chat: None }, EventAccess::Bytes);
+        let decoded = DecodedGeneration { work, source, identity, digest, labels, reads };
         return run(state, head, decoded, record).await;
     }
-    identity.report_ignored(state);
     let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
     head.headers.remove(header::ACCEPT_ENCODING);
-    let unnamed = state.tools.flights.unnamed();
-    let uncaptured = UncapturedGeneration::new(state, routes::GENERATE, &identity);
-    let reply = send(&state.client, &state.metrics, routes::GENERATE, head.call(body)).await?;
-    uncaptured.answered(reply.status());
-    let (mut head, body) = reply.into_parts();
-    headers::end_hop(&mut head.headers);
-    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
+    send_uncaptured(state, routes::GENERATE, &identity, head.call(body)).await
 }
 
 /// The labels of the turns of a call of `/generate`. `None` unless its headers are an agent's, so that other calls store nothing.
@@ -137,11 +133,11 @@ fn labels(state: &ProxyState, headers: &HeaderMap) -> Option<Arc<Labels>> {
     Some(Arc::new(Labels { dialect: Some(Dialect::Generate), ..labels }))
 }
 
-/// The digest of a request that may be retried. Only requests of a named session may be retried.
+/// The digest of the body of a request that may be retried. Only requests of a named session may be retried.
 #[must_use]
-pub(crate) fn digest(state: &ProxyState, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
+pub(crate) fn digest(state: &ProxyState, identity: Option<&Identity>, body: &[u8]) -> Option<Digest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
-    (state.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
+    (state.config.sessions.record && is_named).then(|| Digest::of(body))
 }
 
 /// Runs a generation. `head` has the client's headers.
@@ -154,39 +150,30 @@ pub(crate) async fn run(
     decoded: DecodedGeneration,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
-    let DecodedGeneration { work, request, identity, digest, chat, labels, reads } = decoded;
+    let DecodedGeneration { work, source, identity, digest, labels, reads } = decoded;
     identity.report_ignored(state);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
-    let is_marked = is_retry(&head.headers) || header_rid.is_some() || native::has_rid(&request);
+    let is_marked = is_retry(&head.headers) || header_rid.is_some() || source.has_rid();
     let is_last = is_last(&head.headers);
     let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
     // the reply is parsed, so it must not be compressed
     head.headers.remove(header::ACCEPT_ENCODING);
-    if request.stream == Some(true) {
+    if source.streams() {
         record.set_streaming();
     }
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
-    let request = GenerationRequest {
-        head,
-        work,
-        request,
-        session,
-        chat,
-        labels,
-        is_last,
-        authorization,
-        header_rid,
-        reads,
-        retry,
-    };
-    state.generator.run(request, record.rid()).await
+    let request = GenerationRequest { head, work, session, labels, is_last, authorization, header_rid, reads, retry };
+    let generation = state.generator.run(request, source, record.rid()).await?;
+    if headers::is_event_stream(&generation.head.headers) {
+        record.set_streaming();
+    }
+    Ok(generation)
 }
 
 /// Whether the client marks this call as the last one of its session.
-#[must_use]
-pub(crate) fn is_last(headers: &HeaderMap) -> bool {
+fn is_last(headers: &HeaderMap) -> bool {
     let value = headers.get(SESSION_DONE).and_then(|value| value.to_str().ok());
     value.is_some_and(|value| !matches!(value.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
 }

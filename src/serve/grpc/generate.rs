@@ -18,7 +18,7 @@ use crate::engine::sglang::routes;
 use crate::engine::transport::headers;
 use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
-use crate::generation::events::{Events, GatherError, Generation};
+use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
 use crate::generation::request::RequestHead;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::control::v1::Problem;
@@ -27,9 +27,6 @@ use crate::serve::identity;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::request_info::Port;
 use crate::session::is_name;
-
-/// The maximum bytes of an error reply that are read to find its message.
-const LARGEST_ERROR: u64 = 1 << 20;
 
 /// The service.
 #[derive(Debug)]
@@ -184,9 +181,12 @@ impl ObjectStream {
                 None => return Err(Status::unavailable("the engine's stream ended before its end mark")),
             };
             match &event.kind {
-                EventKind::Outputs(_) | EventKind::Failed(_) | EventKind::Unparsed(UnparsedReason::Unreadable) => {
-                    // an error of tokentap is the last event
-                    self.done |= matches!(event.kind, EventKind::Failed(_));
+                EventKind::Outputs(_)
+                | EventKind::Failed(_)
+                | EventKind::Refused(_)
+                | EventKind::Unparsed(UnparsedReason::Unreadable) => {
+                    // an error is the last event
+                    self.done |= matches!(event.kind, EventKind::Failed(_) | EventKind::Refused(_));
                     self.unsent = true;
                     return Ok(Some(event.native_json()));
                 }

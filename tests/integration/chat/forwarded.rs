@@ -10,7 +10,7 @@ use super::super::support::binary::{Binary, output};
 use super::super::support::client::{Answer, Connection, get, post, request, written};
 use super::super::support::demo::Demo;
 use super::super::support::fixture::Fixture;
-use super::super::support::manual_upstream::{ManualUpstream, STREAM, chunk, soon};
+use super::super::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use super::super::support::proxy::Proxy;
 use super::super::support::upstream::{
     EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, message, stream, torn_stream,
@@ -371,6 +371,9 @@ async fn disconnected_client_leaves_a_turn_only_after_every_finish_reason() {
         if leaves_early {
             drop(client);
             call.closed().await;
+            let abort = upstream.next().await;
+            assert_eq!(abort.aborted(), recorded.id.as_str().unwrap(), "the id of the first event");
+            abort.ok().await;
             continue;
         }
         call.send(&chunk(&framed.as_bytes()[finish..ids])).await;
@@ -394,6 +397,40 @@ async fn disconnected_client_leaves_a_turn_only_after_every_finish_reason() {
     soon("the early disconnect is counted", async { while proxy.metric(UNCAPTURED).await < 1.0 {} }).await;
     assert_eq!(get(proxy.control, "/v1/sessions/early").await.json()["incomplete"], true);
     assert_eq!(get(proxy.control, "/v1/sessions/late").await.json()["incomplete"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_joins_the_chat_that_runs() {
+    for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
+        let mut upstream = ManualUpstream::start().await;
+        let proxy = Proxy::probed(upstream.addr, &["--chat", "passthrough"]).await;
+        let send = async |headers: &[(&str, &str)]| {
+            let mut client = Connection::open(proxy.data).await;
+            client.send(&written(proxy.data, "POST", PATH, headers, body().to_string().as_bytes())).await;
+            client
+        };
+        let mut first = send(&[]).await;
+        let mut call = upstream.next().await;
+        let retry = [("x-stainless-retry-count", "1")];
+        let mut second = send(&retry).await;
+        let joined = async { while proxy.metric("tokentap_retries_total{outcome=\"joined\"}").await != 1.0 {} };
+        soon("the retry joins the call", joined).await;
+        // a client that reads the ids gets another reply
+        let other = send(&[retry[0], (NAMES[1], "1")]).await;
+        upstream.next().await.reset();
+        drop(other);
+        if recorded.is_stream() {
+            call.send(STREAM).await;
+            call.send(&chunk(recorded.reply.as_bytes())).await;
+            call.reply(END).await;
+        } else {
+            call.reply(&message(200, &[("content-type", "application/json")], recorded.reply.as_bytes())).await;
+        }
+        for answer in [first.answer().await, second.answer().await] {
+            assert_eq!((answer.status, answer.complete, answer.text()), (200, true, recorded.bare()));
+        }
+        assert_eq!(session(&proxy).await["turns"], 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

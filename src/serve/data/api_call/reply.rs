@@ -9,22 +9,26 @@ use crate::api::{Api, ApiError, EncodedReply, EventEncoder, ReplyEncoder};
 use crate::engine::transport::headers;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventAccess, EventKind, GenerationEvent, Output, UnparsedReason};
-use crate::generation::events::{Events, GatherError, Generation};
+use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
 use crate::generation::update::SequenceUpdate;
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, EncodedBody};
+use crate::serve::data::generate;
 use crate::serve::proxy_state::ProxyState;
 
 /// Builds the reply to a request of an API. Error replies also acknowledge their events once the client has read them.
+///
+/// # Errors
+/// [`NoTokenIds`] if the reply cannot be encoded, because the engine reported no ids.
 pub(super) async fn reply(
     state: &ProxyState,
     api: Arc<dyn Api>,
     generation: Generation,
     encoder: Box<dyn ReplyEncoder>,
-) -> Response<Body> {
+) -> Result<Response<Body>, NoTokenIds> {
     let Generation { mut head, mut events } = generation;
     head.headers.remove(header::CONTENT_LENGTH);
-    match start(state, &api, &head, &mut events, encoder).await {
+    Ok(match start(state, &api, &head, &mut events, encoder).await {
         Ok(ReplyStart::Whole(body)) => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
@@ -37,7 +41,22 @@ pub(super) async fn reply(
         }
         Err(ReplyFailure::Engine(error)) => refused(head, error, events),
         Err(ReplyFailure::Proxy(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
+        Err(ReplyFailure::NoTokenIds) => return Err(NoTokenIds),
+    })
+}
+
+/// The engine reported no token ids, from which the reply would be encoded.
+#[derive(Debug)]
+pub(super) struct NoTokenIds;
+
+/// Builds the reply to a request that the engine's own endpoint serves. The client gets the engine's bytes.
+pub(super) fn unencoded(api: &dyn Api, generation: Generation) -> Response<Body> {
+    let Generation { head, mut events } = generation;
+    let event = events.take_whole();
+    if let Some(EventKind::Failed(error)) = event.as_ref().map(|event| &event.kind) {
+        return refused(head, api.error(error.status(), error.to_string()), events);
     }
+    generate::native(head, event, events)
 }
 
 /// Builds a reply that needs no generation.
@@ -83,6 +102,8 @@ enum ReplyFailure {
     Engine(ApiError),
     /// The engine's reply was cut off or is malformed.
     Proxy(Error),
+    /// The engine reported no token ids.
+    NoTokenIds,
 }
 
 impl From<Error> for ReplyFailure {
@@ -91,12 +112,8 @@ impl From<Error> for ReplyFailure {
     }
 }
 
-/// The time after which a stream begins whose events all come at the end of the generation. Errors that the engine replies earlier keep their
-/// status.
+/// The time after which a stream begins whose head was not waited for. Errors that the engine replies earlier keep their status.
 const DEFERRED_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The bytes of an engine's error that are read.
-pub(super) const LARGEST_ERROR: u64 = 1 << 20;
 
 async fn start(
     state: &ProxyState,
@@ -106,7 +123,13 @@ async fn start(
     encoder: Box<dyn ReplyEncoder>,
 ) -> Result<ReplyStart, ReplyFailure> {
     if head.status != StatusCode::OK {
-        let body = events.gather(LARGEST_ERROR, state.budget.reply()).await.unwrap_or_default();
+        let body = match events.take_whole() {
+            Some(event) if matches!(event.kind, EventKind::Failed(Error::NoTokenIds)) => {
+                return Err(ReplyFailure::NoTokenIds);
+            }
+            Some(event) => event.raw().clone(),
+            None => events.gather(LARGEST_ERROR, state.budget.reply()).await.unwrap_or_default(),
+        };
         return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
@@ -210,6 +233,7 @@ fn engine_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
             outputs.iter().find_map(|output| output.error(event)).map(|error| api.event_error(&error))
         }
         EventKind::Failed(error) => Some(failed(api, error)),
+        EventKind::Refused(status) => Some(api.engine_error(*status, event.raw())),
         EventKind::Done | EventKind::Unparsed(_) | EventKind::Trailers(_) => None,
     }
 }
@@ -251,6 +275,7 @@ impl EventEncoder for ApiEventEncoder {
                 self.encoder.finish(&mut self.text);
             }
             EventKind::Failed(error) => self.fail(&failed(&*self.api, error)),
+            EventKind::Refused(status) => self.fail(&self.api.engine_error(*status, event.raw())),
             // the engine's comments keep connections alive
             EventKind::Unparsed(UnparsedReason::NoData) if event.raw().starts_with(b":") => {
                 out.extend_from_slice(event.raw());

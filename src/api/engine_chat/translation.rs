@@ -1,4 +1,4 @@
-//! Translates a request of another API to a chat of the engine's own endpoint, and the reply to a reply of /generate.
+//! Translates a request of another API to a chat of the engine's own endpoint.
 //!
 //! The engine renders what tokentap cannot render, such as images. The other members of the chat come from the /generate request that the API
 //! builds for the conversation without these parts, so that no API needs code for this.
@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::sglext::EngineIds;
-use crate::api::openai::{FIELDS, FieldTarget, id_list};
+use crate::api::openai::{FIELDS, FieldTarget};
 use crate::api::to_json;
 use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{Conversation, quoted};
 use crate::engine::capabilities::Capabilities;
-use crate::engine::rid;
 use crate::engine::sglang::request::GenerateRequest;
 use crate::json::{Cursor, MemberWriter, Object, Value};
 
@@ -33,20 +31,20 @@ const OMITTED: &[&str] = &[
 
 /// A chat request that asks for a reply that does not stream, with its token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TranslatedChat {
+pub(super) struct TranslatedChat {
     /// The body.
-    pub(crate) body: Vec<u8>,
+    pub(super) body: Vec<u8>,
     /// The sampling parameters under their names in `sampling_params`, as a JSON object.
-    pub(crate) sampling: Box<str>,
-    /// The request id: the client's, or a new one.
-    pub(crate) rid: Arc<str>,
+    pub(super) sampling: Box<str>,
+    /// The client's request id.
+    pub(super) rid: Option<Arc<str>>,
 }
 
 impl TranslatedChat {
     /// Translates a conversation. `request` is the /generate request of the conversation without its media. `None` if `request` has a member
     /// that chats do not have.
     #[must_use]
-    pub(crate) fn of(conversation: &Conversation, request: &GenerateRequest, engine: &Capabilities) -> Option<Self> {
+    pub(super) fn of(conversation: &Conversation, request: &GenerateRequest, engine: &Capabilities) -> Option<Self> {
         let sampling = Object::parse(request.object.get(&request.bytes, "sampling_params")?).ok()?;
         let sampling_bytes = &request.bytes[request.object.value_span(&request.bytes, "sampling_params")?];
         let mut body = b"{".to_vec();
@@ -96,16 +94,9 @@ impl TranslatedChat {
                 members.put(field(|target| matches!(target, FieldTarget::Top(to) if to.name() == name))?, value);
             }
         }
-        let rid = match request.rid.get(0) {
-            Some(rid) => rid.as_str().into(),
-            None => {
-                let rid = rid::fresh();
-                members.put("rid", quoted(&rid).as_bytes());
-                rid
-            }
-        };
         body.push(b'}');
         recorded.push(b'}');
+        let rid = request.rid.get(0).map(|rid| rid.as_str().into());
         Some(Self { body, sampling: String::from_utf8(recorded).ok()?.into(), rid })
     }
 }
@@ -126,32 +117,6 @@ fn fills_context(limit: &[u8], request: &GenerateRequest, engine: &Capabilities)
             prompt.saturating_add(limit).saturating_add(engine.reserved_tokens()) >= context
         }
     }
-}
-
-/// The reply of /generate with the ids of the first choice of a chat. `None` if the engine did not report them.
-#[must_use]
-pub(crate) fn generate_reply(chat: &[u8], engine_ids: &EngineIds) -> Option<Vec<u8>> {
-    let (prompt, ids) = (engine_ids.prompt.as_ref()?, engine_ids.responses.as_ref()?.first()?);
-    let object = Object::parse(chat).ok()?;
-    let member = |name: &str| object.get(chat, name).and_then(|value| Value::parse(value).ok());
-    let choices = member("choices");
-    let matched = choices.as_ref().and_then(|choices| choices.as_array()?.first()?.get("matched_stop"));
-    let usage = member("usage").unwrap_or_default();
-    let mut meta = format!(
-        "\"id\":{},\"finish_reason\":{{\"type\":{},\"matched\":{}}},\"prompt_tokens\":{},\"completion_tokens\":{}",
-        quoted(engine_ids.rid.as_deref().unwrap_or_default()),
-        quoted(engine_ids.finishes.get(&0).map_or("stop", |kind| kind)),
-        to_json(&matched),
-        prompt.len(),
-        ids.len(),
-    );
-    if let Some(cached) = engine_ids.cached_tokens {
-        meta.push_str(&format!(",\"cached_tokens\":{cached}"));
-    }
-    if let Some(reasoning @ Value::Number(_)) = usage.get("reasoning_tokens") {
-        meta.push_str(&format!(",\"reasoning_tokens\":{}", to_json(reasoning)));
-    }
-    Some(format!("{{\"text\":\"\",\"output_ids\":{},\"meta_info\":{{{meta}}}}}", id_list(ids)).into_bytes())
 }
 
 /// A message of a chat request.
@@ -294,8 +259,8 @@ mod tests {
             GenerateRequest::parse_with_ids(Bytes::copy_from_slice(request.as_bytes()), Arc::new([1, 2]), 13..18);
         let engine = Capabilities { context_length: Some(100), ..Capabilities::unknown(None) };
         let chat = TranslatedChat::of(&conversation(), &request.unwrap(), &engine)?;
-        let mut body: serde_json::Value = serde_json::from_slice(&chat.body).unwrap();
-        assert_eq!(body.as_object_mut().unwrap().remove("rid"), Some(chat.rid.as_ref().into()));
+        let body: serde_json::Value = serde_json::from_slice(&chat.body).unwrap();
+        assert_eq!(body["rid"].as_str(), chat.rid.as_deref());
         Some((body, serde_json::from_str(&chat.sampling).unwrap()))
     }
 
@@ -355,28 +320,5 @@ mod tests {
     fn member_that_chats_do_not_have_is_not_translated() {
         assert_eq!(translate(r#"{"input_ids":[1,2],"sampling_params":{},"top_logprobs_num":3}"#), None);
         assert_eq!(translate(r#"{"input_ids":[1,2],"sampling_params":{"unknown":3}}"#), None);
-    }
-
-    #[test]
-    fn reply_of_generate_has_the_ids_and_the_counts_of_the_chat() {
-        let chat = br#"{"id":"r","choices":[{"index":0,"finish_reason":"tool_calls","matched_stop":"x"}],
-            "usage":{"prompt_tokens":2,"reasoning_tokens":1}}"#;
-        let ids = EngineIds {
-            rid: Some("r".into()),
-            prompt: Some(vec![1, 2]),
-            responses: Some(vec![vec![3, 4, 5]]),
-            finishes: [(0, "stop".into())].into(),
-            cached_tokens: Some(2),
-            ..EngineIds::default()
-        };
-        let reply: serde_json::Value = serde_json::from_slice(&generate_reply(chat, &ids).unwrap()).unwrap();
-        assert_eq!(
-            reply,
-            serde_json::json!({"text": "", "output_ids": [3, 4, 5], "meta_info": {
-                "id": "r", "finish_reason": {"type": "stop", "matched": "x"}, "prompt_tokens": 2, "completion_tokens": 3,
-                "cached_tokens": 2, "reasoning_tokens": 1,
-            }})
-        );
-        assert_eq!(generate_reply(chat, &EngineIds { responses: None, ..ids }), None);
     }
 }

@@ -1,0 +1,125 @@
+//! Chats for the engine's own endpoint, which renders what tokentap cannot: those that clients send, and calls of other APIs that are
+//! translated to chats.
+
+mod translation;
+
+use bytes::Bytes;
+use http::Request;
+
+use super::{ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
+use crate::api::body::{RequestBody, is_present};
+use crate::api::openai::lora_adapter;
+use crate::budget::Work;
+use crate::chat::forwarded::ForwardedChat;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::request::{SamplingParam, adapter, sampling_params};
+use crate::engine::sglang::routes::Route;
+use crate::engine::sglang::sglext::SglextOptions;
+use crate::generation::request::{ChatKind, ChatOfPrompt, EngineChat};
+use crate::json::Object;
+use translation::TranslatedChat;
+
+/// A chat of a client, whose body the engine gets unchanged. `object` has the spans of the members of the body, `chat` is the conversation if
+/// it was decoded.
+#[must_use]
+pub(crate) fn passed_through(
+    request: &Request<Bytes>,
+    object: &Object,
+    (route, chat): (Route, Option<ForwardedChat>),
+    engine: &Capabilities,
+) -> EngineChat {
+    let bytes = request.body();
+    let body = RequestBody { bytes, object };
+    let text = |name: &str| body.value(name).ok().flatten()?.as_str().map(str::to_owned);
+    let (model, lora_path) = (text("model").unwrap_or_default(), text("lora_path"));
+    EngineChat {
+        body: bytes.clone(),
+        route,
+        rid: text("rid").map(Into::into),
+        sglext: SglextOptions::of(bytes, object, request.headers(), &engine.chat),
+        n: body.count("n").unwrap_or(1),
+        sampling: sampling(&body),
+        lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).and_then(adapter),
+        chat: chat.map(of_prompt),
+        kind: ChatKind::PassedThrough,
+    }
+}
+
+/// A call of another API as a chat, and the encoder of its reply. `None` if its conversation has no media, or if chats do not have one of its
+/// members.
+pub(crate) fn translated(
+    decoded: &dyn ApiRequest,
+    (route, mut chat): (Route, ForwardedChat),
+    (session, work): (RequestSession<'_>, &Work),
+    engine: &Capabilities,
+) -> Option<(EngineChat, Box<dyn ReplyEncoder>)> {
+    let conversation = chat.take_conversation()?;
+    let session = RequestSession { omits_media: true, ..session };
+    let ApiGeneration { request, chat: without_media, encoder } = decoded.generation(session, work).ok()?;
+    let TranslatedChat { body, sampling, rid } = TranslatedChat::of(&conversation, &request, engine)?;
+    if let Some(without_media) = without_media {
+        chat.complete(*without_media);
+    }
+    let mut share = work.share();
+    share.insist(body.len());
+    let chat = EngineChat {
+        body: share.hold(body),
+        route,
+        rid,
+        sglext: SglextOptions::default(),
+        n: 1,
+        sampling,
+        lora_path: request.adapter(0),
+        chat: Some(of_prompt(chat)),
+        kind: ChatKind::Translated { is_deferred: request.stream == Some(true) },
+    };
+    Some((chat, encoder))
+}
+
+fn of_prompt(chat: ForwardedChat) -> ChatOfPrompt {
+    ChatOfPrompt::new(move |prompt| Box::new(chat.after_prompt(prompt)))
+}
+
+/// The sampling fields of a body, as a JSON object.
+fn sampling(body: &RequestBody<'_>) -> Box<str> {
+    let member = |name: &str| body.raw(name).filter(|value| is_present(value));
+    sampling_params(|sampling| {
+        if let Some(max_tokens) = member("max_completion_tokens").or_else(|| member("max_tokens")) {
+            sampling.set(SamplingParam::MaxNewTokens, max_tokens);
+        }
+        body.write_client_sampling(sampling);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::sglang::routes;
+
+    fn read(body: &'static str) -> EngineChat {
+        let engine = Capabilities { model: "m:1".into(), ..Capabilities::default() };
+        let request = Request::new(Bytes::from_static(body.as_bytes()));
+        let object = Object::parse(body.as_bytes()).unwrap();
+        passed_through(&request, &object, (routes::route(routes::CHAT), None), &engine)
+    }
+
+    #[test]
+    fn sampling_fields_get_their_names_in_sampling_params() {
+        let body = r#"{"n":2,"max_tokens":8,"temperature":1.50,"min_tokens":null,"seed":7,"user":"u"}"#;
+        let read = read(body);
+        assert_eq!(&*read.sampling, r#"{"max_new_tokens":8,"temperature":1.50,"n":2,"sampling_seed":7}"#);
+        assert_eq!(read.n, 2);
+    }
+
+    #[test]
+    fn adapter_is_in_the_model_or_in_lora_path() {
+        for (body, expected) in [
+            (r#"{"model":"m:1"}"#, None),
+            (r#"{"model":"m:1:a","lora_path":"b"}"#, Some("a")),
+            (r#"{"model":"other","lora_path":"b"}"#, Some("b")),
+            (r#"{"model":"m:1","lora_path":""}"#, None),
+        ] {
+            assert_eq!(read(body).lora_path.as_deref(), expected, "{body}");
+        }
+    }
+}
