@@ -2,7 +2,6 @@
 
 mod archive;
 mod chat;
-mod parts;
 mod restoration;
 mod session_metrics;
 pub mod settings;
@@ -39,18 +38,14 @@ use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 use crate::serve;
 use crate::serve::connection::{ListenDrops, Listener, Phase, ServerLimits, Tls, listen, serve};
-use crate::serve::control::Control;
-use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::discovery::{self, Discovery};
-use crate::serve::proxy_state::ProxyState;
-use crate::serve::readiness::Readiness;
+use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::{Directory, Fsync, Options};
 use crate::session::{Policy, Sessions, SharedLedger, StoreLimits as SessionLimits};
 use crate::tokenizer::Renderer;
 
-pub use parts::Parts;
 use session_metrics::SessionMetrics;
 pub(crate) use shared_ledger::options as ledger_options;
 
@@ -60,7 +55,7 @@ const FINAL_ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A proxy whose ports are bound.
 #[derive(Debug)]
 pub struct App {
-    parts: Arc<Parts>,
+    parts: Arc<Proxy>,
     /// The APIs of the data port, except SGLang's native API.
     apis: Apis,
     data: Listener,
@@ -149,19 +144,7 @@ impl App {
         );
         let slices = Arc::new(slices);
         let generator = Arc::new(generator);
-        let trainers = TrainerState {
-            config: Arc::clone(&config),
-            sessions: Arc::clone(&sessions),
-            policy,
-            entropies: tools.store.clone(),
-            backend: Arc::clone(&tools.backend),
-            slices: Arc::clone(&slices),
-            chats: serving.clone(),
-            upstream: upstream.clone(),
-            budget: budget.clone(),
-            log_wait: Arc::clone(&generator.context.log_wait),
-        };
-        let parts = Parts {
+        let parts = Proxy {
             client,
             engines,
             sessions,
@@ -175,7 +158,6 @@ impl App {
             phase,
             budget,
             generator,
-            trainers: Arc::new(trainers),
             config,
         };
         let apis = apis(&parts);
@@ -239,7 +221,7 @@ impl App {
 
     /// The parts of the proxy.
     #[must_use]
-    pub fn parts(&self) -> &Arc<Parts> {
+    pub fn parts(&self) -> &Arc<Proxy> {
         &self.parts
     }
 
@@ -251,7 +233,7 @@ impl App {
         let Self { parts, apis, data, control, probed, ready, discovery, chats, directory, archive, renderer } = self;
         let limits = &parts.config.limits;
         let shared = serve::SharedState {
-            states: states(&parts),
+            proxy: Arc::clone(&parts),
             apis: Arc::new(apis),
             permits: Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS))),
             cutting: Arc::default(),
@@ -329,34 +311,8 @@ impl App {
     }
 }
 
-/// Builds the state of the routes of both ports.
-fn states(parts: &Parts) -> Control {
-    let Parts { config, client, engines, metrics, sessions, tools, upstream, discovery, generator, budget, .. } = parts;
-    let proxy = ProxyState {
-        config: Arc::clone(config),
-        client: client.clone(),
-        engines: engines.clone(),
-        upstream: upstream.clone(),
-        discovery: discovery.clone(),
-        generator: Arc::clone(generator),
-        tools: Arc::clone(tools),
-        sessions: Arc::clone(sessions),
-        budget: budget.clone(),
-        metrics: Arc::clone(metrics),
-    };
-    let readiness = Readiness {
-        address: client.upstream().to_owned(),
-        is_up: parts.ready.clone(),
-        upstream: upstream.clone(),
-        chats: parts.chats.clone(),
-        sessions: Arc::clone(sessions),
-        phase: parts.phase.clone(),
-    };
-    Control { proxy: Arc::new(proxy), trainers: Arc::clone(&parts.trainers), readiness: Arc::new(readiness) }
-}
-
 /// The APIs of the data port by path, except SGLang's native API.
-fn apis(parts: &Parts) -> Apis {
+fn apis(parts: &Proxy) -> Apis {
     let (config, upstream) = (Arc::clone(&parts.config), parts.upstream.clone());
     let chats = Arc::new(ChatService::new(Arc::clone(&config), Arc::clone(&parts.metrics), parts.chats.clone()));
     let messages =
@@ -431,7 +387,7 @@ async fn reload_certificates(tls: Option<Arc<Tls>>) {
 }
 
 /// Evicts expired sessions, replies for retries and entropies, once a second.
-async fn sweep(parts: Arc<Parts>) {
+async fn sweep(parts: Arc<Proxy>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;

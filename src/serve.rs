@@ -28,7 +28,7 @@ pub(crate) mod identity;
 pub(crate) mod layers;
 mod misdirected;
 pub(crate) mod offload;
-pub(crate) mod proxy_state;
+pub mod proxy;
 pub(crate) mod readiness;
 mod rejection;
 pub(crate) mod reply;
@@ -47,8 +47,8 @@ use tower::{Service, ServiceBuilder};
 
 use crate::api::Apis;
 use crate::serve::connection::Phase;
-use crate::serve::control::Control;
 use crate::serve::grpc::Services;
+use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use layers::admit::{Admit, Permits};
 use layers::authenticate::authenticate;
@@ -64,8 +64,8 @@ use routes::Routes;
 /// The state that both ports share.
 #[derive(Debug, Clone)]
 pub struct SharedState {
-    /// The state of the routes.
-    pub states: Control,
+    /// The parts that the routes use.
+    pub proxy: Arc<Proxy>,
     /// The APIs of the data port, by path.
     pub apis: Arc<Apis>,
     /// The request permits.
@@ -83,13 +83,12 @@ pub fn port(
 + Clone
 + Send
 + 'static {
-    let SharedState { states, apis, permits, cutting } = shared.clone();
-    let proxy = &states.proxy;
+    let SharedState { proxy, apis, permits, cutting } = shared.clone();
     let (config, client, sessions) = (Arc::clone(&proxy.config), proxy.client.clone(), Arc::clone(&proxy.sessions));
     let metrics = Arc::clone(&proxy.metrics);
     let limit = proxy.config.limits.max_requests;
     let permits = Permits { semaphore: permits, limit, metrics: Arc::clone(&metrics) };
-    let grpc = Services::new(states.clone(), port, phase.clone());
+    let grpc = Services::new(Arc::clone(&proxy), port, phase.clone());
     ServiceBuilder::new()
         .layer_fn(|inner| Classify { port, apis: Arc::clone(&apis), inner })
         .layer_fn(|inner| Observe { metrics: Arc::clone(&metrics), cutting: Arc::clone(&cutting), inner })
@@ -102,5 +101,5 @@ pub fn port(
             restored::check(&sessions, request).map_err(Rejection::Refused)
         }))
         .layer_fn(|inner| Admit { permits: permits.clone(), inner })
-        .service(Routes::new(port, states, grpc))
+        .service(Routes::new(port, proxy, grpc))
 }

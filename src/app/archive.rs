@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::{Parts, restoration};
+use super::restoration;
 use crate::archive::{Archiver, Options, RunningArchive, SessionSource, Storage};
 use crate::serve::connection::Phase;
 use crate::serve::control::v1::sessions::annotate;
+use crate::serve::proxy::Proxy;
 
 /// The archiver, which starts when the sessions are restored.
 pub(super) struct Archiving {
@@ -21,7 +22,7 @@ pub(super) struct Archiving {
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Archives the finished paths of the sessions from when they are restored.
-pub(super) fn start(parts: &Arc<Parts>, storage: Storage, restored: &watch::Receiver<bool>) -> Archiving {
+pub(super) fn start(parts: &Arc<Proxy>, storage: Storage, restored: &watch::Receiver<bool>) -> Archiving {
     let (started, running) = oneshot::channel();
     let parts = Arc::clone(parts);
     let starting = restoration::after(restored, async move {
@@ -34,11 +35,11 @@ pub(super) fn start(parts: &Arc<Parts>, storage: Storage, restored: &watch::Rece
 
 /// Archives the finished paths. A ledger that has lost all data begins another fleet, with other chains. Returns whether all paths that have
 /// finished are archived.
-async fn archive(parts: Arc<Parts>, storage: Storage, mut stop: watch::Receiver<bool>) -> bool {
+async fn archive(parts: Arc<Proxy>, storage: Storage, mut stop: watch::Receiver<bool>) -> bool {
     let config = &parts.config.archive;
     let options = Options { interval: config.archive_interval, bytes: config.archive_bytes };
     loop {
-        let source = match SessionSource::open(&parts.sessions, &parts.trainers.log_wait).await {
+        let source = match SessionSource::open(&parts.sessions, &parts.generator.context.log_wait).await {
             Ok(source) => source,
             // the log has a line for a ledger that fails
             Err(_) => tokio::select! {
@@ -46,7 +47,7 @@ async fn archive(parts: Arc<Parts>, storage: Storage, mut stop: watch::Receiver<
                 _ = stop.wait_for(|stop| *stop) => return false,
             },
         };
-        let trainers = Arc::clone(&parts.trainers);
+        let trainers = Arc::clone(&parts);
         let current = Arc::new(move || annotate(&trainers));
         let archiver = Archiver::new(storage.clone(), source, options, current, Arc::clone(&parts.metrics));
         tokio::select! {
@@ -57,7 +58,7 @@ async fn archive(parts: Arc<Parts>, storage: Storage, mut stop: watch::Receiver<
 }
 
 /// Archives the paths that have finished by now. Ends after `within`, or at a second signal.
-pub(super) async fn finish(parts: &Arc<Parts>, archiving: Archiving, within: Duration) {
+pub(super) async fn finish(parts: &Arc<Proxy>, archiving: Archiving, within: Duration) {
     let Archiving { starting, mut running } = archiving;
     starting.abort();
     let Ok(running) = running.try_recv() else { return };

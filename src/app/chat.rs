@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::Parts;
 use crate::chat::model::Chats;
 use crate::engine::capabilities::Capabilities;
 use crate::serve::discovery::Discovery;
+use crate::serve::proxy::Proxy;
 use crate::tokenizer::Renderer;
 
 /// The capabilities of the engine that the decision depends on.
@@ -32,7 +32,7 @@ impl EngineFacts {
 
 /// Updates `chats` until the probing task ends. `embedded` is a renderer that is used instead of the engine's tokenizer files.
 pub(super) async fn watch(
-    parts: Arc<Parts>,
+    parts: Arc<Proxy>,
     (chats, discovery): (watch::Sender<Arc<Chats>>, watch::Sender<Discovery>),
     embedded: Option<Arc<Renderer>>,
 ) {
@@ -68,7 +68,7 @@ pub(super) async fn watch(
             Chats::Rendered(model) => {
                 renderer = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
-                if parts.trainers.think_tokens().is_none() {
+                if parts.think_tokens().is_none() {
                     tracing::info!(
                         "the tokenizer names no think tokens: entropies of the thinking are null; see --think-tokens"
                     );

@@ -6,12 +6,12 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::Parts;
+use crate::serve::proxy::Proxy;
 use crate::session::Sessions;
 use crate::session::ledger::log::{Directory, ReplaySummary};
 
 /// Restores the sessions on a blocking thread, and sets `restored` at the end. Resolves only on failure, with a line for the user.
-pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
+pub(super) async fn restore(parts: Arc<Proxy>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
     if let Some(directory) = directory {
         let restoring = move || {
             let (sessions, metrics) = (&parts.sessions, &parts.metrics);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::Parts;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::probe::ProbeError;
 use crate::engine::survey::{IdentityTracker, Observation, Survey};
 use crate::serve::discovery::Discovery;
+use crate::serve::proxy::Proxy;
 
 /// After this number of consecutive failed probes, one per second, the upstream is considered down.
 const MAX_FAILED_PROBES: u32 = 3;
@@ -24,7 +24,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Checks the liveness of the upstream every second. Probes its capabilities when it answers for the first time or again, and when its
 /// engines have changed.
 pub(super) async fn watch(
-    parts: Arc<Parts>,
+    parts: Arc<Proxy>,
     probed: watch::Sender<Arc<Capabilities>>,
     (ready, discovery): (watch::Sender<bool>, watch::Sender<Discovery>),
 ) {
@@ -151,7 +151,7 @@ async fn with_timeout<T>(answer: impl Future<Output = Result<T, ProbeError>>) ->
 /// Probes the capabilities that only a generation shows. It runs in the background, because a paused engine does not answer until it
 /// continues. Retries with a backoff of at most a minute until all engines have answered.
 async fn probe_generation(
-    parts: Arc<Parts>,
+    parts: Arc<Proxy>,
     probe: Survey,
     found: Capabilities,
     probed: watch::Sender<Arc<Capabilities>>,

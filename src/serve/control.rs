@@ -1,8 +1,7 @@
-//! The control port: probes, metrics, the page, live entropy, the `/v1` routes, and SGLang's own control routes for trainers.
+//! The control port: probes, metrics, the page, live entropy, the `/v1` routes, and SGLang's own control routes for proxy.
 
 pub mod openapi;
 pub mod page;
-pub(crate) mod trainer_state;
 pub(crate) mod v1;
 
 use std::sync::Arc;
@@ -18,12 +17,10 @@ use crate::json::percent_decode;
 use crate::metrics::Metrics;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control_route::{self, ENTROPY, PROBES, rid_of_entropy};
 use crate::serve::data::forward::forward;
 use crate::serve::misdirected;
-use crate::serve::proxy_state::ProxyState;
-use crate::serve::readiness::Readiness;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::{error_reply, json_reply, problem, text};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::LedgerStatus;
@@ -31,17 +28,6 @@ use crate::session::ledger::{Health, RecordLogStats};
 
 /// The names that the query of [`ENTROPY`] may have.
 const ENTROPY_QUERY: [&str; 2] = ["since", "index"];
-
-/// The state of the control port's routes.
-#[derive(Debug, Clone)]
-pub struct Control {
-    /// The state for requests that are forwarded.
-    pub proxy: Arc<ProxyState>,
-    /// The state for requests of trainers.
-    pub trainers: Arc<TrainerState>,
-    /// The state for probes.
-    pub readiness: Arc<Readiness>,
-}
 
 /// Classifies a request to the control port.
 pub fn classify<B>(request: &Request<B>) -> RequestInfo {
@@ -73,21 +59,20 @@ fn is_read(method: &Method) -> bool {
 }
 
 /// Serves a request that passed the layers.
-pub async fn answer(state: &Control, request: Request<Incoming>) -> Response<Body> {
+pub async fn answer(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
-    route(state, request).await.map(|body| body.with_record(record))
+    route(proxy, request).await.map(|body| body.with_record(record))
 }
 
-async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body> {
-    let Control { proxy, trainers, .. } = state;
+async fn route(proxy: &Arc<Proxy>, mut request: Request<Incoming>) -> Response<Body> {
     let route = RequestInfo::of(&request).route;
     if PROBES.iter().any(|(path, _)| *path == route.endpoint) && !is_read(request.method()) {
         return v1::not_allowed(&[Method::GET]);
     }
     match route.endpoint {
         "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" => return state.readiness.reply(),
-        "/metrics" => return metrics(state),
+        "/readyz" => return proxy.readiness(),
+        "/metrics" => return metrics(proxy),
         _ => {}
     }
     if route.endpoint == openapi::PATH {
@@ -109,22 +94,21 @@ async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body
     let path = request.uri().path().to_owned();
     if let Some(rid) = rid_of_entropy(&path) {
         let is_read = is_read(request.method());
-        return if is_read { entropy(trainers, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
+        return if is_read { entropy(proxy, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
     }
     let method = request.method().clone();
-    let reply = match v1::serve(trainers, request).await {
+    let reply = match v1::serve(proxy, request).await {
         None => misdirected::on_control(proxy, &method, &path, routes::route(&path)),
         reply => reply,
     };
     reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
 }
 
-fn metrics(state: &Control) -> Response<Body> {
-    let Control { proxy, trainers, .. } = state;
+fn metrics(proxy: &Proxy) -> Response<Body> {
     proxy.metrics.breaker_open.set(i64::from(proxy.client.is_cut_off()));
     proxy.metrics.bytes_in_flight.set(i64::try_from(proxy.budget.taken()).unwrap_or(i64::MAX));
     proxy.metrics.raise(&proxy.metrics.shed.with_label_values(&["max_bytes"]), proxy.budget.shed());
-    let (entries, bytes) = trainers.entropies.size();
+    let (entries, bytes) = proxy.tools.store.size();
     proxy.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
     proxy.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     let (sessions, bytes) = proxy.sessions.size();
@@ -178,7 +162,7 @@ fn update_ledger_metrics(metrics: &Metrics, status: LedgerStatus<'_>) {
 
 /// Replies `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on. Ids are only there while the sequence
 /// runs.
-fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Response<Body> {
+fn entropy(state: &Proxy, request: &Request<Incoming>, rid: &str) -> Response<Body> {
     let (mut since, mut index) = (0, None);
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -203,7 +187,7 @@ fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Resp
         }
     }
     let rid = percent_decode(rid);
-    let Some((index, progress)) = state.entropies.read(&rid, index, since) else {
+    let Some((index, progress)) = state.tools.store.read(&rid, index, since) else {
         return v1::Problem::no_entropies().reply();
     };
     let next = progress.next;

@@ -23,7 +23,7 @@ use crate::serve::data::forward::forward;
 use crate::serve::data::generate::generate;
 use crate::serve::identity::{self, InvalidName};
 use crate::serve::misdirected::MisdirectedRequest;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::{error_reply, in_format_of};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::is_name;
@@ -51,7 +51,7 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
 }
 
 /// Serves a request that passed the layers.
-pub async fn answer(state: &Arc<ProxyState>, request: Request<Incoming>) -> Response<Body> {
+pub async fn answer(state: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
     let api = RequestInfo::of(&request).api.clone();
     let reply = route(state, request, &record).await;
@@ -63,7 +63,7 @@ pub async fn answer(state: &Arc<ProxyState>, request: Request<Incoming>) -> Resp
 }
 
 async fn route(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     mut request: Request<Incoming>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {

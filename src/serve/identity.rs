@@ -11,7 +11,7 @@ use crate::engine::rid;
 use crate::engine::sglang::request::{SessionName, SessionNames};
 use crate::error::Error;
 use crate::json::percent_decode;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::session::{LONGEST_NAME, is_name};
 
 /// Replaces a JSON value that is not a string. The spaces make it an invalid name.
@@ -99,7 +99,7 @@ impl Identity {
     }
 
     /// Counts an ignored name, and logs the first one of each field.
-    pub(crate) fn report_ignored(&self, state: &ProxyState) {
+    pub(crate) fn report_ignored(&self, state: &Proxy) {
         let Some(field) = self.ignored.filter(|_| state.config.sessions.record) else { return };
         let counter = state.metrics.session.names_ignored.with_label_values(&[field]);
         counter.inc();

@@ -17,7 +17,7 @@ use crate::engine::transport::client::{Failure, innermost};
 use crate::error::Error;
 use crate::serve::body::Body;
 use crate::serve::client_route::{self, ClientApi, MeantRoute};
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 use crate::serve::{control_route, identity};
 
@@ -52,7 +52,7 @@ pub(super) struct MisdirectedRequest {
 }
 
 impl MisdirectedRequest {
-    pub(super) fn new<B>(state: &ProxyState, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
+    pub(super) fn new<B>(state: &Proxy, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
         let scheme = if state.config.tls.data().is_some() { "https" } else { "http" };
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(Authority::as_str));
@@ -191,7 +191,7 @@ fn foreign_api(path: &str) -> Option<&'static str> {
 }
 
 /// Replies to a request on the control port for a route of the data port.
-pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
+pub(super) fn on_control(state: &Proxy, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
     let is_bound = identity::in_path(path).is_some();
     if !is_bound && route.endpoint == "other" && client_route::meant(path).is_none() {
         return None;

@@ -11,10 +11,11 @@ use hyper::body::Incoming;
 use tower::Service;
 
 use crate::serve::ReplyBody;
-use crate::serve::control::{self, Control};
+use crate::serve::control;
 use crate::serve::data;
 use crate::serve::discovery;
 use crate::serve::grpc::Services;
+use crate::serve::proxy::Proxy;
 use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
 /// Dispatches gRPC calls to the services of the port, and other requests to its HTTP routes.
@@ -24,15 +25,14 @@ pub(super) struct Routes(Arc<PortRoutes>);
 #[derive(Debug)]
 struct PortRoutes {
     port: Port,
-    /// The state of the HTTP routes.
-    states: Control,
+    proxy: Arc<Proxy>,
     grpc: Services,
 }
 
 impl Routes {
     /// The routes of a port.
-    pub(super) fn new(port: Port, states: Control, grpc: Services) -> Self {
-        Self(Arc::new(PortRoutes { port, states, grpc }))
+    pub(super) fn new(port: Port, proxy: Arc<Proxy>, grpc: Services) -> Self {
+        Self(Arc::new(PortRoutes { port, proxy, grpc }))
     }
 }
 
@@ -49,16 +49,14 @@ impl Service<Request<Incoming>> for Routes {
         let routes = Arc::clone(&self.0);
         // the future is copied into its box, so rare routes have separate boxes
         Box::pin(async move {
-            let PortRoutes { port, states, grpc } = &*routes;
+            let PortRoutes { port, proxy, grpc } = &*routes;
             if let Some(need) = RequestInfo::of(&request).need() {
-                discovery::wait(&states.proxy.discovery, need).await;
+                discovery::wait(&proxy.discovery, need).await;
             }
             Ok(match (RequestInfo::of(&request).protocol, port) {
                 (Protocol::Grpc, _) => Box::pin(grpc.answer(request)).await.map(ReplyBody::grpc),
-                (Protocol::Http, Port::Data) => data::answer(&states.proxy, request).await.map(ReplyBody::http),
-                (Protocol::Http, Port::Control) => {
-                    Box::pin(control::answer(states, request)).await.map(ReplyBody::http)
-                }
+                (Protocol::Http, Port::Data) => data::answer(proxy, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Control) => Box::pin(control::answer(proxy, request)).await.map(ReplyBody::http),
             })
         })
     }

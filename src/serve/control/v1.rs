@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use crate::json::percent_decode;
 use crate::long_work::{BodyLength, offload, offload_export, on_body};
 use crate::serve::body::{Body, Upload};
-use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control_route::{self, ControlRoute};
 use crate::serve::offload::Items;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 use crate::session::ledger::{Ack, LedgerError};
 use crate::session::{Session, SessionError};
@@ -79,7 +79,7 @@ impl Problem {
 }
 
 /// Serves a route below `/v1/`; `None` for any other path.
-pub(crate) async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
+pub(crate) async fn serve(state: &Arc<Proxy>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
     let ControlRoute { methods, query, .. } = control_route::below_v1(&path)?;
     let names: Vec<String> = path.split('/').skip(2).map(|part| percent_decode(part).into_owned()).collect();
@@ -105,7 +105,7 @@ pub(crate) fn not_allowed(allowed: &[Method]) -> Response<Body> {
 }
 
 async fn answer(
-    state: &Arc<TrainerState>,
+    state: &Arc<Proxy>,
     names: &[&str],
     query: Query,
     request: Request<Incoming>,
@@ -154,8 +154,8 @@ async fn answer(
 
 /// Runs a short call, such as one about a page of sessions.
 async fn short_answer(
-    state: &Arc<TrainerState>,
-    work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
+    state: &Arc<Proxy>,
+    work: impl FnOnce(&Proxy) -> Result<Response<Body>, Problem> + Send + 'static,
 ) -> Result<Response<Body>, Problem> {
     let state = Arc::clone(state);
     offload(move || work(&state)).await
@@ -163,18 +163,18 @@ async fn short_answer(
 
 /// Runs a call whose work grows with the number of turns.
 async fn long_answer(
-    state: &Arc<TrainerState>,
-    work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
+    state: &Arc<Proxy>,
+    work: impl FnOnce(&Proxy) -> Result<Response<Body>, Problem> + Send + 'static,
 ) -> Result<Response<Body>, Problem> {
     let state = Arc::clone(state);
     offload_export(move || work(&state)).await
 }
 
-async fn bytes(state: &TrainerState, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
+async fn bytes(state: &Proxy, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
     bytes_within(state, request, LARGEST).await
 }
 
-async fn bytes_within(state: &TrainerState, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
+async fn bytes_within(state: &Proxy, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
     let timeout = state.config.limits.client_body_timeout;
     // a share of the whole budget, so that agents cannot block trainers
     let upload = Upload::new(request.into_body(), timeout).with_share(Some(state.budget.reply()));
@@ -197,7 +197,7 @@ fn too_large_reward(problem: Problem) -> Problem {
     }
 }
 
-async fn read<T: DeserializeOwned>(state: &TrainerState, request: Request<Incoming>) -> Result<T, Problem> {
+async fn read<T: DeserializeOwned>(state: &Proxy, request: Request<Incoming>) -> Result<T, Problem> {
     parse(&bytes(state, request).await?).await
 }
 
@@ -214,12 +214,12 @@ fn ok(body: &Value) -> Response<Body> {
 ///
 /// # Errors
 /// 404 for an unknown name, 410 for a session that was evicted.
-pub(crate) fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
+pub(crate) fn session(state: &Proxy, id: &str) -> Result<Arc<Session>, Problem> {
     state.sessions.session(id).ok_or_else(|| no_session(state, id))
 }
 
 /// The 404 for an unknown session, or the 410 for one that was evicted.
-fn no_session(state: &TrainerState, id: &str) -> Problem {
+fn no_session(state: &Proxy, id: &str) -> Problem {
     match state.sessions.eviction_of(id) {
         Some(gone) => {
             let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
@@ -239,7 +239,7 @@ fn unknown_session(id: &str) -> Problem {
 ///
 /// # Errors
 /// 503 if the shared ledger fails.
-pub(crate) async fn refresh(state: &TrainerState, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), Problem> {
+pub(crate) async fn refresh(state: &Proxy, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), Problem> {
     state.sessions.refresh(names).await.map_err(|error| ledger_problem(&error))
 }
 
@@ -265,8 +265,8 @@ pub(crate) fn session_problem(id: &str, error: SessionError) -> Problem {
 }
 
 /// Waits until a record is on disk, or until the time limit of replies.
-pub(crate) async fn wait_written(state: &TrainerState, ack: Ack) {
-    state.log_wait.wait(vec![ack]).await;
+pub(crate) async fn wait_written(state: &Proxy, ack: Ack) {
+    state.generator.context.log_wait.wait(vec![ack]).await;
 }
 
 /// Builds a reply that is produced as the client reads it.

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::engine::engines::AbortOutcome;
 use crate::serve::body::Body;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 
 /// The maximum bytes of an abort's body.
@@ -15,7 +15,7 @@ pub(crate) const LARGEST_ABORT: u64 = 64 << 10;
 
 /// Whether aborts go to the engines of a list, and not to the upstream.
 #[must_use]
-pub(crate) fn are_sent_to_engines(state: &ProxyState) -> bool {
+pub(crate) fn are_sent_to_engines(state: &Proxy) -> bool {
     !state.engines.current().engines.is_empty()
 }
 
@@ -26,7 +26,7 @@ fn has_failed(outcome: &AbortOutcome) -> bool {
 
 /// Sends an abort to every engine. If one engine fails, replies its failure, because that engine may run the request. A 404 is no failure
 /// if another engine accepts the abort: a tokentap before an engine replies 404 if the request does not run there.
-pub(crate) async fn send_to_engines(state: &ProxyState, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
+pub(crate) async fn send_to_engines(state: &Proxy, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
     let body = String::from_utf8_lossy(body).into_owned();
     let outcomes = state.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
     let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();

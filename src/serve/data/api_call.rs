@@ -29,7 +29,7 @@ use crate::serve::data::api_call::passthrough::pass_through;
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::misdirected::UnsupportedRequest;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::{error_reply, in_format_of};
 use crate::session::{Labels, Session, fill_label};
 
@@ -39,7 +39,7 @@ const LONG: usize = 8 << 10;
 /// Whether a request is read here. `session` is the session in its path. Other requests are forwarded unread.
 #[must_use]
 pub(crate) fn reads(
-    state: &ProxyState,
+    state: &Proxy,
     (api, route): (&dyn Api, Route),
     request: &Request<Incoming>,
     session: Option<&Arc<str>>,
@@ -57,7 +57,7 @@ pub(crate) fn reads(
 
 /// Serves a request of an API. `session` is the session in the path. Errors have the format of the API.
 pub(crate) async fn serve(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     (api, route): (&Arc<dyn Api>, Route),
     request: Request<Incoming>,
     session: Option<Arc<str>>,
@@ -93,7 +93,7 @@ pub(super) struct ApiCall {
 }
 
 async fn answer(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     call: ApiCall,
     (work, record): (&Work, &AccessRecord),
 ) -> Result<Response<Body>, Error> {
@@ -125,7 +125,7 @@ async fn answer(
 
 /// Runs a generation and encodes its reply.
 async fn run(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     call: ApiCall,
     PreparedGeneration { source, mut encoder, digest }: PreparedGeneration,
     (work, record): (&Work, &AccessRecord),
@@ -155,7 +155,7 @@ async fn run(
 
 /// Passes a call that tokentap cannot serve, for `reason`, to the engine's own endpoint.
 async fn forward(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     call: ApiCall,
     reason: String,
     chat: Option<ForwardedChat>,
@@ -192,7 +192,7 @@ struct PreparedGeneration {
 
 /// Decodes a call and builds its generation. Long calls are processed on a blocking thread.
 async fn prepare(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     mut call: ApiCall,
     work: &Work,
 ) -> Result<(Result<PreparedCall, RequestError>, ApiCall), Error> {
@@ -253,7 +253,7 @@ async fn prepare(
 /// Chooses the endpoint of the engine that serves a call which tokentap cannot render: its chat endpoint, if only that one can report the token
 /// ids, or else the one of the call's API.
 fn unsupported(
-    state: &ProxyState,
+    state: &Proxy,
     call: &ApiCall,
     decoded: &dyn ApiRequest,
     (session, work): (RequestSession<'_>, &Work),
@@ -276,7 +276,7 @@ fn unsupported(
 }
 
 /// Runs a step and turns a panic into an error that sends the call to the engine's own endpoint.
-fn catch_panic<T>(state: &ProxyState, step: impl FnOnce() -> Result<T, RequestError>) -> Result<T, RequestError> {
+fn catch_panic<T>(state: &Proxy, step: impl FnOnce() -> Result<T, RequestError>) -> Result<T, RequestError> {
     catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| {
         state.metrics.panics.inc();
         Err(RequestError::Unsupported("tokentap panicked".to_owned()))
@@ -285,13 +285,13 @@ fn catch_panic<T>(state: &ProxyState, step: impl FnOnce() -> Result<T, RequestEr
 
 impl ApiCall {
     /// Finds the session of the call. `names` are those in the body, which has the same members as a native request.
-    pub(super) fn identify(&self, state: &ProxyState, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
+    pub(super) fn identify(&self, state: &Proxy, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
         let head = &self.request;
         Identity::of(&state.config, self.session.as_ref(), head.uri().query(), head.headers(), names)
     }
 
     /// The labels of the turns of the call: from its headers, and from its body if it is decoded here.
-    pub(super) fn labels(&self, state: &ProxyState, decoded: Option<&dyn ApiRequest>) -> Option<Arc<Labels>> {
+    pub(super) fn labels(&self, state: &Proxy, decoded: Option<&dyn ApiRequest>) -> Option<Arc<Labels>> {
         if !state.config.sessions.record || !self.api.generates() {
             return None;
         }
@@ -316,7 +316,7 @@ impl ApiCall {
     }
 
     /// The session that the client named, if it exists.
-    fn existing_session(&self, state: &ProxyState) -> Option<Arc<Session>> {
+    fn existing_session(&self, state: &Proxy) -> Option<Arc<Session>> {
         state.sessions.session(self.session_name()?)
     }
 }

@@ -22,14 +22,14 @@ use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
 use crate::serve::data::policy;
 use crate::serve::identity::Identity;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 
 /// Forwards a request.
 ///
 /// # Errors
 /// When the engine sent no head of a reply.
 pub(crate) async fn forward(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     route: Route,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
@@ -77,7 +77,7 @@ pub(crate) async fn forward(
 
 /// Forwards a reply unchanged.
 #[must_use]
-pub(crate) fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
+pub(crate) fn forwarded(state: &Proxy, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     Response::from_parts(head, Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)))
@@ -98,7 +98,7 @@ pub(crate) fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
 }
 
 /// Begins a generation whose tokens are not captured.
-fn begin_uncaptured(state: &ProxyState, route: Route, identity: &Identity) -> UncapturedGeneration {
+fn begin_uncaptured(state: &Proxy, route: Route, identity: &Identity) -> UncapturedGeneration {
     identity.report_ignored(state);
     let is_recorded = identity.explicit && state.config.sessions.record;
     state.generator.uncaptured.begin(route.endpoint, is_recorded.then(|| Arc::clone(&identity.session)))
@@ -109,7 +109,7 @@ fn begin_uncaptured(state: &ProxyState, route: Route, identity: &Identity) -> Un
 /// # Errors
 /// When the engine sent no head of a reply.
 pub(crate) async fn send_uncaptured(
-    state: &ProxyState,
+    state: &Proxy,
     route: Route,
     identity: &Identity,
     call: UpstreamCall,

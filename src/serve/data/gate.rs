@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
 use crate::serve::data::forward::{forwarded, upstream_headers};
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 
 /// Serves a control route on the data port. Forwards the abort of a request that is in flight here and refuses everything else.
@@ -23,7 +23,7 @@ use crate::serve::reply::json_reply;
 /// # Errors
 /// When the request is refused, or the engine did not reply.
 pub(crate) async fn control(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     route: Route,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {

@@ -21,7 +21,7 @@ use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, Upload};
 use crate::serve::data::forward::{send_uncaptured, target, upstream_headers};
 use crate::serve::identity::Identity;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::session::{Dialect, Labels};
 
 /// The number of earlier attempts of this call. The SDKs that most agents use send this header.
@@ -65,7 +65,7 @@ pub(crate) struct GenerateCall {
 /// # Errors
 /// The error for the client, if the engine did not reply.
 pub(crate) async fn generate(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
@@ -100,11 +100,7 @@ pub(crate) fn native(head: response::Parts, event: Option<Arc<GenerationEvent>>,
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
-pub(crate) async fn answer(
-    state: &Arc<ProxyState>,
-    call: GenerateCall,
-    record: &AccessRecord,
-) -> Result<Generation, Error> {
+pub(crate) async fn answer(state: &Arc<Proxy>, call: GenerateCall, record: &AccessRecord) -> Result<Generation, Error> {
     let GenerateCall { head, body, work, session } = call;
     let read = || {
         let request = parse(state, &body)?;
@@ -128,14 +124,14 @@ pub(crate) async fn answer(
 }
 
 /// The labels of the turns of a call of `/generate`. `None` unless its headers are an agent's, so that other calls store nothing.
-fn labels(state: &ProxyState, headers: &HeaderMap) -> Option<Arc<Labels>> {
+fn labels(state: &Proxy, headers: &HeaderMap) -> Option<Arc<Labels>> {
     let labels = state.config.sessions.record.then(|| client_headers::labels(headers)).flatten()?;
     Some(Arc::new(Labels { dialect: Some(Dialect::Generate), ..labels }))
 }
 
 /// The digest of the body of a request that may be retried. Only requests of a named session may be retried.
 #[must_use]
-pub(crate) fn digest(state: &ProxyState, identity: Option<&Identity>, body: &[u8]) -> Option<Digest> {
+pub(crate) fn digest(state: &Proxy, identity: Option<&Identity>, body: &[u8]) -> Option<Digest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
     (state.config.sessions.record && is_named).then(|| Digest::of(body))
 }
@@ -145,7 +141,7 @@ pub(crate) fn digest(state: &ProxyState, identity: Option<&Identity>, body: &[u8
 /// # Errors
 /// The error for the client, if the engine did not reply.
 pub(crate) async fn run(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     head: RequestHead,
     decoded: DecodedGeneration,
     record: &AccessRecord,
@@ -185,7 +181,7 @@ fn is_retry(headers: &HeaderMap) -> bool {
 }
 
 /// Decodes a body, and counts a refusal.
-fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<Box<GenerateRequest>>, Error> {
+fn parse(state: &Proxy, body: &Bytes) -> Result<Option<Box<GenerateRequest>>, Error> {
     native::decode(body, !state.config.entropy.no_guard)
         .inspect_err(|_| state.metrics.refused.with_label_values(&["nesting"]).inc())
 }

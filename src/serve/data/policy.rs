@@ -15,7 +15,7 @@ use crate::engine::upstream::failed;
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::serve::body::Body;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::session::{WeightCall, WeightCallOutcome};
 
 /// The maximum bytes of a reply that is read. Replies of these routes are one line of JSON.
@@ -25,14 +25,14 @@ const LARGEST: u64 = 64 << 10;
 const LABEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Records that the generation may continue, before the call is sent.
-pub(crate) fn observe_request(state: &ProxyState, route: Route) {
+pub(crate) fn observe_request(state: &Proxy, route: Route) {
     if route.continues_generation() {
         state.generator.policy.set_paused(false);
     }
 }
 
 /// Records that the generation is paused, after the engine replied.
-pub(crate) fn observe_status(state: &ProxyState, route: Route, status: StatusCode) {
+pub(crate) fn observe_status(state: &Proxy, route: Route, status: StatusCode) {
     if route.pauses_generation() && status.is_success() {
         state.generator.policy.set_paused(true);
     }
@@ -42,7 +42,7 @@ pub(crate) fn observe_status(state: &ProxyState, route: Route, status: StatusCod
 /// advances, because tokens of two policies must not have the same epoch.
 #[derive(Debug)]
 pub(crate) struct WeightUpdate<'a> {
-    state: &'a ProxyState,
+    state: &'a Proxy,
     call: WeightCall,
     observed: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct WeightUpdate<'a> {
 impl<'a> WeightUpdate<'a> {
     /// Creates one before its request is sent; `None` for a route that leaves the policy as it is.
     #[must_use]
-    pub(crate) fn of(state: &'a ProxyState, route: Route) -> Option<Self> {
+    pub(crate) fn of(state: &'a Proxy, route: Route) -> Option<Self> {
         let call = match route.weight_change()? {
             WeightChange::Begin => WeightCall::Begin,
             WeightChange::Part => WeightCall::Part,
@@ -100,7 +100,7 @@ impl<'a> WeightUpdate<'a> {
     /// Advances the epoch and waits until it is on disk, so that it is not used again after a crash, and until the label of the new
     /// weights is known. Then the trainer gets its reply.
     async fn finish(&mut self, outcome: WeightCallOutcome) {
-        let ProxyState { generator, engines, .. } = self.state;
+        let Proxy { generator, engines, .. } = self.state;
         self.observed = true;
         let Some((epoch, ack)) = generator.policy.observe_weight_call(self.call, outcome) else { return };
         generator.context.log_wait.wait(vec![ack]).await;

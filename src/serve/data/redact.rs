@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Object, Splice};
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::Body;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 
 /// The maximum bytes of a reply. A server's arguments and states are smaller.
 const LARGEST: usize = 16 << 20;
@@ -16,7 +16,7 @@ const LARGEST: usize = 16 << 20;
 ///
 /// # Errors
 /// When the reply is cut off, too large or not JSON.
-pub(crate) async fn redacted(state: &ProxyState, reply: Response<Body>) -> Result<Response<Body>, Error> {
+pub(crate) async fn redacted(state: &Proxy, reply: Response<Body>) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     let unreadable = |why: &str| Error::Upstream {
         status: StatusCode::BAD_GATEWAY,

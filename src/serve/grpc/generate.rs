@@ -24,14 +24,14 @@ use crate::serve::access_log::AccessRecord;
 use crate::serve::control::v1::Problem;
 use crate::serve::data::generate::{self, GenerateCall};
 use crate::serve::identity;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use crate::session::is_name;
 
 /// The service.
 #[derive(Debug)]
 pub(super) struct GenerateService {
-    pub(super) state: Arc<ProxyState>,
+    pub(super) state: Arc<Proxy>,
     pub(super) port: Port,
 }
 

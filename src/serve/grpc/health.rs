@@ -17,13 +17,13 @@ use crate::serve::connection::Phase;
 use crate::serve::grpc::pb::entropy_server::EntropyServer;
 use crate::serve::grpc::pb::generate_server::GenerateServer;
 use crate::serve::grpc::pb::trajectories_server::TrajectoriesServer;
-use crate::serve::readiness::Readiness;
+use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 
 /// Reports whether the port or one of its services serves.
 #[derive(Debug)]
 pub(super) struct HealthService {
-    pub(super) readiness: Arc<Readiness>,
+    pub(super) proxy: Arc<Proxy>,
     pub(super) port: Port,
 }
 
@@ -89,8 +89,8 @@ impl HealthWatch {
 impl Health for HealthService {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
-        let (ready, phase) = (*self.readiness.is_up.borrow(), *self.readiness.phase.borrow());
-        let restoring = self.readiness.sessions.restore_progress().is_some();
+        let (ready, phase) = (*self.proxy.ready.borrow(), *self.proxy.phase.borrow());
+        let restoring = self.proxy.sessions.restore_progress().is_some();
         Ok(Response::new(response(needs, ready, restoring, phase)))
     }
 
@@ -98,8 +98,8 @@ impl Health for HealthService {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
-        let (ready, phase) = (self.readiness.is_up.clone(), self.readiness.phase.clone());
-        let restoring = self.readiness.sessions.watch_restoring();
+        let (ready, phase) = (self.proxy.ready.clone(), self.proxy.phase.clone());
+        let restoring = self.proxy.sessions.watch_restoring();
         let watching = HealthWatch { needs, ready, restoring, phase, last: None };
         let responses = stream::unfold(watching, |mut watching| async move {
             let now = watching.next().await?;

@@ -33,8 +33,8 @@ use crate::engine::sglang::routes;
 use crate::error::BoxError;
 use crate::serve::body::Upload;
 use crate::serve::connection::Phase;
-use crate::serve::control::Control;
 use crate::serve::control::v1;
+use crate::serve::proxy::Proxy;
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 
 /// The future of a call's reply.
@@ -92,7 +92,7 @@ fn split(path: &str) -> (&str, &str) {
 /// The services of one port. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
-    states: Control,
+    proxy: Arc<Proxy>,
     port: Port,
     phase: watch::Receiver<Phase>,
     reflection: Reflection,
@@ -108,9 +108,9 @@ impl std::fmt::Debug for Services {
 impl Services {
     /// Creates the services of `port`. Endless streams end when `phase` becomes [`Phase::Draining`].
     #[must_use]
-    pub fn new(states: Control, port: Port, phase: watch::Receiver<Phase>) -> Self {
-        let call_slots = Arc::new(CallSlots::new(Arc::clone(&states.proxy.metrics)));
-        Self { states, port, phase, reflection: reflection(port), call_slots }
+    pub fn new(proxy: Arc<Proxy>, port: Port, phase: watch::Receiver<Phase>) -> Self {
+        let call_slots = Arc::new(CallSlots::new(Arc::clone(&proxy.metrics)));
+        Self { proxy, port, phase, reflection: reflection(port), call_slots }
     }
 
     /// Serves a call that passed the layers.
@@ -124,12 +124,12 @@ impl Services {
         let is_control = self.port == Port::Control;
         let is_endless = matches!(method, "Watch" | "ServerReflectionInfo");
         let max_size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let Control { proxy, trainers, readiness } = self.states.clone();
-        let limits = &proxy.config.limits;
+        let proxy = Arc::clone(&self.proxy);
+        let limits = &self.proxy.config.limits;
         let reply: ReplyFuture = match name {
             Trajectories::NAME if is_control => {
-                let server =
-                    Trajectories::new(TrajectoriesService(trainers)).max_decoding_message_size(max_size(v1::LARGEST));
+                let server = Trajectories::new(TrajectoriesService(Arc::clone(&proxy)))
+                    .max_decoding_message_size(max_size(v1::LARGEST));
                 // a share of the whole budget, so that agents cannot block trainers
                 let share = proxy.budget.reply();
                 call(server, self.upload(request, Some(share)))
@@ -158,11 +158,11 @@ impl Services {
                 };
                 let request =
                     request.map(|body| MessageReadTimeout::new(body, Arc::clone(&slot), limits.client_body_timeout));
-                let (slices, phase) = (Arc::clone(&trainers.slices), self.phase.clone());
+                let (slices, phase) = (Arc::clone(&proxy.slices), self.phase.clone());
                 let server = Entropy::new(EntropyService { slices, slot, phase });
                 call(server.max_decoding_message_size(LARGEST_SLICE), request)
             }
-            Health::NAME => call(Health::new(HealthService { readiness, port: self.port }), self.upload(request, None)),
+            Health::NAME => call(Health::new(HealthService { proxy, port: self.port }), self.upload(request, None)),
             REFLECTION => (self.reflection)(self.upload(request, None)),
             _ => return refuse(Status::unimplemented(format!("there is no service {name:?}; reflection lists them"))),
         };
@@ -175,7 +175,7 @@ impl Services {
 
     /// Adds the read timeout to the request body. `share` counts its bytes against the memory budget, if they are buffered.
     fn upload(&self, request: Request<Incoming>, share: Option<Share>) -> Request<RequestBody> {
-        let limit = self.states.proxy.config.limits.client_body_timeout;
+        let limit = self.proxy.config.limits.client_body_timeout;
         let to_status: fn(BoxError) -> Status = |error| status::upload_error(&error);
         request.map(|body| Upload::new(body, limit).with_share(share).map_err(to_status))
     }

@@ -13,17 +13,17 @@ use super::session::{counts, evicted, listed_session, refused, session, wide};
 use super::{ReplyStream, pb, status, watch};
 use crate::export::{Export, Needs, settle};
 use crate::long_work::{offload, offload_export};
-use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1;
 use crate::serve::control::v1::Problem;
 use crate::serve::control::v1::sessions::PageQuery;
 use crate::serve::offload::{Items, OffloadedIter};
+use crate::serve::proxy::Proxy;
 use crate::session::ListCursor;
 use crate::session::ledger::ListOrder;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct TrajectoriesService(pub(super) Arc<TrainerState>);
+pub(super) struct TrajectoriesService(pub(super) Arc<Proxy>);
 
 fn narrow(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)

@@ -14,8 +14,8 @@ use super::session::{ended_turn, refused, wide};
 use super::{ReplyStream, pb, status};
 use crate::export::Annotate;
 use crate::long_work::offload_export;
-use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1::{self, Problem};
+use crate::serve::proxy::Proxy;
 use crate::session::{
     Classes, CommittedTurn, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, ListedPath, NoPath,
 };
@@ -32,7 +32,7 @@ fn reply_of(what: What) -> WatchReply {
 
 /// The finished paths after a cursor.
 struct PathStream {
-    state: Arc<TrainerState>,
+    state: Arc<Proxy>,
     annotate: Annotate,
     classes: Classes,
     cursor: FinishedCursor,
@@ -83,7 +83,7 @@ fn reply(listed: &ListedPath, annotate: &Annotate, classes: Classes) -> WatchRep
 
 /// Streams each finished path once, after the cursor of the request.
 pub(super) async fn finished(
-    state: &Arc<TrainerState>,
+    state: &Arc<Proxy>,
     request: &watch_request::Finished,
 ) -> Result<ReplyStream<WatchReply>, Status> {
     let classes = v1::samples::classes(&request.classes).map_err(|problem| status::problem(&problem))?;
@@ -107,7 +107,7 @@ fn failed(error: &FinishedError) -> Status {
 }
 
 /// Streams each turn from now on: of one session, or of all if `session` is empty.
-pub(super) fn turns(state: &TrainerState, session: String) -> ReplyStream<WatchReply> {
+pub(super) fn turns(state: &Proxy, session: String) -> ReplyStream<WatchReply> {
     let turns = state.sessions.watch_turns();
     let next = |(mut turns, session): (broadcast::Receiver<CommittedTurn>, String)| async move {
         loop {
@@ -128,12 +128,9 @@ pub(super) fn turns(state: &TrainerState, session: String) -> ReplyStream<WatchR
 }
 
 /// Streams the entropies of one sequence until it ends.
-pub(super) fn entropies(
-    state: &TrainerState,
-    of: &watch_request::Entropies,
-) -> Result<ReplyStream<WatchReply>, Status> {
+pub(super) fn entropies(state: &Proxy, of: &watch_request::Entropies) -> Result<ReplyStream<WatchReply>, Status> {
     let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let followed = state.entropies.follow(&of.rid, of.index.map(narrow));
+    let followed = state.tools.store.follow(&of.rid, of.index.map(narrow));
     let followed = followed.ok_or_else(|| status::problem(&Problem::no_entropies()))?;
     let next = |state: Option<(crate::generation::entropy_store::SequenceFollower, usize)>| async move {
         let (followed, since) = state?;

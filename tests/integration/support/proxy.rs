@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokentap::api::Api;
 use tokentap::app::App;
-use tokentap::app::Parts;
 use tokentap::config::{self, Config, Invalid};
 use tokentap::engine::capabilities::Capabilities;
 use tokentap::entropy::Backend;
@@ -18,7 +17,7 @@ use tokio::task::JoinHandle;
 pub struct Proxy {
     pub data: SocketAddr,
     pub control: SocketAddr,
-    pub parts: Arc<Parts>,
+    pub parts: Arc<tokentap::serve::proxy::Proxy>,
     pub phase: watch::Sender<Phase>,
     pub task: JoinHandle<usize>,
 }

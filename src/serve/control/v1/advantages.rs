@@ -10,10 +10,10 @@ use super::{Problem, session, session_problem};
 use crate::long_work::{BodyLength, on_body};
 use crate::rl::{self, Request, RequestError, RowIndex};
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 
-pub(super) async fn parse(state: &TrainerState, body: &Bytes) -> Result<Request, Problem> {
+pub(super) async fn parse(state: &Proxy, body: &Bytes) -> Result<Request, Problem> {
     let parsed = on_body(BodyLength::Request(body.len()), || Request::parse(body, state.think_tokens())).await;
     parsed.map_err(|error| problem(&error))
 }
@@ -23,7 +23,7 @@ pub(super) fn names(request: &Request) -> impl Iterator<Item = &str> {
     request.options.groups.iter().flat_map(|group| &group.samples).map(|sample| &*sample.session)
 }
 
-pub(super) fn compute(state: &TrainerState, request: &Request) -> Result<Response<Body>, Problem> {
+pub(super) fn compute(state: &Proxy, request: &Request) -> Result<Response<Body>, Problem> {
     let selection = selection(&request.classes, request.train_resumed)?;
     let (mut rows, mut read) = (Vec::new(), BTreeSet::new());
     for id in names(request).filter(|id| read.insert(*id)) {

@@ -12,7 +12,7 @@ use super::{Problem, body_problem, bytes_within, shm};
 use crate::logits::safetensors::{self, Numbers, SafetensorsError};
 use crate::logits::slices::MAX_ROWS;
 use crate::serve::body::{Body, Upload, upload_error};
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 
 /// The media types of safetensors.
@@ -24,7 +24,7 @@ const JSON: &str = "application/json";
 const MAX_DISCARDED: usize = 64 << 20;
 
 /// Measures a slice.
-pub(super) async fn measure(state: &Arc<TrainerState>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+pub(super) async fn measure(state: &Arc<Proxy>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
     let binary = wants_safetensors(request.headers());
     match media_type(request.headers(), header::CONTENT_TYPE) {
         Some(media_type) if media_type == JSON => {
@@ -44,7 +44,7 @@ pub(super) async fn measure(state: &Arc<TrainerState>, request: Request<Incoming
     }
 }
 
-async fn tensors(state: &Arc<TrainerState>, request: Request<Incoming>) -> Result<safetensors::Body, Problem> {
+async fn tensors(state: &Arc<Proxy>, request: Request<Incoming>) -> Result<safetensors::Body, Problem> {
     let timeout = state.config.limits.client_body_timeout;
     let mut upload = Upload::new(request.into_body(), timeout);
     let mut body = safetensors::Body::new(&state.slices, state.config.slices.max_slice_bytes, MAX_ROWS);

@@ -11,7 +11,7 @@ use super::sessions::annotate;
 use super::{Problem, ledger_problem, stream_reply};
 use crate::export::{Annotate, entry, row_key};
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::session::{Classes, FinishedError, FinishedItem, FinishedLimits, ListedPath, NoPath};
 
 /// The problem of finished paths that cannot be listed.
@@ -25,7 +25,7 @@ pub(crate) fn finished_problem(error: &FinishedError) -> Problem {
     }
 }
 
-pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) async fn stream(state: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
     let Query { since, limit: paths, consumer, classes, .. } = query;
     let listed = async {
         let after = state.sessions.cursor(since.as_deref()).await?;

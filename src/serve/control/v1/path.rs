@@ -8,14 +8,14 @@ use super::sessions::annotate;
 use super::{Problem, session, session_problem};
 use crate::export::{part, repeated_rows};
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 
 /// The default and the maximum number of tokens of a reply.
 const TOKENS: (usize, usize) = (16_384, 131_072);
 
 /// Without `from`, replies everything except the tokens. With it, replies the tokens from there on.
-pub(super) fn show(state: &TrainerState, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) fn show(state: &Proxy, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
     let leaf = leaf
         .parse()
         .map_err(|_| Problem::bad(format!("a path is named by the number of its last turn, not {leaf:?}")))?;

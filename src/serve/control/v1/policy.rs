@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Problem, ok};
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 
 /// The body of `POST /v1/policy`.
 #[derive(Debug, Deserialize)]
@@ -15,21 +15,21 @@ pub(super) struct PolicyRequest {
     version: Value,
 }
 
-pub(super) fn show(state: &TrainerState) -> Response<Body> {
-    let policy = &state.policy;
+pub(super) fn show(state: &Proxy) -> Response<Body> {
+    let policy = &state.generator.policy;
     let (label, version) = policy.names();
     ok(&json!({
         "epoch": policy.epoch(), "weight_version": label, "version": version, "updating": policy.is_updating(),
     }))
 }
 
-pub(super) async fn name(state: &TrainerState, request: PolicyRequest) -> Result<Response<Body>, Problem> {
+pub(super) async fn name(state: &Proxy, request: PolicyRequest) -> Result<Response<Body>, Problem> {
     let version = match &request.version {
         Value::String(text) if (1..=256).contains(&text.len()) => text.clone(),
         Value::Number(number) if number.is_u64() => number.to_string(),
         other => return Err(Problem::bad(format!("version: must be a string or an integer, not {other}"))),
     };
-    let (epoch, ack) = state.policy.begin_named_epoch(&version);
+    let (epoch, ack) = state.generator.policy.begin_named_epoch(&version);
     super::wait_written(state, ack).await;
     Ok(ok(&json!({"epoch": epoch, "version": version})))
 }

@@ -7,7 +7,7 @@ use super::ok;
 use super::query::Query;
 use crate::generation::entropy_store::{RunningQuery, RunningSequence};
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 
 /// The default and the maximum number of entries of a reply.
 const ENTRIES: (usize, usize) = (100, 1000);
@@ -15,11 +15,11 @@ const ENTRIES: (usize, usize) = (100, 1000);
 /// The maximum number of entropies of an entry. It bounds the size of a reply.
 const RECENT: usize = 64;
 
-pub(super) fn list(state: &TrainerState, query: &Query) -> Response<Body> {
+pub(super) fn list(state: &Proxy, query: &Query) -> Response<Body> {
     let limit = query.limit.unwrap_or(ENTRIES.0).clamp(1, ENTRIES.1);
     let recent = query.recent.map(|recent| recent.min(RECENT));
     let wanted = RunningQuery { session: query.session.as_deref(), limit, recent: recent.unwrap_or(0) };
-    let (running, total) = state.entropies.running(wanted);
+    let (running, total) = state.tools.store.running(wanted);
     let entries: Vec<Value> = running
         .iter()
         .map(|sequence| {

@@ -13,7 +13,7 @@ use crate::chat::model::Chats;
 use crate::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
 use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::session::{Classes, TurnSelection};
 
 /// The number of exported rows.
@@ -89,7 +89,7 @@ pub(crate) fn selection(names: &[String], train_resumed: bool) -> Result<TurnSel
 /// # Errors
 /// When a session does not exist, has no such version, or is listed twice.
 pub(crate) fn batch(
-    state: &TrainerState,
+    state: &Proxy,
     sessions: &[String],
     version: Option<u32>,
     include_branches: bool,
@@ -114,7 +114,7 @@ pub(crate) fn batch(
 ///
 /// # Errors
 /// When the request is invalid, a session cannot be read, or the export is too large.
-pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<Export, Problem> {
+pub(crate) fn export(state: &Proxy, request: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&request.format) else {
         return Err(Problem::bad(format!("format: {:?} is none of {}", request.format, Format::names(|_| true))));
     };
@@ -148,7 +148,7 @@ pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<E
 }
 
 /// Returns the tokenizer of chats as a decoder. It keeps special tokens, because the text must match the row's ids.
-fn decoder(state: &TrainerState) -> Result<Decoder, Problem> {
+fn decoder(state: &Proxy) -> Result<Decoder, Problem> {
     let chats = Arc::clone(&state.chats.borrow());
     match &*chats {
         Chats::Rendered(model) => {

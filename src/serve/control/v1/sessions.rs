@@ -14,7 +14,7 @@ use crate::export::{Annotate, entry, repeated_rows};
 use crate::long_work::offload;
 use crate::rl;
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::session::ledger::ListOrder;
 use crate::session::{
     Frozen, ListError, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn,
@@ -40,7 +40,7 @@ impl PageQuery {
     ///
     /// # Errors
     /// 400 for a malformed query; 503 if the shared ledger fails.
-    pub(crate) async fn read(self, state: &TrainerState) -> Result<ListedPage, Problem> {
+    pub(crate) async fn read(self, state: &Proxy) -> Result<ListedPage, Problem> {
         let Self { order, after, limit, part } = self;
         if part.is_some() && order == ListOrder::Oldest {
             return Err(Problem::bad("search: needs order=newest"));
@@ -64,14 +64,14 @@ pub(super) struct RewardRequest {
     generation: Option<u32>,
 }
 
-pub(super) async fn list(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) async fn list(state: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
     let Query { after, limit, search: part, newest, .. } = query;
     let order = if newest { ListOrder::Newest } else { ListOrder::Oldest };
     let page = PageQuery { order, after, limit, part }.read(state).await?;
     super::short_answer(state, move |state| Ok(list_reply(state, &page, newest))).await
 }
 
-fn list_reply(state: &TrainerState, page: &ListedPage, newest: bool) -> Response<Body> {
+fn list_reply(state: &Proxy, page: &ListedPage, newest: bool) -> Response<Body> {
     let next = page.next.as_ref().map(ToString::to_string);
     let sessions: Vec<Value> = page.sessions.iter().map(listed).collect();
     let evicted: Vec<Value> = state
@@ -118,7 +118,7 @@ fn summary(session: &Session) -> Value {
     })
 }
 
-pub(super) fn show(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) fn show(state: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = session(state, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
     let mut shown = summary(&session);
@@ -158,20 +158,20 @@ fn mean(entropy: &[f32]) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-pub(super) async fn delete(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
+pub(super) async fn delete(state: &Proxy, id: &str) -> Result<Response<Body>, Problem> {
     let deleted = state.sessions.delete(id).await;
     super::wait_written(state, deleted.map_err(|error| change_problem(state, id, error))?).await;
     Ok(ok(&json!({"deleted": id})))
 }
 
-pub(super) async fn freeze(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
+pub(super) async fn freeze(state: &Proxy, id: &str) -> Result<Response<Body>, Problem> {
     let frozen = state.sessions.freeze(id).await;
     let (Frozen { version, turns }, ack) = frozen.map_err(|error| change_problem(state, id, error))?;
     super::wait_written(state, ack).await;
     Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
 }
 
-pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardRequest) -> Result<Response<Body>, Problem> {
+pub(super) async fn reward(state: &Proxy, id: &str, request: RewardRequest) -> Result<Response<Body>, Problem> {
     let RewardRequest { reward, leaf, generation } = request;
     if !reward.is_object() && !reward.as_f64().is_some_and(f64::is_finite) {
         return Err(Problem::bad(format!("reward: must be a number or an object, not {reward}")));
@@ -188,7 +188,7 @@ pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardReques
 }
 
 /// The problem of a change of a session.
-fn change_problem(state: &TrainerState, id: &str, error: SessionError) -> Problem {
+fn change_problem(state: &Proxy, id: &str, error: SessionError) -> Problem {
     match error {
         SessionError::Unknown => super::no_session(state, id),
         error => session_problem(id, error),
@@ -197,13 +197,13 @@ fn change_problem(state: &TrainerState, id: &str, error: SessionError) -> Proble
 
 /// Returns the function that computes the statistics of a path.
 #[must_use]
-pub(crate) fn annotate(state: &TrainerState) -> Annotate {
+pub(crate) fn annotate(state: &Proxy) -> Annotate {
     let tokens = state.think_tokens();
     Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
 
 /// Returns every path of a session, also those that are not exported.
-pub(super) fn trajectories(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) fn trajectories(state: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = session(state, id)?;
     let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| session_problem(id, error))?;
     let (mut rows, out) = snapshot.rows(true);

@@ -8,10 +8,10 @@ use super::Problem;
 use crate::logits::safetensors::Body;
 use crate::logits::shm::{FileRange, ShmError};
 use crate::logits::slices::MAX_ROWS;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 
 /// Reads a slice and starts to measure it.
-pub(super) async fn read(state: &TrainerState, place: FileRange) -> Result<Body, Problem> {
+pub(super) async fn read(state: &Proxy, place: FileRange) -> Result<Body, Problem> {
     let Some(folder) = &state.config.shm.shm_dir else {
         let message = "shm needs --shm-dir, which is not set";
         return Err(Problem::new(StatusCode::FORBIDDEN, "no_shm_dir", message));

@@ -12,7 +12,7 @@ use crate::logits::shm::FileRange;
 use crate::logits::slices;
 use crate::logprobs::Rows;
 use crate::serve::body::Body;
-use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy::Proxy;
 use crate::serve::reply::json_reply;
 
 /// The maximum bytes of a body.
@@ -66,7 +66,7 @@ impl Slice {
 }
 
 /// Measures the rows of a body.
-pub(super) fn measure(state: &TrainerState, slice: &Slice) -> Result<Response<Body>, Problem> {
+pub(super) fn measure(state: &Proxy, slice: &Slice) -> Result<Response<Body>, Problem> {
     let body = match (&slice.logits, &slice.top_logprobs) {
         (Some(rows), None) => measure_logits(state, slice, rows)?,
         (None, Some(rows)) => measure_top_k(state, slice, rows)?,
@@ -84,7 +84,7 @@ fn check_size(rows: &[Vec<f32>]) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
 }
 
-fn measure_logits(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+fn measure_logits(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
     check_size(rows)?;
     if slice.logprobs.is_some() || slice.vocab_size.is_some() {
         return Err(Problem::bad("logprobs and vocab_size belong to top_logprobs, not to logits"));
@@ -105,11 +105,11 @@ fn measure_logits(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Res
     let logits =
         Logits { dtype: Dtype::F32, vocab, bytes: &bytes, temperature: &side.temperature, chosen: &side.chosen };
     let mut stats = Vec::new();
-    state.backend.rows(&logits, &mut stats);
+    state.tools.backend.rows(&logits, &mut stats);
     Ok(Numbers::of(&stats, !side.chosen.is_empty()).to_json())
 }
 
-fn measure_top_k(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+fn measure_top_k(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
     check_size(rows)?;
     if slice.temperature.is_some() || slice.token_ids.is_some() {
         return Err(Problem::bad("temperature and token_ids belong to logits, not to top_logprobs"));
@@ -127,7 +127,7 @@ fn measure_top_k(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Resu
     let chosen: Vec<f32> = chosen.iter().map(|logprob| logprob.unwrap_or(f32::NAN)).collect();
     let mut stats = Vec::new();
     let batch = TopK { rows: &batch, chosen: &chosen, vocab: slice.vocab_size, stats: true };
-    state.backend.top_k(&batch, &mut stats);
+    state.tools.backend.top_k(&batch, &mut stats);
     let mut object = Map::new();
     object.insert("rows".to_owned(), json!(stats.len()));
     object.insert("unit".to_owned(), json!("nats"));

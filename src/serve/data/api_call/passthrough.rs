@@ -20,14 +20,14 @@ use crate::serve::body::Body;
 use crate::serve::data::forward::{forwarded, send_uncaptured, target, upstream_headers};
 use crate::serve::data::generate::{self, DecodedGeneration};
 use crate::serve::identity::InvalidName;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 
 /// Passes a call to the engine's own endpoint. `chat` is its conversation, if it was decoded.
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
 pub(super) async fn pass_through(
-    state: &Arc<ProxyState>,
+    state: &Arc<Proxy>,
     call: ApiCall,
     chat: Option<ForwardedChat>,
     (work, record): (&Work, &AccessRecord),

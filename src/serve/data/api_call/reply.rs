@@ -14,14 +14,14 @@ use crate::generation::update::SequenceUpdate;
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, EncodedBody};
 use crate::serve::data::generate;
-use crate::serve::proxy_state::ProxyState;
+use crate::serve::proxy::Proxy;
 
 /// Builds the reply to a request of an API. Error replies also acknowledge their events once the client has read them.
 ///
 /// # Errors
 /// [`NoTokenIds`] if the reply cannot be encoded, because the engine reported no ids.
 pub(super) async fn reply(
-    state: &ProxyState,
+    state: &Proxy,
     api: Arc<dyn Api>,
     generation: Generation,
     encoder: Box<dyn ReplyEncoder>,
@@ -60,7 +60,7 @@ pub(super) fn unencoded(api: &dyn Api, generation: Generation) -> Response<Body>
 }
 
 /// Builds a reply that needs no generation.
-pub(super) fn without_generation(state: &ProxyState, reply: EncodedReply) -> Response<Body> {
+pub(super) fn without_generation(state: &Proxy, reply: EncodedReply) -> Response<Body> {
     let (status, body) = match reply {
         Ok(body) => (StatusCode::OK, body),
         Err(error) => (error.status, error.body),
@@ -116,7 +116,7 @@ impl From<Error> for ReplyFailure {
 const DEFERRED_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn start(
-    state: &ProxyState,
+    state: &Proxy,
     api: &Arc<dyn Api>,
     head: &response::Parts,
     events: &mut Events,
@@ -184,7 +184,7 @@ fn upstream(message: String) -> Error {
 
 /// Encodes the body of a reply that does not stream.
 async fn encode_whole(
-    state: &ProxyState,
+    state: &Proxy,
     api: &dyn Api,
     events: &mut Events,
     encoder: &dyn ReplyEncoder,

@@ -1,4 +1,4 @@
-//! The parts of a running proxy, which its tasks share.
+//! The parts of a running proxy, which the routes of both ports and the tasks share.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::chat::model::Chats;
-use crate::config::Config;
+use crate::config::{Config, ThinkIds};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::transport::client::Client;
@@ -14,14 +14,14 @@ use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
+use crate::rl::ThinkTokens;
 use crate::serve::connection::Phase;
-use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::discovery::Discovery;
 use crate::session::Sessions;
 
 /// The parts of a running proxy.
 #[derive(Debug)]
-pub struct Parts {
+pub struct Proxy {
     /// The settings.
     pub config: Arc<Config>,
     /// The HTTP client of the upstream.
@@ -50,6 +50,17 @@ pub struct Parts {
     pub generator: Arc<Generator>,
     /// The memory budget of requests and replies that are buffered completely.
     pub budget: Budget,
-    /// The state of the trainers' routes.
-    pub trainers: Arc<TrainerState>,
+}
+
+impl Proxy {
+    /// Returns the think tokens from the settings, else from the tokenizer of chats; `None` if neither defines them.
+    #[must_use]
+    pub fn think_tokens(&self) -> Option<ThinkTokens> {
+        let named = self.config.sessions.think_tokens.map(|ThinkIds { start, end }| (start, end));
+        let by_tokenizer = || match &**self.chats.borrow() {
+            Chats::Rendered(model) => model.renderer.think_tokens(),
+            Chats::Forwarded(_) => None,
+        };
+        named.or_else(by_tokenizer).map(|(start, end)| ThinkTokens { start, end })
+    }
 }
