@@ -30,7 +30,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::sglang::routes;
 use crate::entropy::Backend;
-use crate::generation::CaptureTools;
+use crate::generation::context::{GenerationContext, Measuring, Upstream};
 use crate::generation::entropy_store::{EntropyStore, StoreLimits};
 use crate::generation::generator::Generator;
 use crate::generation::retries::{ReplayLimits, Retries};
@@ -120,7 +120,6 @@ impl App {
             entries: config.entropy.entropy_entries,
             bytes: config.entropy.entropy_bytes,
         };
-        let tools = CaptureTools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
@@ -131,17 +130,15 @@ impl App {
         let archive = archive.map_err(|error| format!("--archive: {error}"))?;
         let ledger = shared_ledger::open(&config, &metrics)?;
         let (sessions, directory) = sessions(&config.sessions, ledger, log, &metrics)?;
-        let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
+        let (config, sessions) = (Arc::new(config), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
-        let generator = Generator::new(
-            settings::generation(&config),
-            (client.clone(), engines.clone()),
-            (Arc::clone(&sessions), Arc::clone(&policy)),
-            Arc::clone(&tools),
-            upstream.clone(),
-            budget.clone(),
-            Retries::new(replay_limits(config.limits.max_bytes_in_flight)),
-        );
+        let upstream_servers = Upstream { client: client.clone(), engines: engines.clone() };
+        let measuring = Measuring { backend, entropies: EntropyStore::new(limits) };
+        let settings = settings::generation(&config);
+        let context =
+            GenerationContext::new(settings, upstream_servers, measuring, Arc::clone(&metrics), budget.clone());
+        let retries = Retries::new(replay_limits(config.limits.max_bytes_in_flight));
+        let generator = Generator::new(context, Arc::clone(&sessions), policy, upstream.clone(), retries);
         let slices = Arc::new(slices);
         let generator = Arc::new(generator);
         let parts = Proxy {
@@ -149,7 +146,6 @@ impl App {
             engines,
             sessions,
             metrics,
-            tools,
             slices,
             upstream,
             ready: is_ready,
@@ -395,7 +391,7 @@ async fn sweep(parts: Arc<Proxy>) {
         // a panic in the store must not end this task
         drop(tokio::task::spawn_blocking(move || sessions.sweep()).await);
         parts.generator.retries.sweep(parts.config.sessions.session_idle);
-        let evicted = parts.tools.store.take_evicted();
+        let evicted = parts.generator.context.entropies.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {
             if count > 0 {
                 parts.metrics.store_evictions.with_label_values(&[reason]).inc_by(count);

@@ -220,15 +220,7 @@ const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "src/api/openai_chat/",
-        &[
-            "input_ids",
-            "meta_info",
-            "output_ids",
-            "prompt_token_ids",
-            "return_prompt_token_ids",
-            "weight_version",
-            "weight_versions",
-        ],
+        &["input_ids", "meta_info", "output_ids", "prompt_token_ids", "return_prompt_token_ids"],
         "SGLang's chat completions, which this module serves and reads",
     ),
     (

@@ -78,8 +78,8 @@ pub(super) async fn watch(
         match answer {
             Ok(found) => {
                 failed_probes = 0;
-                let retry_plugin =
-                    parts.tools.plugin_failed.load(Ordering::Relaxed) && probed_at.elapsed() >= PLUGIN_RETRY_INTERVAL;
+                let retry_plugin = parts.generator.context.plugin_failed.load(Ordering::Relaxed)
+                    && probed_at.elapsed() >= PLUGIN_RETRY_INTERVAL;
                 let failed = retry_plugin.then(|| Capabilities::clone(&probed.borrow()));
                 if let Some(found) = &found {
                     // a replaced engine needs a new epoch, because its label may be the same: SGLang's initial label is always `default`
@@ -161,7 +161,7 @@ async fn probe_generation(
     let mut notes = Vec::new();
     loop {
         // the engine chooses the request ids of the probe
-        let random = parts.tools.flights.random();
+        let random = parts.generator.context.flights.random();
         let answer = probe.ask(found.clone()).await;
         drop(random);
         match answer {
@@ -169,7 +169,7 @@ async fn probe_generation(
                 let answered =
                     found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
                 if answered {
-                    parts.tools.plugin_failed.store(false, Ordering::Relaxed);
+                    parts.generator.context.plugin_failed.store(false, Ordering::Relaxed);
                 }
                 // a probe without an answer does not replace the result of an earlier one
                 if answered || !has_earlier_result {

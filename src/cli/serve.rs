@@ -58,7 +58,7 @@ fn log_start(app: &App) -> Result<(), String> {
         %control,
         upstream = %config.upstream,
         top_logprobs = config.entropy.top_logprobs,
-        backend = app.parts().tools.backend.name(),
+        backend = app.parts().generator.context.backend.name(),
         "tokentap listens"
     );
     if !config.control_listen.ip().is_loopback() && config.keys.control_token().is_none() {

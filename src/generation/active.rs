@@ -3,45 +3,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderValue;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::budget::Budget;
-use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome, Engines};
+use super::context::GenerationContext;
+use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
 use crate::engine::reason::Reason;
-use crate::engine::transport::client::Client;
 use crate::generation::capture::{Capture, UnreadableReply};
-use crate::generation::log_wait::LogWait;
 use crate::generation::recorder::Recorder;
-use crate::generation::settings::GenerationSettings;
-use crate::metrics::Metrics;
 use crate::session::Fault;
 use crate::session::ledger::Ack;
-
-/// What running generations share.
-#[derive(Debug)]
-pub struct GenerationContext {
-    /// The settings.
-    pub settings: GenerationSettings,
-    /// The client of the upstream.
-    pub client: Client,
-    /// The engines, for aborts and for the ids of text prompts.
-    pub engines: Engines,
-    /// The metrics.
-    pub metrics: Arc<Metrics>,
-    /// The byte budget for buffered requests and replies.
-    pub budget: Budget,
-    /// The wait of replies for the log.
-    pub log_wait: Arc<LogWait>,
-    /// The number of generations that are being aborted.
-    pub aborting: watch::Sender<usize>,
-    /// The missing abort route of the upstream has been logged.
-    pub abort_unsupported: AtomicBool,
-}
 
 /// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]

@@ -15,13 +15,14 @@ use crate::engine::events::{Chunk, NoKnownPrefix, Numbers};
 use crate::engine::plan::Plan;
 use crate::engine::reason::Reason;
 use crate::entropy::TokenStats;
+use crate::generation::ReplyStats;
+use crate::generation::context::GenerationContext;
 use crate::generation::enrich;
 use crate::generation::entropy_store::EntropyWriter;
 use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs, for_each_object};
 use crate::generation::in_flight::InFlight;
 use crate::generation::recorder::{CapturedOutput, Recorder};
 use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
-use crate::generation::{CaptureTools, ReplyStats};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::session::Fault;
 pub(crate) use chat::ChatCapture;
@@ -30,7 +31,7 @@ pub(crate) use chat::ChatCapture;
 #[derive(Debug)]
 pub struct Capture {
     plan: Plan,
-    tools: Arc<CaptureTools>,
+    context: Arc<GenerationContext>,
     vocab: Option<u32>,
     model: Arc<str>,
     sequences: Vec<Sequence>,
@@ -64,10 +65,10 @@ impl Capture {
         plan: Plan,
         flight: InFlight,
         recorder: Option<Recorder>,
-        tools: Arc<CaptureTools>,
+        context: Arc<GenerationContext>,
         upstream: &Capabilities,
     ) -> Self {
-        let entropy_writer = tools.store.begin();
+        let entropy_writer = context.entropies.begin();
         if plan.entropy_request.wanted {
             recorder
                 .iter()
@@ -83,7 +84,7 @@ impl Capture {
             stats: Vec::new(),
             observed: ReplyStats::default(),
             plan,
-            tools,
+            context,
             entropy_writer,
             flight: Some(flight),
             recorder,
@@ -116,7 +117,7 @@ impl Capture {
     /// Counts a sequence without the requested entropy. A chat of the engine's own endpoint requests none.
     pub fn skip(&self, reason: Reason) {
         if !self.is_chat() {
-            self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
+            self.context.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }
     }
 
@@ -133,7 +134,7 @@ impl Capture {
         let is_renamed = self.plan.give_up(reason);
         if is_renamed {
             let rids = self.plan.rids.iter().map(|(rid, _)| Arc::clone(rid));
-            self.flight = Some(self.tools.flights.start(rids));
+            self.flight = Some(self.context.flights.start(rids));
             self.name_sequences();
             earlier.iter().for_each(|rid| self.entropy_writer.remove_name(rid));
         }
@@ -194,7 +195,7 @@ impl Capture {
 
     /// Takes the in-flight ids, so that they can outlive the capture.
     pub fn take_in_flight(&mut self) -> InFlight {
-        self.flight.take().unwrap_or_else(|| self.tools.flights.start([]))
+        self.flight.take().unwrap_or_else(|| self.context.flights.start([]))
     }
 
     /// Records that the engine refused the request.

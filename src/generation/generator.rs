@@ -6,7 +6,7 @@
 mod engine_chat;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use tokio::sync::watch;
 
-use super::active::{ABORT_TIMEOUT, ActiveGeneration, GenerationContext};
+use super::active::{ABORT_TIMEOUT, ActiveGeneration};
 use super::buffered::{BufferedReply, collect};
 use super::capture::Capture;
+use super::context::GenerationContext;
 use super::entropy_request::entropy_request;
 use super::event::{EventAccess, GenerationEvent, UnparsedReason};
 use super::events::{Events, Generation};
 use super::in_flight::InFlight;
-use super::log_wait::{self, LogWait, MAX_WAIT};
+use super::log_wait::{self};
 use super::recorder::{RecordContext, Recorder};
 use super::request::{GenerationRequest, RequestHead, RequestId, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
-use super::settings::{EntropyMode, GenerationSettings};
+use super::session_limits;
+use super::settings::EntropyMode;
 use super::stream::EventStream;
 use super::uncaptured::UncapturedGenerations;
-use super::{CaptureTools, session_limits};
-use crate::budget::{Budget, Stopped, Work};
+use crate::budget::{Stopped, Work};
 use crate::engine::capabilities::Capabilities;
-use crate::engine::engines::Engines;
 use crate::engine::plan::{FailuresSinceProbe, GuardLimits, GuardRefusal, Plan, PlanInputs, RequestShape};
 use crate::engine::reason::Reason;
 use crate::engine::sglang::guard;
 use crate::engine::sglang::request::GenerateRequest;
 use crate::engine::sglang::routes::{self, Route};
 use crate::engine::sglang::tokenize::TextPrompt;
-use crate::engine::transport::client::{Client, Reply};
+use crate::engine::transport::client::Reply;
 use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
 use crate::error::Error;
@@ -60,7 +60,6 @@ pub struct Generator {
     pub(super) sessions: Arc<Sessions>,
     /// Which policy samples.
     pub policy: Arc<Policy>,
-    tools: Arc<CaptureTools>,
     /// The capabilities that the probe found.
     upstream: watch::Receiver<Arc<Capabilities>>,
     /// Calls of named sessions that are running, or whose replies were not delivered.
@@ -75,38 +74,14 @@ impl Generator {
     /// Creates a generator.
     #[must_use]
     pub fn new(
-        settings: GenerationSettings,
-        (client, engines): (Client, Engines),
-        (sessions, policy): (Arc<Sessions>, Arc<Policy>),
-        tools: Arc<CaptureTools>,
+        context: GenerationContext,
+        sessions: Arc<Sessions>,
+        policy: Arc<Policy>,
         upstream: watch::Receiver<Arc<Capabilities>>,
-        budget: Budget,
         retries: Retries,
     ) -> Self {
-        let metrics = Arc::clone(&tools.metrics);
-        // a shared ledger has its own time limit, after which it gives up on a turn
-        let longest = settings.ledger_timeout.map_or(MAX_WAIT, |timeout| timeout + MAX_WAIT);
-        let context = GenerationContext {
-            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics), longest).with_strict(settings.is_ledger_strict)),
-            metrics,
-            settings,
-            client,
-            engines,
-            budget,
-            aborting: watch::Sender::new(0),
-            abort_unsupported: AtomicBool::new(false),
-        };
         let uncaptured = Arc::new(UncapturedGenerations::new(Arc::clone(&sessions), Arc::clone(&context.metrics)));
-        Self {
-            context: Arc::new(context),
-            sessions,
-            policy,
-            tools,
-            upstream,
-            retries,
-            uncaptured,
-            refused: Mutex::default(),
-        }
+        Self { context: Arc::new(context), sessions, policy, upstream, retries, uncaptured, refused: Mutex::default() }
     }
 
     /// Runs a generation, or joins the one that a retry repeats. `rid` is set to the request's id before the request is sent.
@@ -162,7 +137,7 @@ impl Generator {
     fn since(&self, shape: RequestShape) -> FailuresSinceProbe {
         FailuresSinceProbe {
             refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
-            plugin_failed: self.tools.plugin_failed.load(Ordering::Relaxed),
+            plugin_failed: self.context.plugin_failed.load(Ordering::Relaxed),
         }
     }
 
@@ -244,7 +219,7 @@ impl Generator {
             }
         }
         drop(generate);
-        let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
+        let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream);
         let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, request.authorization.clone());
         let asked = self.send_to_engine((routes::GENERATE, head), &mut active, engine_may_hold_rid);
         let (reply, prompts) = match prompts {
@@ -331,7 +306,7 @@ impl Generator {
     /// first waits for that attempt's aborts to release them.
     async fn reserve_rids(&self, plan: &Plan, is_repeat: bool) -> Result<InFlight, Error> {
         let rids: Vec<Arc<str>> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
-        let flights = &self.tools.flights;
+        let flights = &self.context.flights;
         if is_repeat {
             let mut aborting = self.context.aborting.subscribe();
             let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));

@@ -108,7 +108,7 @@ fn metrics(proxy: &Proxy) -> Response<Body> {
     proxy.metrics.breaker_open.set(i64::from(proxy.client.is_cut_off()));
     proxy.metrics.bytes_in_flight.set(i64::try_from(proxy.budget.taken()).unwrap_or(i64::MAX));
     proxy.metrics.raise(&proxy.metrics.shed.with_label_values(&["max_bytes"]), proxy.budget.shed());
-    let (entries, bytes) = proxy.tools.store.size();
+    let (entries, bytes) = proxy.generator.context.entropies.size();
     proxy.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
     proxy.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     let (sessions, bytes) = proxy.sessions.size();
@@ -187,7 +187,7 @@ fn entropy(state: &Proxy, request: &Request<Incoming>, rid: &str) -> Response<Bo
         }
     }
     let rid = percent_decode(rid);
-    let Some((index, progress)) = state.tools.store.read(&rid, index, since) else {
+    let Some((index, progress)) = state.generator.context.entropies.read(&rid, index, since) else {
         return v1::Problem::no_entropies().reply();
     };
     let next = progress.next;

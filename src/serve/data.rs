@@ -91,7 +91,7 @@ async fn route(
     }
     let original = MisdirectedRequest::new(state, &request, session.as_ref());
     let generates = route.kind == Kind::Generating && request.method() == Method::POST;
-    let unnamed = generates.then(|| state.tools.flights.unnamed());
+    let unnamed = generates.then(|| state.generator.context.flights.unnamed());
     let reply = forward(state, route, request, session).await?;
     Ok(original.answer(reply).await?.map(|body| body.with_unnamed(unnamed)))
 }

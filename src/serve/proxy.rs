@@ -10,7 +10,6 @@ use crate::config::{Config, ThinkIds};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::transport::client::Client;
-use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
@@ -32,8 +31,6 @@ pub struct Proxy {
     pub metrics: Arc<Metrics>,
     /// The recorded sessions.
     pub sessions: Arc<Sessions>,
-    /// The tools that captures share.
-    pub tools: Arc<CaptureTools>,
     /// Measures whole rows of logits.
     pub slices: Arc<Slices>,
     /// The capabilities that the probe detected.

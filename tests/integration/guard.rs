@@ -122,7 +122,7 @@ async fn running_rid_is_rejected_until_it_ends() {
     let body = json!({"text": "wait", "rid": "mine"}).to_string();
     let data = proxy.data;
     let first = tokio::spawn(async move { post(data, "/generate", body.as_bytes()).await });
-    while !proxy.parts.tools.flights.is_live("mine") {
+    while !proxy.parts.generator.context.flights.is_live("mine") {
         tokio::task::yield_now().await;
     }
     let second = json!({"text": "a", "rid": "mine"}).to_string();
@@ -134,7 +134,7 @@ async fn running_rid_is_rejected_until_it_ends() {
     let samples = json!({"text": "a", "rid": "mine", "sampling_params": {"n": 2}}).to_string();
     assert_eq!(post(proxy.data, "/generate", samples.as_bytes()).await.status, 200, "samples get separate ids");
     first.abort();
-    while proxy.parts.tools.flights.is_live("mine") {
+    while proxy.parts.generator.context.flights.is_live("mine") {
         tokio::task::yield_now().await;
     }
     assert_eq!(post(proxy.data, "/generate", second.as_bytes()).await.status, 200, "the id is free again");

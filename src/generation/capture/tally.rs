@@ -29,9 +29,9 @@ impl Capture {
             sequence.remember(bytes, chunk);
         }
         if let Some(anomaly) = step.anomaly {
-            self.tools.metrics.anomalies.with_label_values(&[anomaly.name()]).inc();
+            self.context.metrics.anomalies.with_label_values(&[anomaly.name()]).inc();
         }
-        self.tools.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
+        self.context.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
         self.values.clear();
         if !self.plan.entropy_request.wanted {
             return step;
@@ -41,7 +41,7 @@ impl Capture {
         numbers.rows.align(step.row_from, step.new);
         let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.entropy_request.stats };
-        self.tools.backend.top_k(&batch, &mut self.stats);
+        self.context.backend.top_k(&batch, &mut self.stats);
         self.stats.truncate(step.new);
         if let Some(exact) = item.exact {
             self.read_exact(bytes, chunk, index, exact, numbers, step);
@@ -63,7 +63,7 @@ impl Capture {
         let ids = numbers.ids.get(new).filter(|_| runs).unwrap_or_default();
         self.entropy_writer.append(index, self.values.iter().copied(), ids);
         let estimator = self.estimator(item, index);
-        self.tools.observe(&self.model, estimator, item, &self.stats, &self.values);
+        self.context.observe(&self.model, estimator, item, &self.stats, &self.values);
         step
     }
 
@@ -176,9 +176,9 @@ impl Capture {
         }
         // an abort's reply may lack the plugin's earlier values; SGLang drops them, so the plugin is not at fault
         if let Some(failure) = sequence.exact_failure(item.exact).filter(|_| kind != "abort") {
-            self.tools.metrics.exact_lost.with_label_values(&[failure.name()]).inc();
+            self.context.metrics.exact_lost.with_label_values(&[failure.name()]).inc();
             if item.exact == Some(ExactSource::Plugin) {
-                let before = self.tools.plugin_failed.swap(true, Ordering::Relaxed);
+                let before = self.context.plugin_failed.swap(true, Ordering::Relaxed);
                 if !before {
                     tracing::warn!(
                         failure = failure.name(),
@@ -197,12 +197,12 @@ impl Capture {
         if self.plan.entropy_request.wanted && !sequence.is_measured() && sequence.tokens > 0 {
             let reason = item.reason.or_else(|| sequence.missing_reason(item.exact)).unwrap_or(Reason::MissingRows);
             self.observed.missing = Some(reason);
-            self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
+            self.context.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }
-        let tokens = &self.tools.metrics.tokens;
+        let tokens = &self.context.metrics.tokens;
         tokens.with_label_values(&[&self.model, "prompt"]).inc_by(chunk.prompt_tokens.unwrap_or(0));
         if let Some(mean) = sequence.mean() {
-            self.tools.metrics.mean_entropy.with_label_values(&[&self.model]).observe(mean);
+            self.context.metrics.mean_entropy.with_label_values(&[&self.model]).observe(mean);
         }
     }
 }

@@ -57,7 +57,7 @@ impl Generator {
         let recorder = self.recorder(request, context, attempt);
         let (route, kind) = (chat.route, chat.kind);
         let uncaptured = self.uncaptured.begin(route.endpoint, Some(Arc::clone(&request.session)));
-        let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.tools), &upstream);
+        let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.context), &upstream);
         let capture = capture.with_chat(ChatCapture::new(chat, uncaptured));
         let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, request.authorization.clone());
         let reply = self.send_to_engine((route, &request.head), &mut active, may_be_held).await?;

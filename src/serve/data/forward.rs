@@ -114,7 +114,7 @@ pub(crate) async fn send_uncaptured(
     identity: &Identity,
     call: UpstreamCall,
 ) -> Result<Generation, Error> {
-    let unnamed = state.tools.flights.unnamed();
+    let unnamed = state.generator.context.flights.unnamed();
     let uncaptured = begin_uncaptured(state, route, identity);
     let reply = send(&state.client, &state.metrics, route, call).await?;
     uncaptured.answered(reply.status());

@@ -40,18 +40,18 @@ pub(crate) async fn control(
     let (head, body) = request.into_parts();
     let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
     let rid = abort::rid(&body)?;
-    if !state.tools.flights.is_live(&rid) {
+    if !state.generator.context.flights.is_live(&rid) {
         let message = format!("no request with the id {rid:?} is in flight here; a prefix of an id is not enough");
         // the code shows a tokentap that sends an abort to several engines that this one has the route
         let body = serde_json::json!({"error": {"code": abort::NOT_IN_FLIGHT, "message": message}});
         return Ok(json_reply(StatusCode::NOT_FOUND, body.to_string().into_bytes()));
     }
-    if state.tools.flights.is_prefix(&rid) {
+    if state.generator.context.flights.is_prefix(&rid) {
         return Err(refused(format!(
             "SGLang would also abort other requests whose ids begin with {rid:?}; use ids of equal length"
         )));
     }
-    if state.tools.flights.may_prefix_unknown_rid(&rid) {
+    if state.generator.context.flights.may_prefix_unknown_rid(&rid) {
         return Err(refused(format!(
             "SGLang aborts all requests whose ids begin with {rid:?}, and requests with unknown ids are running; use ids of 32 characters"
         )));

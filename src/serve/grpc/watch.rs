@@ -130,7 +130,7 @@ pub(super) fn turns(state: &Proxy, session: String) -> ReplyStream<WatchReply> {
 /// Streams the entropies of one sequence until it ends.
 pub(super) fn entropies(state: &Proxy, of: &watch_request::Entropies) -> Result<ReplyStream<WatchReply>, Status> {
     let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let followed = state.tools.store.follow(&of.rid, of.index.map(narrow));
+    let followed = state.generator.context.entropies.follow(&of.rid, of.index.map(narrow));
     let followed = followed.ok_or_else(|| status::problem(&Problem::no_entropies()))?;
     let next = |state: Option<(crate::generation::entropy_store::SequenceFollower, usize)>| async move {
         let (followed, since) = state?;

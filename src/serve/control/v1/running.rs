@@ -19,7 +19,7 @@ pub(super) fn list(state: &Proxy, query: &Query) -> Response<Body> {
     let limit = query.limit.unwrap_or(ENTRIES.0).clamp(1, ENTRIES.1);
     let recent = query.recent.map(|recent| recent.min(RECENT));
     let wanted = RunningQuery { session: query.session.as_deref(), limit, recent: recent.unwrap_or(0) };
-    let (running, total) = state.tools.store.running(wanted);
+    let (running, total) = state.generator.context.entropies.running(wanted);
     let entries: Vec<Value> = running
         .iter()
         .map(|sequence| {

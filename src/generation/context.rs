@@ -1,0 +1,137 @@
+//! What the running generations share.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use super::entropy_store::EntropyStore;
+use super::in_flight::InFlightIds;
+use super::log_wait::{LogWait, MAX_WAIT};
+use super::settings::GenerationSettings;
+use crate::budget::Budget;
+use crate::engine::engines::Engines;
+use crate::engine::plan::ItemPlan;
+use crate::engine::transport::client::Client;
+use crate::entropy::{Backend, Estimator, Flags, TokenStats};
+use crate::metrics::{Metrics, ModelMetrics};
+
+/// What the running generations share.
+#[derive(Debug)]
+pub struct GenerationContext {
+    /// The settings.
+    pub settings: GenerationSettings,
+    /// The client of the upstream.
+    pub client: Client,
+    /// The engines, for aborts and for the ids of text prompts.
+    pub engines: Engines,
+    /// Computes entropies.
+    pub backend: Arc<dyn Backend>,
+    /// Entropies by request id, readable while a request runs.
+    pub entropies: EntropyStore,
+    /// All metrics.
+    pub metrics: Arc<Metrics>,
+    /// The byte budget for buffered requests and replies.
+    pub budget: Budget,
+    /// The wait of replies for the log.
+    pub log_wait: Arc<LogWait>,
+    /// The request ids in flight.
+    pub flights: InFlightIds,
+    /// The number of generations that are being aborted.
+    pub aborting: watch::Sender<usize>,
+    /// The missing abort route of the upstream has been logged.
+    pub abort_unsupported: AtomicBool,
+    /// The engine's plugin returned a wrong answer. It is not asked again before the next probe.
+    pub plugin_failed: AtomicBool,
+    /// Histograms by model and estimator. The lock is held for one lookup.
+    models: Mutex<HashMap<(Arc<str>, &'static str), ModelMetrics>>,
+}
+
+/// The servers that generations use.
+#[derive(Debug)]
+pub struct Upstream {
+    /// The client of the upstream.
+    pub client: Client,
+    /// The engines, for aborts and for the ids of text prompts.
+    pub engines: Engines,
+}
+
+/// What computes and holds entropies.
+#[derive(Debug)]
+pub struct Measuring {
+    /// Computes entropies.
+    pub backend: Arc<dyn Backend>,
+    /// Entropies by request id.
+    pub entropies: EntropyStore,
+}
+
+impl GenerationContext {
+    /// No generation runs yet.
+    #[must_use]
+    pub fn new(
+        settings: GenerationSettings,
+        upstream: Upstream,
+        measuring: Measuring,
+        metrics: Arc<Metrics>,
+        budget: Budget,
+    ) -> Self {
+        // a shared ledger has its own time limit, after which it gives up on a turn
+        let longest = settings.ledger_timeout.map_or(MAX_WAIT, |timeout| timeout + MAX_WAIT);
+        let log_wait = LogWait::new(Arc::clone(&metrics), longest).with_strict(settings.is_ledger_strict);
+        Self {
+            settings,
+            client: upstream.client,
+            engines: upstream.engines,
+            backend: measuring.backend,
+            entropies: measuring.entropies,
+            metrics,
+            budget,
+            log_wait: Arc::new(log_wait),
+            flights: InFlightIds::default(),
+            aborting: watch::Sender::new(0),
+            abort_unsupported: AtomicBool::new(false),
+            plugin_failed: AtomicBool::new(false),
+            models: Mutex::default(),
+        }
+    }
+
+    fn model(&self, name: &Arc<str>, estimator: Estimator) -> ModelMetrics {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (Arc::clone(name), estimator.name());
+        models.entry(key).or_insert_with(|| self.metrics.model(name, estimator.name())).clone()
+    }
+
+    /// Adds newly measured tokens to the histograms, in one batch.
+    pub(super) fn observe(
+        &self,
+        model: &Arc<str>,
+        estimator: Estimator,
+        item: &ItemPlan,
+        tokens: &[TokenStats],
+        values: &[f32],
+    ) {
+        if tokens.is_empty() {
+            return;
+        }
+        let model = self.model(model, estimator);
+        model.token_entropy.observe(values.iter().copied());
+        model.topk_mass.observe(tokens.iter().map(|token| 1.0 - token.tail_mass));
+        let anomaly = |kind: &str, count: usize| {
+            if count > 0 {
+                self.metrics.anomalies.with_label_values(&[kind]).inc_by(count as u64);
+            }
+        };
+        let mut odd = [0_usize; 3];
+        for token in tokens {
+            for (count, flag) in odd.iter_mut().zip([Flags::NAN, Flags::MISSING, Flags::INCONSISTENT]) {
+                *count += usize::from(token.flags.contains(flag));
+            }
+        }
+        anomaly("nan", odd[0]);
+        if item.k > 0 {
+            anomaly("missing", odd[1]);
+        }
+        anomaly("inconsistent", odd[2]);
+    }
+}
