@@ -34,6 +34,7 @@
 //! | [`engine`] | SGLang and sglang-jax: every key and rule; capabilities, plans, events, transport |
 //! | [`session`] | turns, sessions, the store and its log |
 //! | [`entropy`] | estimators and kernels of entropy, without I/O |
+//! | [`columns`] | the table of token columns: data of tokens beyond ids, logprobs and entropies |
 //! | [`tokenizer`] | encodes and decodes text, renders chat templates |
 //! | [`parse`] | parses generated text into reasoning, content and tool calls |
 //! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`], [`tls_client`] | shared utilities |
@@ -51,6 +52,7 @@ pub mod archive;
 pub mod budget;
 pub mod chat;
 pub mod cli;
+pub mod columns;
 pub mod config;
 pub mod demo;
 pub mod engine;

@@ -5,7 +5,6 @@
 //! the engine. This module does not depend on HTTP, and never tokenises text.
 
 mod chat;
-mod column;
 mod forest;
 mod incremental_map;
 mod labels;
@@ -24,7 +23,6 @@ mod uid;
 mod view;
 
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
-pub use column::{Column, NumberType, Shape, TokenRange};
 pub use forest::{Fingerprint, Forest, HistoryChange, Placement, Prefix, TurnCounts};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
 pub use name::{LONGEST_NAME, is_name};

@@ -17,7 +17,7 @@ const LEVELS: &[&[&str]] = &[
     &["export"],
     &["generation", "chat"],
     &["engine", "session", "logits", "tokenizer", "parse"],
-    &["entropy"],
+    &["entropy", "columns"],
     &["json", "config", "metrics", "error", "logprobs", "long_work", "tls_client"],
     &["budget"],
 ];
@@ -230,10 +230,11 @@ const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/api/openai_completions/", &["prompt_token_ids"], "SGLang's completions, which this module serves"),
     ("src/cli/demo.rs", &["max_new_tokens", "sampling_params"], "prints a request to the demo engine"),
+    ("src/columns/table.rs", &["output_token_sampling_mask", "return_sampling_mask"], "the table of token columns"),
     ("src/cli/show/path.rs", &["weight_version"], "the export in tokentap's own format"),
     (
         "src/export/",
-        &["input_ids", "prompt_token_ids", "routed_experts", "weight_version", "weight_versions"],
+        &["hidden_states", "input_ids", "prompt_token_ids", "routed_experts", "weight_version", "weight_versions"],
         "the formats of trainers, and tokentap's own",
     ),
     ("src/serve/control/v1/", &["weight_version"], "tokentap's control API"),

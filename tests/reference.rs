@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, ValueEnum};
 use tokentap::chat::drift::Drift;
+use tokentap::columns::{Alignment, COLUMNS, ColumnFault, ColumnSource, Encoding, Values};
 use tokentap::config::{Cli, Format};
 use tokentap::engine::reason::Reason;
 use tokentap::metrics::Metrics;
@@ -189,6 +190,51 @@ fn export_formats_page_is_up_to_date() {
         writeln!(text, "| `{format}` | {} |", cell(&help)).unwrap();
     }
     compare_or_update("export-formats.md", &text);
+}
+
+#[test]
+fn token_columns_page_is_up_to_date() {
+    let introduction = "The per-token data that tokentap records as columns if the client asks for them. \
+        [Trajectories](../concepts/trajectories.md#token-columns) explains where they are exported.";
+    let mut text = page("Token columns", introduction);
+    text.push_str(
+        "\n| column | request member | member of `meta_info` | payload | type | values of a token | tokens | in trainers |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
+    for source in COLUMNS {
+        let payload = match source.encoding {
+            Encoding::Lists => "lists".to_owned(),
+            Encoding::Base64(wire) => format!("base64 of {}", wire.name()),
+        };
+        let values = match source.values {
+            Values::One => "one",
+            Values::Fixed => "the same number for each",
+            Values::Ragged => "another number for each",
+        };
+        let tokens = match source.alignment {
+            Alignment::Sampled => "the sampled ones".to_owned(),
+            Alignment::Processed { start } => format!("prompt and response from `{start}` on, except the last one"),
+        };
+        let trainers: Vec<String> = source
+            .trainers
+            .iter()
+            .map(|(format, name)| {
+                assert!(Format::all().iter().any(|known| known.to_string() == *format), "{format} is no export format");
+                format!("{format}: `{name}`")
+            })
+            .collect();
+        let ColumnSource { name, request, member, number, .. } = source;
+        writeln!(
+            text,
+            "| `{name}` | `{request}` | `{member}` | {payload} | {} | {values} | {tokens} | {} |",
+            number.name(),
+            trainers.join(", ")
+        )
+        .unwrap();
+    }
+    text.push_str("\n## `missing_columns`\n\nWhy the payload of a column is not recorded as one.\n");
+    table(&mut text, ("src/columns.rs", "ColumnFault"), &ColumnFault::ALL, |fault| fault.name());
+    compare_or_update("token-columns.md", &text);
 }
 
 #[test]

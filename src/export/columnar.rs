@@ -128,13 +128,15 @@ fn size(row: &Row) -> u64 {
 
 fn turns_size<'a>(turns: impl Iterator<Item = &'a Arc<Turn>>, reward: Option<&Arc<serde_json::Value>>) -> u64 {
     let reward = reward.map_or(0, |reward| facts::json_len(reward));
-    turns.map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
+    turns.map(|turn| turn.bytes() + json_len(&turn.about)).sum::<u64>() + reward
 }
 
-/// Bytes of the client's JSON in a line of `jsonl`.
-fn client_json_len(about: &TurnMetadata) -> u64 {
+/// Bytes of the client's JSON and of the token columns in a line of `jsonl`.
+fn json_len(about: &TurnMetadata) -> u64 {
     let lengths = about.extras.values().chain(&about.sampling).map(|text| text::string_len(text));
-    lengths.sum()
+    // base64 takes four characters for three bytes
+    let columns = about.columns.iter().map(|column| column.data.len().div_ceil(3) as u64 * 4);
+    lengths.chain(columns).sum()
 }
 
 impl Iterator for Table {
@@ -209,6 +211,7 @@ mod tests {
         let name = format!("{before}{}", field.name());
         let scalar = |kind: &DataType| match kind {
             DataType::Utf8 => "string".to_owned(),
+            DataType::Binary => "bytes".to_owned(),
             other => other.to_string().to_lowercase(),
         };
         let (kind, members) = match field.data_type() {

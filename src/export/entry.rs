@@ -2,7 +2,7 @@
 
 use super::column::{Column, numbers};
 use super::text::Text;
-use super::{Annotate, facts};
+use super::{Annotate, PathColumn, facts};
 use crate::session::{EntropyMethod, Fault, Labels, Path, Segment, Step, TurnMetadata};
 
 /// Appends the entry of this path to `out`: one object on one line.
@@ -21,6 +21,7 @@ pub(crate) fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>)
         floats(path, Column::Logprobs, text.key("logprobs"));
         floats(path, Column::Entropy, text.key("entropy"));
         policy(path, text);
+        columns(path, text);
         outcome(path, true, annotate, text);
     });
     out.append(&mut text.into_bytes());
@@ -94,6 +95,35 @@ pub(super) fn policy(path: &Path, text: &mut Text) {
     });
 }
 
+/// Writes the token columns, if the path has any.
+fn columns(path: &Path, text: &mut Text) {
+    let columns = PathColumn::all(path);
+    if columns.is_empty() {
+        return;
+    }
+    text.key("columns").array(|list| {
+        for column in &columns {
+            list.object(|text| {
+                text.key("name").string(column.name);
+                text.key("type").string(column.number.name());
+                text.key("tokens").array(|list| {
+                    for range in &column.tokens {
+                        list.object(|text| {
+                            text.key("start").integer(range.start);
+                            text.key("end").integer(range.end);
+                        });
+                    }
+                });
+                match column.dimensions() {
+                    Some(dimensions) => text.key("shape").array(|list| list.ids(dimensions)),
+                    None => text.key("shape").literal("null"),
+                }
+                text.key("data").base64(&column.data());
+            });
+        }
+    });
+}
+
 fn turn(step: &Step, extras: bool, text: &mut Text) {
     let (turn, about) = (&step.turn, &step.turn.about);
     text.key("id").integer(turn.id);
@@ -128,6 +158,11 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     match &about.labels {
         Some(labels) => text.key("labels").object(|text| write_labels(labels, text)),
         None => text.key("labels").literal("null"),
+    }
+    if !about.missing_columns.is_empty() {
+        text.key("missing_columns").object(|text| {
+            about.missing_columns.iter().for_each(|(name, fault)| text.key(name).string(fault.name()));
+        });
     }
     if extras {
         write_extras(about, text.key("extras"));

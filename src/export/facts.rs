@@ -12,7 +12,7 @@ use crate::session::{Cause, Fault, Path, Row};
 #[must_use]
 pub fn flags(path: &Path) -> Vec<&'static str> {
     let mut policies = Policies::default();
-    let (mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
+    let (mut extends, mut retokenised, mut foreign, mut inserted, mut lacks_column) = Default::default();
     let mut faults = HashSet::new();
     // a single pass, because a path may have thousands of turns
     for step in &path.steps {
@@ -27,6 +27,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
             foreign |= chat.foreign_text;
             inserted |= chat.inserted_end_of_turn > 0;
         }
+        lacks_column |= !turn.about.missing_columns.is_empty();
         faults.extend(turn.about.fault);
     }
     let facts = [
@@ -37,6 +38,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (retokenised, "context_retokenised"),
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
+        (lacks_column, "column_missing"),
         (path.repeats_sample, "repeats_sample"),
         (path.advantage_lacks_entropy, "advantage_lacks_entropy"),
     ];
@@ -136,6 +138,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::columns::ColumnFault;
     use crate::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
     use crate::session::Chat;
 
@@ -147,6 +150,7 @@ mod tests {
         turns[1].about.cause = Cause::ExtendsLength;
         turns[1].about.chat =
             Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
+        turns[1].about.missing_columns = [("c".into(), ColumnFault::Length)].into();
         let mut row = rows_of(turns).swap_remove(0);
         (row.incomplete, row.advantage_lacks_entropy) = (true, true);
         let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
@@ -158,6 +162,7 @@ mod tests {
             chat[0],
             chat[1],
             chat[2],
+            "column_missing",
             "advantage_lacks_entropy",
             "ids_mismatch",
         ];

@@ -45,6 +45,14 @@ impl Text {
         serde_json::to_writer(&mut self.0, text).expect("a string can be written to memory");
     }
 
+    /// Writes bytes as a string in base64.
+    pub(super) fn base64(&mut self, bytes: &[u8]) {
+        self.separate();
+        self.0.push(b'"');
+        base64_simd::STANDARD.encode_append(bytes, &mut self.0);
+        self.0.push(b'"');
+    }
+
     pub(super) fn strings(&mut self, texts: impl IntoIterator<Item = impl AsRef<str>>) {
         self.array(|list| texts.into_iter().for_each(|text| list.string(text.as_ref())));
     }

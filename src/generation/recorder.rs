@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::columns::{COLUMNS, ColumnSource};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::events::{Chunk, Numbers};
 use crate::engine::plan::ItemPlan;
@@ -46,6 +47,8 @@ pub struct RecordContext {
     pub ids_are_sampled: bool,
     /// The size of the vocabulary, if it is known.
     pub vocab_size: Option<u32>,
+    /// The number of leading tokens that each column of the table leaves out, where the request chooses it and it can be read.
+    pub column_starts: Vec<Option<usize>>,
 }
 
 /// Records one reply.
@@ -144,6 +147,7 @@ impl RecordContext {
             engine: None,
             ids_are_sampled: upstream.lists_sampled_ids(),
             vocab_size: upstream.vocab_size,
+            column_starts: COLUMNS.iter().map(|source| column_start(request, source)).collect(),
         }
     }
 
@@ -163,6 +167,7 @@ impl RecordContext {
             engine: None,
             ids_are_sampled: true,
             vocab_size: upstream.vocab_size,
+            column_starts: Vec::new(),
         }
     }
 
@@ -172,6 +177,14 @@ impl RecordContext {
         let Some(span) = &output.chunk.prompt_ids else { return };
         let mut ids = Vec::new();
         *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
+    }
+}
+
+/// The number of leading tokens that the request leaves out of a column. `None` if it cannot be read, or if no request chooses it.
+fn column_start(request: &GenerateRequest, source: &ColumnSource) -> Option<usize> {
+    match request.object.get(&request.bytes, source.alignment.start_member()?) {
+        Some(value) => std::str::from_utf8(value).ok()?.parse().ok(),
+        None => Some(0),
     }
 }
 
@@ -383,13 +396,15 @@ impl Recorder {
 
     fn commit(
         &mut self,
-        turn: TurnBuilder,
+        mut turn: TurnBuilder,
         (index, at): (usize, usize),
         prompt: Option<Arc<[u32]>>,
         reported: ReportedVersions,
         about: TurnMetadata,
     ) {
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
+        let (columns, missing_columns) =
+            turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context.column_starts);
         let about = TurnMetadata {
             engine: self.context.engine.clone(),
             rid: turn.rid,
@@ -404,6 +419,8 @@ impl Recorder {
             chat: self.context.chat.clone(),
             labels: self.context.labels.clone(),
             extras: turn.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
+            columns,
+            missing_columns,
             ..about
         };
         let (response, logprobs, mut entropy) = (turn.ids, turn.logprobs, turn.entropy);

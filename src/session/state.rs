@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::ledger::{Change, Record};
 use super::turn::Draft;
 use super::view::upwards;
-use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, TokenRange, Turn, TurnKey, Uid};
+use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, Turn, TurnKey, Uid};
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
 pub use replies::{ReplyDigests, ReplyTurns};
@@ -385,10 +385,6 @@ impl Session {
                 }
                 let place = state.forest.place(prompt, &changes);
                 draft.about.predecessor = place.predecessor;
-                if place.suffix.len() < prompt.len() {
-                    // a column that this build does not know cannot be cut
-                    draft.about.columns.retain(|column| column.tokens == TokenRange::Response);
-                }
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),

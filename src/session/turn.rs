@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Column, Labels, RequestClass, Span, Uid};
+use super::{Chat, Labels, RequestClass, Span, Uid};
+use crate::columns::{Column, ColumnFault};
 pub use fault::Fault;
 pub use reply_change::{ReplyChange, ReplyChanges};
 pub use sampling_sources::{SamplingSource, SamplingSources};
@@ -98,11 +99,15 @@ pub struct TurnMetadata {
     /// The client and the purpose of the request; `None` without a signal. The samples of a request share them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<Arc<Labels>>,
-    /// Requested members of `meta_info` by name, as JSON text: routed experts, hidden states, sampling masks, top-k rows, prompt logprobs.
+    /// Requested members of `meta_info` by name that are no token columns, as JSON text: routed experts, hidden states, top-k rows, prompt
+    /// logprobs. A payload that could not be read as a column is one of them.
     pub extras: BTreeMap<Box<str>, Box<str>>,
     /// Token columns beyond ids, logprobs and entropies.
     #[serde(skip)]
     pub columns: Vec<Column>,
+    /// The columns that the client requested and whose payload could not be read, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missing_columns: BTreeMap<Box<str>, ColumnFault>,
 }
 
 impl TurnMetadata {
@@ -135,7 +140,8 @@ impl TurnMetadata {
             + text(&self.finish)
             + text(&self.sampling)
             + self.model.len();
-        let columns: usize = self.columns.iter().map(Column::bytes).sum();
+        let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
+        let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;
         (size_of::<Turn>() + PLACE + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len()) as u64
     }
 

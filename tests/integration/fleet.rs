@@ -2,6 +2,7 @@
 //! do nothing.
 
 mod check;
+mod columns;
 mod import;
 mod policy;
 mod server;

@@ -78,6 +78,7 @@ mod targets;
 mod terminal;
 mod thought;
 mod tls;
+mod token_columns;
 mod toy_api;
 mod truth;
 mod weights;

@@ -10,6 +10,7 @@ from . import conflict  # noqa: F401
 from .aio import AsyncClient
 from .archive import dataset
 from .client import Client
+from .columns import Column, columns
 from .errors import (
     BinaryNotFound,
     ConnectionFailed,
@@ -31,6 +32,7 @@ __all__ = [
     "Batch",
     "BinaryNotFound",
     "Client",
+    "Column",
     "ConnectionFailed",
     "ContextLengthExceeded",
     "Delta",
@@ -43,6 +45,7 @@ __all__ = [
     "Throttled",
     "TokentapError",
     "Undecodable",
+    "columns",
     "dataset",
     "demo",
     "serve",

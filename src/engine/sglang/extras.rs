@@ -1,11 +1,11 @@
 //! The members of `meta_info` that are recorded with a turn, under their names.
 
+use crate::columns::COLUMNS;
 use crate::engine::plan::ItemPlan;
 use crate::json::Text;
 
-/// Members that are recorded even without logprobs: the engine sends them only on request.
-const ON_REQUEST: [&str; 5] =
-    ["routed_experts", "indexer_topk", "hidden_states", "output_token_sampling_mask", "output_token_sampling_logprobs"];
+/// Members that are recorded even without logprobs, besides token columns: the engine sends them only on request.
+const ON_REQUEST: [&str; 4] = ["routed_experts", "indexer_topk", "hidden_states", "output_token_sampling_logprobs"];
 
 /// The logprobs of the prompt's tokens.
 const PROMPT_LOGPROBS: &str = "input_token_logprobs";
@@ -16,16 +16,20 @@ const WITH_LOGPROBS: [&str; 3] = [PROMPT_LOGPROBS, "input_token_ids_logprobs", "
 /// The beginnings of the names that are recorded with a top-k.
 const WITH_TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
 
+fn on_request() -> impl Iterator<Item = &'static str> {
+    COLUMNS.iter().map(|source| source.member).chain(ON_REQUEST)
+}
+
 /// A quick test: whether a member may have to be recorded.
 #[must_use]
 pub(crate) fn may_be_recorded(key: &Text<'_>, item: &ItemPlan) -> bool {
-    item.asked || ON_REQUEST.iter().any(|name| key.is(name))
+    item.asked || on_request().any(|name| key.is(name))
 }
 
 /// Whether a member is recorded: only if the client requested it.
 #[must_use]
 pub(crate) fn is_recorded(name: &str, item: &ItemPlan) -> bool {
-    ON_REQUEST.contains(&name)
+    on_request().any(|member| member == name)
         || item.asked && WITH_LOGPROBS.contains(&name)
         || item.asked_k > 0 && WITH_TOP.iter().any(|top| name.starts_with(top))
 }

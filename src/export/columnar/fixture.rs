@@ -1,22 +1,31 @@
 //! An example with a value in every column, and record batches as JSON.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int8Type, Int32Type, Int64Type};
 use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_schema::DataType;
+use bytes::Bytes;
 use serde_json::{Value, json as value};
 
+use crate::columns::{Column, ColumnFault, NumberType, Shape};
 use crate::export::fixture::{batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
 use crate::session::{Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass};
+
+fn column(name: &str, number: NumberType, tokens: Range<i32>, shape: Shape, data: &'static [u8]) -> Column {
+    Column { name: name.into(), number, tokens, shape, data: Bytes::from_static(data) }
+}
 
 /// The two rows of the conversation, and a leaf that was refused before.
 pub(crate) fn rich() -> Batch {
     let mut turns = turns();
     turns[0].logprobs[0] = f32::NAN;
     turns[0].about.started_ms = 5;
+    turns[0].about.columns =
+        vec![column("routed_experts", NumberType::U8, -3..1, Shape::Fixed([2].into()), &[0, 1, 2, 3, 4, 5, 6, 7])];
     let process = Some("0123456789abcdef".parse().unwrap());
     turns.iter_mut().flat_map(|turn| &mut turn.about.policy).for_each(|span| span.process = process);
     let about = &mut turns[1].about;
@@ -35,6 +44,17 @@ pub(crate) fn rich() -> Batch {
     reply_changes.extend([ReplyChange::TextLeftOut]);
     about.chat = Some(Box::new(Chat { reply_changes, ..Chat::default() }));
     about.extras = [("routed_experts".into(), "[[1]]".into()), ("odd".into(), "NaN".into())].into();
+    about.missing_columns = [("hidden_states".into(), ColumnFault::Length)].into();
+    about.columns = vec![
+        column("routed_experts", NumberType::U8, 0..2, Shape::Fixed([2].into()), &[8, 9, 10, 11]),
+        column(
+            "sampling_mask",
+            NumberType::U32,
+            0..3,
+            Shape::Ragged,
+            &[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0],
+        ),
+    ];
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
     about.lora_path = Some("a".into());
@@ -71,7 +91,11 @@ pub(crate) const ROWS: &str = r#"[
       {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null, "process": "0123456789abcdef"},
       {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null, "process": "0123456789abcdef"}
     ],
-    "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length"],
+    "columns": [
+      {"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}, {"start": 6, "end": 8}], "shape": [2], "data": "AAECAwQFBgcICQoL"},
+      {"name": "sampling_mask", "type": "u32", "tokens": [{"start": 6, "end": 9}], "shape": null, "data": "AQAAAAAAAAABAAAABwAAAAkAAAA="}
+    ],
+    "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length", "column_missing"],
     "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
     "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
     "prompt_text": null, "response_text": null,
@@ -80,7 +104,7 @@ pub(crate) const ROWS: &str = r#"[
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
-        "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
+        "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "missing_columns": [], "extras": null
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "reply_changes": ["text_left_out"], "finish_reason": "length",
@@ -92,6 +116,7 @@ pub(crate) const ROWS: &str = r#"[
           "dialect": "messages", "client": "claude-cli/2.1.330", "agent": null, "agent_type": null, "parent_agent": null,
           "thread": null, "request_class": "main", "effort": null, "attribution": null, "after_compaction": true
         },
+        "missing_columns": [{"name": "hidden_states", "reason": "length"}],
         "extras": "{\"odd\":\"NaN\",\"routed_experts\":[[1]]}"
       }
     ]
@@ -110,6 +135,7 @@ pub(crate) const ROWS: &str = r#"[
       {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef"},
       {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null, "process": "0123456789abcdef"}
     ],
+    "columns": [{"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}], "shape": [2], "data": "AAECAwQFBgc="}],
     "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],
     "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,
     "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
@@ -119,13 +145,13 @@ pub(crate) const ROWS: &str = r#"[
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
         "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
-        "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
+        "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "missing_columns": [], "extras": null
       },
       {
         "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
         "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
-        "model": "m", "lora_path": null, "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "extras": null
+        "model": "m", "lora_path": null, "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "missing_columns": [], "extras": null
       }
     ]
   }
@@ -146,6 +172,7 @@ fn item(array: &dyn Array, at: usize) -> Value {
     }
     match array.data_type() {
         DataType::Utf8 => array.as_string::<i32>().value(at).into(),
+        DataType::Binary => base64_simd::STANDARD.encode_to_string(array.as_binary::<i32>().value(at)).into(),
         DataType::Boolean => array.as_boolean().value(at).into(),
         DataType::Int8 => array.as_primitive::<Int8Type>().value(at).into(),
         DataType::Int32 => array.as_primitive::<Int32Type>().value(at).into(),

@@ -34,6 +34,7 @@ fn value(array: &dyn Array, at: usize, text: &mut Text) {
     }
     match array.data_type() {
         DataType::Utf8 => text.string(array.as_string::<i32>().value(at)),
+        DataType::Binary => text.base64(array.as_binary::<i32>().value(at)),
         DataType::Boolean => text.literal(if array.as_boolean().value(at) { "true" } else { "false" }),
         DataType::Int8 => text.integer(array.as_primitive::<Int8Type>().value(at)),
         DataType::Int64 => text.integer(array.as_primitive::<Int64Type>().value(at)),

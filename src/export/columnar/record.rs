@@ -5,11 +5,12 @@
 //! `entropy` have one item per token. Integers are int64, except in the two long lists, which have the types of Hugging Face's
 //! tokenizers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray,
-    RecordBatch, StringArray, StructArray, builder::Float32Builder,
+    Array, ArrayRef, BinaryArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
+    ListArray, RecordBatch, StringArray, StructArray, builder::Float32Builder,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::Field;
@@ -18,12 +19,15 @@ use super::{Computed, SCHEMA_VERSION};
 use crate::export::column::{self, Column, numbers};
 use crate::export::row_key::row_key;
 use crate::export::text::{Text, string_len};
-use crate::export::{Decoder, entry, facts};
+use crate::export::{Decoder, PathColumn, entry, facts};
 use crate::session::{Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
 
 /// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
 /// largest extras that trainers use, take 2 KB per sampled token and per prompt token.
 const MAX_EXTRAS: u64 = 256 << 20;
+
+/// The limit of the data of a row's token columns, in bytes.
+const MAX_COLUMNS: usize = 256 << 20;
 
 /// The limit of a row's sampling parameters, in bytes of JSON strings.
 const MAX_SAMPLING: u64 = 64 << 20;
@@ -33,11 +37,16 @@ type Named = (Field, ArrayRef);
 /// The record batch of these rows.
 pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
     let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
+    let joined: Vec<RowColumns> = rows.iter().map(|row| RowColumns::within(row, MAX_COLUMNS)).collect();
     let texts: Vec<RowText> = rows.iter().map(|row| RowText::of(row, computed.decoder.as_ref())).collect();
     let mut columns = whole(rows);
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
-    columns.extend(ends(rows, &chosen, &texts));
+    columns.push(required("columns", token_columns(&joined)));
+    let omitted = chosen.iter().zip(&joined).zip(&texts);
+    let omitted =
+        omitted.map(|((chosen, joined), text)| chosen.flags().chain(joined.flag()).chain(text.flag()).collect());
+    columns.extend(ends(rows, omitted.collect()));
     columns.push(optional("advantages", advantages(rows)));
     columns.extend(computed_columns(rows, computed));
     columns.extend(text_columns(&texts));
@@ -144,9 +153,49 @@ fn policy(rows: &[Path]) -> ListArray {
     list(rows.iter().map(|row| spans(row).count()), items, false)
 }
 
-/// The columns about the end of a row and the row as a whole.
-fn ends(rows: &[Path], chosen: &[ClientJson], texts: &[RowText]) -> Vec<Named> {
-    let omitted = chosen.iter().zip(texts).map(|(chosen, text)| chosen.flags().chain(text.flag()));
+/// The token columns of a row.
+struct RowColumns<'a> {
+    columns: Vec<PathColumn<'a>>,
+    /// Whether the columns are too large to be written.
+    omits: bool,
+}
+
+impl<'a> RowColumns<'a> {
+    fn within(row: &'a Path, most: usize) -> Self {
+        let columns = PathColumn::all(row);
+        let omits = columns.iter().map(PathColumn::bytes).sum::<usize>() > most;
+        Self { columns: if omits { Vec::new() } else { columns }, omits }
+    }
+
+    fn flag(&self) -> Option<&'static str> {
+        self.omits.then_some("columns_omitted")
+    }
+}
+
+fn token_columns(rows: &[RowColumns<'_>]) -> ListArray {
+    let all: Vec<&PathColumn<'_>> = rows.iter().flat_map(|row| &row.columns).collect();
+    let ranges = || all.iter().flat_map(|column| &column.tokens);
+    let tokens = structs(vec![
+        required("start", integers(ranges().map(|range| position(range.start)))),
+        required("end", integers(ranges().map(|range| position(range.end)))),
+    ]);
+    let dimensions = || all.iter().map(|column| column.dimensions());
+    let items = integers(dimensions().flatten().flatten().copied());
+    let field = Field::new_list_field(items.data_type().clone(), false);
+    let lengths = OffsetBuffer::from_lengths(dimensions().map(|dimensions| dimensions.map_or(0, <[u32]>::len)));
+    let present: NullBuffer = dimensions().map(|dimensions| dimensions.is_some()).collect();
+    let items = structs(vec![
+        required("name", StringArray::from_iter_values(all.iter().map(|column| column.name))),
+        required("type", StringArray::from_iter_values(all.iter().map(|column| column.number.name()))),
+        required("tokens", list(all.iter().map(|column| column.tokens.len()), tokens, false)),
+        optional("shape", ListArray::new(field.into(), lengths, Arc::new(items), Some(present))),
+        required("data", BinaryArray::from_iter_values(all.iter().map(|column| column.data()))),
+    ]);
+    list(rows.iter().map(|row| row.columns.len()), items, false)
+}
+
+/// The columns about the end of a row and the row as a whole. `omitted` has the flags of what is left out of each row.
+fn ends(rows: &[Path], omitted: Vec<Vec<&'static str>>) -> Vec<Named> {
     let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
     let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
     let items = StringArray::from_iter_values(flags.iter().flatten());
@@ -302,9 +351,19 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         required("elapsed_ms", counts(about().map(|about| about.elapsed_ms))),
         optional("cached_tokens", maybe_counts(about().map(|about| about.cached_tokens))),
         optional("labels", labels(about().map(|about| about.labels.as_deref()))),
+        required("missing_columns", missing_columns(&all)),
         texts("extras", chosen.iter().flat_map(|chosen| &chosen.extras).map(Option::as_deref)),
     ]);
     list(rows.iter().map(|row| row.steps.len()), items, false)
+}
+
+fn missing_columns(turns: &[&Step]) -> ListArray {
+    let missing = || turns.iter().map(|step| &step.turn.about.missing_columns);
+    let items = structs(vec![
+        required("name", StringArray::from_iter_values(missing().flatten().map(|(name, _)| name))),
+        required("reason", StringArray::from_iter_values(missing().flatten().map(|(_, fault)| fault.name()))),
+    ]);
+    list(missing().map(BTreeMap::len), items, false)
 }
 
 /// The labels of turns; null for a turn without labels.
@@ -370,15 +429,13 @@ fn position(at: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::columns::{Column, NumberType, Shape};
     use crate::export::fixture::{rows_of, turns};
 
     /// The flags of a row whose client JSON may have at most this number of bytes.
     fn flags(row: &Path, max_extras: u64, max_sampling: u64) -> String {
-        let record = ends(
-            std::slice::from_ref(row),
-            &[ClientJson::within(row, max_extras, max_sampling)],
-            &[RowText::NotRequested],
-        );
+        let omitted = ClientJson::within(row, max_extras, max_sampling).flags().collect();
+        let record = ends(std::slice::from_ref(row), vec![omitted]);
         format!("{:?}", record.iter().find(|(field, _)| field.name() == "flags").expect("a column").1)
     }
 
@@ -403,5 +460,21 @@ mod tests {
         assert_eq!(sampling(8), [None, Some("\u{1}")]);
         assert_eq!(sampling(7), [None, None], "an escape has six bytes");
         assert!(flags(&row, 0, 7).contains("sampling_omitted") && !flags(&row, 0, 8).contains("omitted"));
+    }
+
+    #[test]
+    fn token_columns_above_the_limit_are_omitted_from_the_whole_row() {
+        let mut turns = turns();
+        turns[1].about.columns = vec![Column {
+            name: "c".into(),
+            number: NumberType::U8,
+            tokens: 0..3,
+            shape: Shape::Fixed([2].into()),
+            data: vec![7; 6].into(),
+        }];
+        let row = rows_of(turns).swap_remove(0);
+        let within = |most| RowColumns::within(&row, most);
+        assert_eq!((within(6).columns.len(), within(6).flag()), (1, None));
+        assert_eq!((within(5).columns.len(), within(5).flag()), (0, Some("columns_omitted")));
     }
 }

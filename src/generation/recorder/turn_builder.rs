@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 
 use super::CapturedOutput;
+use crate::columns::{COLUMNS, Column, ColumnFault};
 use crate::engine::events::Chunk;
 use crate::engine::sglang::extras;
 use crate::generation::measure::ListContent;
@@ -134,6 +135,31 @@ impl TurnBuilder {
                 }
             }
         }
+    }
+
+    /// Takes the members that are token columns out of the extras. Returns the columns, and why others could not be read: their members stay
+    /// among the extras. `prompt` is the number of prompt tokens, if it is known, and `starts` has the first token of each column of the
+    /// table.
+    pub(super) fn take_columns(
+        &mut self,
+        prompt: Option<usize>,
+        starts: &[Option<usize>],
+    ) -> (Vec<Column>, BTreeMap<Box<str>, ColumnFault>) {
+        let (mut columns, mut missing) = (Vec::new(), BTreeMap::new());
+        for (at, source) in COLUMNS.iter().enumerate() {
+            let Some(payload) = self.extras.get(source.member) else { continue };
+            let start = starts.get(at).copied().flatten();
+            match source.read(payload, prompt, self.ids.len(), start) {
+                Ok(column) => {
+                    columns.extend(column);
+                    self.extras.remove(source.member);
+                }
+                Err(fault) => {
+                    missing.insert(source.name.into(), fault);
+                }
+            }
+        }
+        (columns, missing)
     }
 
     /// Parses the ids that are not parsed yet, and compares the engine's two id lists if it sent both. `last` is the object with the

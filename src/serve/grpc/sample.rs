@@ -2,7 +2,7 @@
 
 use super::pb;
 use super::session::{policy_span, turn, wide};
-use crate::export::{Annotate, flags};
+use crate::export::{Annotate, PathColumn, flags};
 use crate::session::Path;
 
 /// Converts a path and the statistics that `annotate` computes from it. Each array has one item per token.
@@ -20,8 +20,13 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         finish_reason: leaf.about.finish.as_deref().map(str::to_owned),
         flags: flags(path).into_iter().map(str::to_owned).collect(),
         reward: path.reward.as_ref().map(ToString::to_string),
-        turns: path.steps.iter().map(|step| pb::Turn { policy: Vec::new(), ..turn(&step.turn) }).collect(),
+        turns: path
+            .steps
+            .iter()
+            .map(|step| pb::Turn { policy: Vec::new(), columns: Vec::new(), ..turn(&step.turn) })
+            .collect(),
         computed: annotate(path).members().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        columns: PathColumn::all(path).iter().map(column).collect(),
         ..pb::Sample::default()
     };
     for segment in path.segments() {
@@ -43,6 +48,20 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         });
     }
     sample
+}
+
+/// Converts a column of a path.
+fn column(column: &PathColumn<'_>) -> pb::Column {
+    let position = |at: usize| i64::try_from(at).unwrap_or(i64::MAX);
+    let ranges = column.tokens.iter();
+    pb::Column {
+        name: column.name.to_owned(),
+        r#type: column.number.name().to_owned(),
+        tokens: ranges.map(|range| pb::TokenRange { start: position(range.start), end: position(range.end) }).collect(),
+        ragged: column.dimensions().is_none(),
+        shape: column.dimensions().unwrap_or_default().to_vec(),
+        data: column.data().into(),
+    }
 }
 
 /// Appends the numbers of a segment that ends at `end`, or NaN for each token if it has none.

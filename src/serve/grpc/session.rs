@@ -1,8 +1,10 @@
 //! Converts sessions and turns to messages.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::pb;
+use crate::columns::{Column, Shape};
 use crate::session::{
     EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, ListedSession, SamplingSources, Session, Snapshot,
     Span, Turn, TurnMetadata,
@@ -52,7 +54,7 @@ pub(super) fn evicted(gone: &EvictedSession) -> pb::Evicted {
 
 /// Converts a session and its turns, without the large members of the turns.
 pub(super) fn session(session: &Session, snapshot: &Snapshot) -> pb::Session {
-    let light = |turn: pb::Turn| pb::Turn { extras: BTreeMap::new(), ..turn };
+    let light = |turn: pb::Turn| pb::Turn { extras: BTreeMap::new(), columns: Vec::new(), ..turn };
     pb::Session {
         summary: Some(summary(session)),
         version: snapshot.version,
@@ -93,6 +95,25 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         reply_changes: about.reply_changes().names().map(str::to_owned).collect(),
         labels: about.labels.as_deref().map(labels),
         extras: about.extras.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        columns: about.columns.iter().map(column).collect(),
+        missing_columns: about
+            .missing_columns
+            .iter()
+            .map(|(name, fault)| (name.to_string(), fault.name().to_owned()))
+            .collect(),
+    }
+}
+
+/// Converts a column of a turn.
+fn column(column: &Column) -> pb::Column {
+    let Range { start, end } = column.tokens;
+    pb::Column {
+        name: column.name.to_string(),
+        r#type: column.number.name().to_owned(),
+        tokens: vec![pb::TokenRange { start: start.into(), end: end.into() }],
+        ragged: column.shape == Shape::Ragged,
+        shape: if let Shape::Fixed(dimensions) = &column.shape { dimensions.to_vec() } else { Vec::new() },
+        data: column.data.clone(),
     }
 }
 

@@ -4,12 +4,14 @@
 //! lists them. So a NaN keeps its bits, and a reader keeps a column that it does not know.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Column, MOST_TURNS, NumberType, Shape, TokenRange, Turn, Uid, is_name};
+use crate::columns::{Column, NumberType, Shape};
+use crate::session::{MOST_TURNS, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
 pub const SCHEMA: u64 = 3;
@@ -94,7 +96,7 @@ struct ColumnHead<'a> {
     name: Cow<'a, str>,
     #[serde(rename = "type")]
     number: NumberType,
-    tokens: TokenRange,
+    tokens: Range<i32>,
     shape: Cow<'a, Shape>,
     bytes: u32,
 }
@@ -183,7 +185,7 @@ impl<'a> ColumnHead<'a> {
     fn try_new(column: &'a Column) -> Result<Self, serde_json::Error> {
         let Column { name, number, tokens, shape, data } = column;
         let (name, shape) = (Cow::Borrowed(&**name), Cow::Borrowed(shape));
-        Ok(Self { name, number: *number, tokens: *tokens, shape, bytes: fit(data.len())? })
+        Ok(Self { name, number: *number, tokens: tokens.clone(), shape, bytes: fit(data.len())? })
     }
 
     /// The column, whose data are the next bytes of `rest`.
@@ -239,9 +241,12 @@ fn take<T, C: FromIterator<T>>(rest: &mut &[u8], count: u32, value: impl Fn([u8;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::columns::ColumnFault;
     use crate::session::TurnMetadata;
     use crate::session::ledger::log::fake;
     use crate::session::{
@@ -306,17 +311,22 @@ mod tests {
                     chat: chat(index, started_ms),
                     labels: labels(index, rid.as_deref()),
                     columns: columns(index),
+                    missing_columns: missing_columns(index),
                     extras,
                 }
             },
         )
     }
 
+    fn missing_columns(index: u32) -> BTreeMap<Box<str>, ColumnFault> {
+        ColumnFault::ALL.into_iter().take(index as usize % 4).map(|fault| (fault.name().into(), fault)).collect()
+    }
+
     fn columns(index: u32) -> Vec<Column> {
         let column = |at: u32| Column {
             name: format!("column_{at}").into(),
             number: NumberType::ALL[at as usize % NumberType::ALL.len()],
-            tokens: [TokenRange::Prompt, TokenRange::Response, TokenRange::All][at as usize % 3],
+            tokens: -1..at.cast_signed(),
             shape: if at.is_multiple_of(2) { Shape::Ragged } else { Shape::Fixed([at, 2].into()) },
             data: vec![at as u8; at as usize].into(),
         };
@@ -486,7 +496,7 @@ mod tests {
             let column = Column {
                 name: "routed_experts".into(),
                 number: NumberType::U16,
-                tokens: TokenRange::All,
+                tokens: -1..0,
                 shape: Shape::Fixed([2].into()),
                 data: vec![1, 2, 3, 4].into(),
             };
@@ -497,7 +507,7 @@ mod tests {
         let (head, _) = split_head(&whole).unwrap();
         let head = std::str::from_utf8(head).unwrap();
         let described = format!(
-            r#""lengths":[1,0,0,0],"columns":[{{"name":"routed_experts",{known},"tokens":"all","shape":[2],"bytes":4}}]}}"#
+            r#""lengths":[1,0,0,0],"columns":[{{"name":"routed_experts",{known},"tokens":{{"start":-1,"end":0}},"shape":[2],"bytes":4}}]}}"#
         );
         assert!(head.ends_with(&described), "{head}");
         let decoded = |head: &str| {

@@ -11,7 +11,7 @@ use super::list_cache::ListedChange;
 use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
-use crate::session::{Cause, Draft, TokenRange, Turn, TurnMetadata, Uid};
+use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
 
 /// One such change.
 #[derive(Debug)]
@@ -115,10 +115,6 @@ impl Session {
             prompt.into()
         });
         let mut about = turn.about.clone();
-        if turn.parent.is_some() {
-            // a column that this build does not know cannot be extended by the tokens of the parents
-            about.columns.retain(|column| column.tokens == TokenRange::Response);
-        }
         let replaced = std::mem::take(&mut about.supersedes);
         let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
         let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());

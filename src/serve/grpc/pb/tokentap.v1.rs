@@ -161,7 +161,7 @@ pub struct Turn {
     /// Prompt tokens that the engine found in its cache.
     #[prost(uint64, optional, tag = "18")]
     pub cached_tokens: ::core::option::Option<u64>,
-    /// Members of meta_info that the client asked for, as JSON texts by name: routed experts, top-k rows. Not in Get.
+    /// Members of meta_info that the client asked for and that are no token columns, as JSON texts by name: top-k rows. Not in Get.
     #[prost(btree_map = "string, string", tag = "19")]
     pub extras: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -192,6 +192,45 @@ pub struct Turn {
     /// What the client changed in replies whose sampled tokens its prompt contains: names such as `text_left_out`.
     #[prost(string, repeated, tag = "27")]
     pub reply_changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its token columns. Not in Get; those of a Sample are only in its `columns`.
+    #[prost(message, repeated, tag = "28")]
+    pub columns: ::prost::alloc::vec::Vec<Column>,
+    /// Why requested columns are missing, by name: `length`, `encoding` or `unaligned`.
+    #[prost(btree_map = "string, string", tag = "29")]
+    pub missing_columns: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+/// A token column: one value, or several, for each of some tokens.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Column {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The type of the values: `u8` to `u64`, `i8` to `i64`, `f16`, `bf16`, `f32` or `f64`.
+    #[prost(string, tag = "2")]
+    pub r#type: ::prost::alloc::string::String,
+    /// The tokens that have values, in ascending order. They count from the turn's first sampled token in a Turn, where tokens before that
+    /// one are negative, and from the path's first token in a Sample.
+    #[prost(message, repeated, tag = "3")]
+    pub tokens: ::prost::alloc::vec::Vec<TokenRange>,
+    /// Each token has another number of values: `data` begin with these numbers, as uint32.
+    #[prost(bool, tag = "4")]
+    pub ragged: bool,
+    /// The dimensions of the values of a token if they are not ragged; empty for a single value.
+    #[prost(uint32, repeated, tag = "5")]
+    pub shape: ::prost::alloc::vec::Vec<u32>,
+    /// The values, little-endian, token after token.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub data: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenRange {
+    /// The first token, and the one after the last.
+    #[prost(sint64, tag = "1")]
+    pub start: i64,
+    #[prost(sint64, tag = "2")]
+    pub end: i64,
 }
 /// What the headers and the body of a request say about its client. A member is absent if there is no signal for it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -557,6 +596,10 @@ pub struct Sample {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// The token columns of its turns, joined: a token has the value of the earliest turn. A name occurs twice if its type or its shape
+    /// changes along the path.
+    #[prost(message, repeated, tag = "15")]
+    pub columns: ::prost::alloc::vec::Vec<Column>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Segment {

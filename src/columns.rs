@@ -1,0 +1,215 @@
+//! Token columns: data of the tokens of a turn beyond their ids, logprobs and entropies, and the table of those that tokentap records.
+
+mod payload;
+mod table;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+pub use table::{Alignment, COLUMNS, ColumnSource, Encoding, Values};
+
+/// A token column: one value, or several, for each of some consecutive tokens of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: Box<str>,
+    /// The type of its values.
+    pub number: NumberType,
+    /// The tokens that it covers, counted from the first sampled token of the turn. Tokens before that one have negative numbers.
+    pub tokens: Range<i32>,
+    /// The values of a token.
+    pub shape: Shape,
+    /// The values, little-endian, token after token.
+    pub data: Bytes,
+}
+
+/// The type of the values of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names are those of NumPy, and bf16")]
+pub enum NumberType {
+    U8,
+    U16,
+    U32,
+    U64,
+    I8,
+    I16,
+    I32,
+    I64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+/// The values of one token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Another number for each token: the data begin with the number of values of each token, as `u32`.
+    Ragged,
+    /// The same dimensions for each token; none for a single value.
+    #[serde(untagged)]
+    Fixed(Box<[u32]>),
+}
+
+/// Why a payload of the engine is not recorded as a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ColumnFault {
+    /// The payload does not have one row for each token that it should cover.
+    Length,
+    /// The payload is encoded in another way than the table says, or a value does not fit into the type of the column.
+    Encoding,
+    /// The covered tokens are unknown: the engine did not report the ids of the prompt, or the start in the request cannot be read.
+    Unaligned,
+}
+
+impl NumberType {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+    ];
+
+    /// The name in exports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// The bytes of a value.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+}
+
+impl ColumnFault {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Length, Self::Encoding, Self::Unaligned];
+
+    /// The name in exports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Encoding => "encoding",
+            Self::Unaligned => "unaligned",
+        }
+    }
+}
+
+impl Column {
+    /// The bytes that it takes in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.data.len()
+    }
+
+    /// The values of each token. `None` if the data do not have the length that the description says.
+    #[must_use]
+    pub fn rows(&self) -> Option<Vec<&[u8]>> {
+        let count = usize::try_from(self.tokens.end.checked_sub(self.tokens.start)?).ok()?;
+        let size = self.number.size();
+        let mut rows = Vec::new();
+        match &self.shape {
+            Shape::Ragged => {
+                let (counts, mut values) = self.data.split_at_checked(count.checked_mul(4)?)?;
+                rows.reserve(count);
+                for values_of_token in counts.as_chunks().0 {
+                    let bytes = usize::try_from(u32::from_le_bytes(*values_of_token)).ok()?.checked_mul(size)?;
+                    let (row, rest) = values.split_at_checked(bytes)?;
+                    rows.push(row);
+                    values = rest;
+                }
+                values.is_empty().then_some(rows)
+            }
+            Shape::Fixed(dimensions) => {
+                let width = dimensions
+                    .iter()
+                    .try_fold(size, |bytes, length| bytes.checked_mul(usize::try_from(*length).ok()?))?;
+                if count.checked_mul(width)? != self.data.len() || width == 0 {
+                    return None;
+                }
+                rows.extend(self.data.chunks_exact(width));
+                Some(rows)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(tokens: Range<i32>, shape: Shape, data: &[u8]) -> Column {
+        Column { name: "c".into(), number: NumberType::U16, tokens, shape, data: Bytes::copy_from_slice(data) }
+    }
+
+    #[test]
+    fn names_are_those_of_records() {
+        for number in NumberType::ALL {
+            assert_eq!(serde_json::to_value(number).unwrap(), number.name());
+        }
+        for fault in ColumnFault::ALL {
+            assert_eq!(serde_json::to_value(fault).unwrap(), fault.name());
+        }
+    }
+
+    #[test]
+    fn rows_are_the_values_of_each_token() {
+        let fixed = |tokens, dimensions: &[u32], data| column(tokens, Shape::Fixed(dimensions.into()), data);
+        assert_eq!(fixed(-1..1, &[2], &[1, 0, 2, 0, 3, 0, 4, 0]).rows().unwrap(), [[1, 0, 2, 0], [3, 0, 4, 0]]);
+        assert_eq!(fixed(0..2, &[], &[1, 0, 2, 0]).rows().unwrap(), [[1, 0], [2, 0]]);
+        let ragged = column(0..2, Shape::Ragged, &[0, 0, 0, 0, 1, 0, 0, 0, 7, 0]);
+        assert_eq!(ragged.rows().unwrap(), [&[][..], &[7, 0]]);
+    }
+
+    #[test]
+    fn rows_of_data_of_another_length_are_not_read() {
+        let is_read =
+            |tokens, dimensions: &[u32], data| column(tokens, Shape::Fixed(dimensions.into()), data).rows().is_some();
+        assert!(is_read(0..1, &[], &[1, 0]));
+        assert!(!is_read(0..2, &[], &[1, 0]));
+        assert!(!is_read(0..1, &[u32::MAX, u32::MAX, u32::MAX], &[1, 0]));
+        assert!(!is_read(0..1 << 30, &[0], &[]), "rows without bytes would have any number");
+        #[expect(clippy::reversed_empty_ranges, reason = "a damaged record")]
+        let reversed = is_read(2..1, &[], &[]);
+        assert!(!reversed);
+        assert!(!is_read(i32::MIN..i32::MAX, &[], &[]));
+        assert_eq!(column(0..1, Shape::Ragged, &[2, 0, 0, 0, 1, 0]).rows(), None);
+        assert_eq!(column(0..1, Shape::Ragged, &[0, 0, 0, 0, 1, 0]).rows(), None);
+        assert_eq!(column(0..1, Shape::Ragged, &[0, 0]).rows(), None);
+    }
+}

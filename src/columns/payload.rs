@@ -1,0 +1,327 @@
+//! Reads the payload of a column.
+
+use std::ops::Range;
+
+use super::{Column, ColumnFault, ColumnSource, Encoding, NumberType, Shape, Values};
+use crate::json::Cursor;
+
+impl ColumnSource {
+    /// The column of a turn with `sampled` sampled tokens and this payload, the JSON text of the member; `None` if it covers no token.
+    /// `prompt` is the number of tokens before the first sampled one, if it is known, and `start` the value of the request member that
+    /// the alignment names, if it is known.
+    ///
+    /// # Errors
+    /// When the payload cannot be read, or does not have one row for each token that it should cover.
+    pub fn read(
+        &self,
+        payload: &str,
+        prompt: Option<usize>,
+        sampled: usize,
+        start: Option<usize>,
+    ) -> Result<Option<Column>, ColumnFault> {
+        let tokens = self.alignment.tokens(prompt, sampled, start).ok_or(ColumnFault::Unaligned)?;
+        let rows = usize::try_from(tokens.end - tokens.start).map_err(|_| ColumnFault::Length)?;
+        let (shape, data) = match self.encoding {
+            Encoding::Lists => self.read_lists(payload, rows)?,
+            Encoding::Base64(wire) => self.read_base64(payload, wire, rows)?,
+        };
+        Ok((rows > 0).then(|| self.column(tokens, shape, data)))
+    }
+
+    fn column(&self, tokens: Range<i32>, shape: Shape, data: Vec<u8>) -> Column {
+        Column { name: self.name.into(), number: self.number, tokens, shape, data: data.into() }
+    }
+
+    fn read_lists(&self, payload: &str, rows: usize) -> Result<(Shape, Vec<u8>), ColumnFault> {
+        let mut lists = Lists { cursor: Cursor::new(payload.as_bytes()), number: self.number, values: Vec::new() };
+        let counts = lists.read(self.values == Values::One).ok_or(ColumnFault::Encoding)?;
+        if counts.len() != rows {
+            return Err(ColumnFault::Length);
+        }
+        let values = lists.values;
+        match self.values {
+            Values::One => Ok((Shape::Fixed(Box::default()), values)),
+            Values::Fixed => {
+                let width = counts.first().copied().unwrap_or_default();
+                if counts.iter().any(|count| *count != width) || (width == 0 && rows > 0) {
+                    return Err(ColumnFault::Length);
+                }
+                Ok((Shape::Fixed([width].into()), values))
+            }
+            Values::Ragged => {
+                let counts = counts.iter().flat_map(|count| count.to_le_bytes());
+                Ok((Shape::Ragged, counts.chain(values).collect()))
+            }
+        }
+    }
+
+    fn read_base64(&self, payload: &str, wire: NumberType, rows: usize) -> Result<(Shape, Vec<u8>), ColumnFault> {
+        let text: &str = serde_json::from_str(payload).map_err(|_| ColumnFault::Encoding)?;
+        let bytes = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| ColumnFault::Encoding)?;
+        let width = if rows == 0 { 0 } else { bytes.len() / (rows * wire.size()) };
+        let is_whole = bytes.len() == rows * width * wire.size() && (width > 0 || rows == 0);
+        if !is_whole || self.values == Values::One && width > 1 {
+            return Err(ColumnFault::Length);
+        }
+        let shape = match self.values {
+            Values::One => Box::default(),
+            Values::Fixed => [u32::try_from(width).map_err(|_| ColumnFault::Length)?].into(),
+            Values::Ragged => return Err(ColumnFault::Encoding),
+        };
+        let values = if wire == self.number { bytes } else { self.converted(&bytes, wire)? };
+        Ok((Shape::Fixed(shape), values))
+    }
+
+    /// Integers of the type `wire` in the type of the column.
+    fn converted(&self, bytes: &[u8], wire: NumberType) -> Result<Vec<u8>, ColumnFault> {
+        let mut values = Vec::with_capacity(bytes.len() / wire.size() * self.number.size());
+        for value in bytes.chunks_exact(wire.size()) {
+            let integer = wire.integer(value).ok_or(ColumnFault::Encoding)?;
+            self.number.push_integer(integer, &mut values).ok_or(ColumnFault::Encoding)?;
+        }
+        Ok(values)
+    }
+}
+
+/// A reader of lists of numbers. It writes each value as it is read: a list may have millions.
+struct Lists<'a> {
+    cursor: Cursor<'a>,
+    number: NumberType,
+    values: Vec<u8>,
+}
+
+impl Lists<'_> {
+    /// Reads the items up to the end of the text. Returns the number of values of each.
+    fn read(&mut self, is_flat: bool) -> Option<Vec<u32>> {
+        let mut counts = Vec::new();
+        self.items(|lists| {
+            counts.push(if is_flat {
+                lists.value()?;
+                1
+            } else {
+                lists.items(Self::value)?
+            });
+            Some(())
+        })?;
+        self.cursor.end().ok()?;
+        Some(counts)
+    }
+
+    /// Reads a list with `item`. Returns the number of its items.
+    fn items(&mut self, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<u32> {
+        self.cursor.expect(b'[').ok()?;
+        let mut count = 0_u32;
+        if self.cursor.take(b']') {
+            return Some(count);
+        }
+        loop {
+            item(self)?;
+            count = count.checked_add(1)?;
+            if !self.cursor.take(b',') {
+                self.cursor.expect(b']').ok()?;
+                return Some(count);
+            }
+        }
+    }
+
+    fn value(&mut self) -> Option<()> {
+        let text = self.cursor.number().ok()?;
+        self.number.push(text, &mut self.values)
+    }
+}
+
+impl NumberType {
+    fn is_signed(self) -> bool {
+        matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
+    }
+
+    fn is_integer(self) -> bool {
+        self.is_signed() || matches!(self, Self::U8 | Self::U16 | Self::U32 | Self::U64)
+    }
+
+    /// The value of an integer type; `None` for another type.
+    fn integer(self, bytes: &[u8]) -> Option<i128> {
+        let is_negative = self.is_signed() && bytes.last()? >> 7 == 1;
+        let mut wide = [if is_negative { u8::MAX } else { 0 }; 16];
+        wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        self.is_integer().then_some(i128::from_le_bytes(wide))
+    }
+
+    /// Appends an integer. `None` if the type cannot hold it.
+    fn push_integer(self, integer: i128, values: &mut Vec<u8>) -> Option<()> {
+        let bytes = &integer.to_le_bytes()[..self.size()];
+        (self.integer(bytes)? == integer).then(|| values.extend_from_slice(bytes))
+    }
+
+    /// Appends the number of this JSON text. `None` if the type cannot hold it. Half floats are not in JSON.
+    fn push(self, text: &str, values: &mut Vec<u8>) -> Option<()> {
+        match self {
+            Self::F32 => values.extend(text.parse::<f32>().ok().filter(|value| value.is_finite())?.to_le_bytes()),
+            Self::F64 => values.extend(text.parse::<f64>().ok().filter(|value| value.is_finite())?.to_le_bytes()),
+            _ => self.push_integer(text.parse().ok()?, values)?,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::columns::{Alignment, COLUMNS};
+
+    fn mask() -> &'static ColumnSource {
+        COLUMNS.iter().find(|source| source.name == "sampling_mask").unwrap()
+    }
+
+    /// Routed experts as SGLang sends them: the base64 of an int32 array `[T - 1 - start, layers, k]`.
+    const EXPERTS: ColumnSource = ColumnSource {
+        name: "routed_experts",
+        request: "return_routed_experts",
+        member: "routed_experts",
+        encoding: Encoding::Base64(NumberType::I32),
+        number: NumberType::U16,
+        values: Values::Fixed,
+        alignment: Alignment::Processed { start: "routed_experts_start_len" },
+        trainers: &[("miles", "rollout_routed_experts")],
+    };
+
+    /// Hidden states as lists of numbers.
+    const STATES: ColumnSource =
+        ColumnSource { number: NumberType::F32, values: Values::Fixed, alignment: Alignment::Sampled, ..MASK };
+    const MASK: ColumnSource = COLUMNS[0];
+
+    fn payload(numbers: &[i32]) -> String {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        format!("\"{}\"", base64_simd::STANDARD.encode_to_string(bytes))
+    }
+
+    fn values(column: &Column) -> Vec<Vec<u16>> {
+        let value = |bytes: &[u8]| u16::from_le_bytes(bytes.try_into().unwrap());
+        column.rows().unwrap().iter().map(|row| row.chunks(2).map(value).collect()).collect()
+    }
+
+    #[test]
+    fn mask_is_a_ragged_column_of_the_sampled_tokens() {
+        let column = mask().read("[[5, 9],[],[ 7 ]]", None, 3, None).unwrap().unwrap();
+        assert_eq!((column.tokens.clone(), &column.shape), (0..3, &Shape::Ragged));
+        let ids = |row: &[u8]| row.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect::<Vec<_>>();
+        let rows: Vec<Vec<u32>> = column.rows().unwrap().into_iter().map(ids).collect();
+        assert_eq!(rows, [vec![5, 9], vec![], vec![7]]);
+        assert_eq!(mask().read("[]", None, 0, None), Ok(None));
+    }
+
+    #[test]
+    fn payload_with_another_number_of_rows_or_other_values_is_not_a_column() {
+        for (payload, fault) in [
+            ("[[5]]", ColumnFault::Length),
+            ("[[5],[6],[7]]", ColumnFault::Length),
+            ("[[5],null]", ColumnFault::Encoding),
+            ("[[5],6]", ColumnFault::Encoding),
+            ("[[5],[-1]]", ColumnFault::Encoding),
+            ("[[5],[4294967296]]", ColumnFault::Encoding),
+            ("[[5],[0.5]]", ColumnFault::Encoding),
+            ("[[5],[NaN]]", ColumnFault::Encoding),
+            ("[[5],[6]", ColumnFault::Encoding),
+            ("[[5],[6]] 7", ColumnFault::Encoding),
+            ("[[5],[6,]]", ColumnFault::Encoding),
+            ("\"AAA=\"", ColumnFault::Encoding),
+            ("{}", ColumnFault::Encoding),
+        ] {
+            assert_eq!(mask().read(payload, Some(9), 2, None), Err(fault), "{payload}");
+        }
+    }
+
+    #[test]
+    fn lists_of_one_length_are_a_fixed_shape() {
+        let column = STATES.read("[[0.5,-1],[1e3,2]]", None, 2, None).unwrap().unwrap();
+        assert_eq!(column.shape, Shape::Fixed([2].into()));
+        let numbers: Vec<f32> = column.data.chunks(4).map(|n| f32::from_le_bytes(n.try_into().unwrap())).collect();
+        assert_eq!(numbers, [0.5, -1.0, 1e3, 2.0]);
+        assert_eq!(STATES.read("[[0.5,-1],[1]]", None, 2, None), Err(ColumnFault::Length));
+        assert_eq!(STATES.read("[[1e39],[1]]", None, 2, None), Err(ColumnFault::Encoding), "too large for float32");
+        let single = ColumnSource { values: Values::One, ..STATES };
+        let column = single.read("[0.5,2]", None, 2, None).unwrap().unwrap();
+        assert_eq!((column.shape, column.data.len()), (Shape::Fixed([].into()), 8));
+        assert_eq!(single.read("[[0.5],2]", None, 2, None), Err(ColumnFault::Encoding));
+    }
+
+    /// Prompt 4, sampled 3: 6 processed tokens, of which `start` are left out.
+    #[test]
+    fn processed_tokens_begin_at_the_start_and_lack_the_last_one() {
+        for (start, tokens) in [(0, -4..2), (2, -2..2), (4, 0..2)] {
+            let rows = usize::try_from(tokens.end - tokens.start).unwrap();
+            let numbers: Vec<i32> = (0..i32::try_from(rows * 6).unwrap()).collect();
+            let column = EXPERTS.read(&payload(&numbers), Some(4), 3, Some(start)).unwrap().unwrap();
+            assert_eq!((column.tokens.clone(), &column.shape), (tokens, &Shape::Fixed([6].into())));
+            let flat: Vec<i32> = values(&column).concat().into_iter().map(i32::from).collect();
+            assert_eq!(flat, numbers);
+        }
+        assert_eq!(
+            EXPERTS.read("\"\"", Some(4), 1, Some(4)),
+            Ok(None),
+            "one sampled token, whose row the next turn has"
+        );
+        let prompt_only = EXPERTS.read(&payload(&[1, 2, 3]), Some(4), 0, Some(0)).unwrap().unwrap();
+        assert_eq!((prompt_only.tokens.clone(), values(&prompt_only)), (-4..-1, vec![vec![1], vec![2], vec![3]]));
+    }
+
+    #[test]
+    fn payload_of_processed_tokens_that_does_not_fit_is_not_a_column() {
+        let read = |numbers: &[i32], prompt, start| EXPERTS.read(&payload(numbers), prompt, 3, Some(start));
+        assert_eq!(read(&[0; 13], Some(4), 0), Err(ColumnFault::Length));
+        assert_eq!(read(&[], Some(4), 0), Err(ColumnFault::Length));
+        assert_eq!(read(&[0; 12], None, 0), Err(ColumnFault::Unaligned));
+        assert_eq!(EXPERTS.read(&payload(&[0; 12]), Some(4), 3, None), Err(ColumnFault::Unaligned));
+        assert_eq!(read(&[0; 12], Some(4), 5), Err(ColumnFault::Unaligned), "a start after the prompt");
+        assert_eq!(read(&[-1; 6], Some(4), 0), Err(ColumnFault::Encoding), "not an expert");
+        assert_eq!(read(&[1 << 16; 6], Some(4), 0), Err(ColumnFault::Encoding));
+        assert_eq!(EXPERTS.read("\"AAA\"", Some(4), 3, Some(0)), Err(ColumnFault::Encoding));
+        assert_eq!(EXPERTS.read("\"AAA=\"", Some(4), 3, Some(0)), Err(ColumnFault::Length), "half of a number");
+        assert_eq!(EXPERTS.read("[[1]]", Some(4), 3, Some(0)), Err(ColumnFault::Encoding));
+    }
+
+    proptest! {
+        #[test]
+        fn reading_arbitrary_text_does_not_panic(
+            text in "[\\[\\]0-9,.\"eE-]{0,40}", sampled in 0_usize..4, prompt in prop::option::of(0_usize..4), start in prop::option::of(0_usize..5),
+        ) {
+            for source in [MASK, STATES, EXPERTS] {
+                if let Ok(Some(column)) = source.read(&text, prompt, sampled, start) {
+                    prop_assert!(column.rows().is_some_and(|rows| !rows.is_empty()));
+                }
+            }
+        }
+
+        #[test]
+        fn integers_keep_their_value_or_are_refused(integer in any::<i64>(), at in 0_usize..8) {
+            let number = NumberType::ALL[at];
+            let mut bytes = Vec::new();
+            if number.push_integer(integer.into(), &mut bytes).is_some() {
+                prop_assert_eq!((number.integer(&bytes), bytes.len()), (Some(integer.into()), number.size()));
+            } else {
+                prop_assert!(bytes.is_empty() && number.size() < 8 || integer < 0);
+            }
+        }
+    }
+
+    #[test]
+    fn table_can_be_read() {
+        let mut names: Vec<&str> = COLUMNS.iter().flat_map(|source| [source.name, source.member]).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 2 * COLUMNS.len(), "a name or a member occurs twice");
+        for source in COLUMNS {
+            let is_half = matches!(source.number, NumberType::F16 | NumberType::Bf16);
+            match source.encoding {
+                Encoding::Lists => assert!(!is_half, "{}: half floats are not in JSON", source.name),
+                Encoding::Base64(wire) => {
+                    assert_ne!(source.values, Values::Ragged, "{}: base64 has no counts", source.name);
+                    let is_readable = wire == source.number || wire.is_integer() && source.number.is_integer();
+                    assert!(is_readable, "{}: floats are not converted", source.name);
+                }
+            }
+        }
+    }
+}
