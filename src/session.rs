@@ -7,7 +7,6 @@
 mod chat;
 mod column;
 mod forest;
-mod incremental_map;
 mod labels;
 pub mod ledger;
 mod name;
