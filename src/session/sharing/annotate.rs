@@ -32,15 +32,12 @@ impl Sharing {
     pub(in crate::session) async fn freeze(&self, name: &Arc<str>) -> Result<Frozen, SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
-            let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
             if state.is_frozen() {
-                let turns = state.frozen.last().copied().unwrap_or(0);
-                let result = Frozen { version: frozen, turns };
-                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result });
+                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result: state.last_frozen() });
             }
-            let turns = state.forest.next_id();
-            let records = vec![session.record(Change::Freeze { turns })];
-            Ok(Planned { records, finished: Vec::new(), result: Frozen { version: frozen + 1, turns } })
+            let result = Frozen { version: state.open_version(), turns: state.forest.next_id() };
+            let records = vec![session.record(Change::Freeze { turns: result.turns })];
+            Ok(Planned { records, finished: Vec::new(), result })
         };
         let frozen = self.change(name, true, plan).await?;
         self.finish(name).await?;
@@ -63,13 +60,7 @@ impl Sharing {
             if leaf.is_some() && generation.unwrap_or(0) != state.generation {
                 return Err(SessionError::OtherGeneration(state.generation));
             }
-            if state.is_frozen() {
-                return Err(SessionError::Frozen);
-            }
-            if leaf.is_some_and(|leaf| leaf >= state.forest.next_id()) {
-                return Err(SessionError::NoTurn);
-            }
-            let (reward, version) = (Arc::clone(&reward), state.open_version());
+            let (reward, version) = (Arc::clone(&reward), state.rewarded_version(leaf)?);
             let records = vec![session.record(Change::Reward { leaf, reward, version })];
             Ok(Planned { records, finished: Vec::new(), result: () })
         };

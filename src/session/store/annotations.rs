@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use super::Store;
 use crate::session::ledger::{Ack, Change};
-use crate::session::state::{Session, SessionError};
+use crate::session::state::{Frozen, Session, SessionError};
 
 impl Store {
-    /// Freezes a session. Returns the version, and an ack that resolves when the record is on disk.
+    /// Freezes a session. Returns the last frozen version, and an ack that resolves when the record is on disk.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].
-    pub(in crate::session) fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
+    pub(in crate::session) fn freeze(&self, session: &Arc<Session>) -> Result<(Frozen, Ack), SessionError> {
         let record = |turns| self.log.append(session.record(Change::Freeze { turns }));
-        let (version, ack) = session.freeze(record)?;
+        let (frozen, ack) = session.freeze(record)?;
         self.finish(session);
-        Ok((version, ack.unwrap_or_else(Ack::done)))
+        Ok((frozen, ack.unwrap_or_else(Ack::done)))
     }
 
     /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.

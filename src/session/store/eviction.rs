@@ -81,7 +81,7 @@ impl Store {
 
     /// Like [`Store::finish`], for tasks: a long session uses a blocking thread.
     pub(in crate::session) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
-        if session.is_longer_than(SHORT) {
+        if session.state().forest.next_id() > SHORT {
             let (store, session) = (Arc::clone(self), Arc::clone(session));
             return off_runtime(move || store.finish(&session));
         }
