@@ -45,7 +45,7 @@ pub use turn::{
     TurnKey, TurnMetadata,
 };
 pub use uid::Uid;
-pub use view::{Leaves, TurnSelection, View};
+pub use view::TurnSelection;
 
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::state::{PER_LOCK, Session, SessionError};
-use super::view::{Claims, Lineage, TrainedTurns, lineages};
-use super::{Path, Turn, TurnSelection, View};
+use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
+use super::{Path, Turn, TurnSelection};
 pub use row::{ExcludedLeaf, Row};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
@@ -200,7 +200,7 @@ impl Snapshot {
     /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trained tokens is exported.
     #[must_use]
     pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<ExcludedLeaf>) {
-        let leaves = View::new(&self.turns).leaves(&self.trained);
+        let leaves = leaves(&self.turns, &self.trained);
         let chosen = if branches { leaves.exported } else { self.longest(&leaves.exported).into_iter().collect() };
         let mut claims = Claims::default();
         let row = |leaf| Row::new(Arc::clone(self), leaf, claims.claim(&self.turns, leaf));

@@ -233,44 +233,6 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Freezes the open version and returns it. For a new version it calls `record` with the number of turns, in the order of the
-    /// versions, and returns its result. Freezing again without changes has no effect.
-    ///
-    /// # Errors
-    /// [`SessionError::EvictedSession`].
-    pub(super) fn freeze<T>(&self, record: impl FnOnce(u32) -> T) -> Result<(Frozen, Option<T>), SessionError> {
-        let mut state = self.state();
-        if state.removed {
-            return Err(SessionError::EvictedSession);
-        }
-        let recorded = (!state.is_frozen()).then(|| {
-            let turns = state.forest.next_id();
-            state.frozen.push(turns);
-            record(turns)
-        });
-        Ok((state.last_frozen(), recorded))
-    }
-
-    /// Sets a reward of the open version, replacing an earlier one. Returns the bytes by which the session grows, and the result of
-    /// `record`, which is called with the version.
-    ///
-    /// # Errors
-    /// When the session is frozen, or has no such turn.
-    pub(super) fn reward<T>(
-        &self,
-        leaf: Option<u32>,
-        value: Arc<Value>,
-        record: impl FnOnce(u32, Arc<Value>) -> T,
-    ) -> Result<(i64, T), SessionError> {
-        let mut state = self.state();
-        if state.removed {
-            return Err(SessionError::EvictedSession);
-        }
-        let version = state.rewarded_version(leaf)?;
-        let grown = state.reward(Reward { version, leaf, value: Arc::clone(&value) });
-        Ok((grown, record(version, value)))
-    }
-
     /// The turns that may have sampled each of these messages. `digests` computes the digests of a turn's reply, once per turn.
     pub fn sampled(
         &self,
@@ -370,17 +332,6 @@ impl Session {
         let path = self.path(turn);
         let flags = |turn: Arc<Turn>| [vec![false; turn.prompt.len()], vec![true; turn.response.len()]].concat();
         path.into_iter().flat_map(flags).collect()
-    }
-
-    /// Places a turn and adds it. Returns the bytes that it takes, and the result of `record`, which is called in the order of the turns.
-    pub(super) fn commit<T>(&self, draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
-        let mut state = self.state();
-        if state.removed {
-            return None;
-        }
-        let turn = Arc::new(self.place(&state, draft));
-        let recorded = record(&turn);
-        Some((state.push(turn), recorded))
     }
 
     /// The turn that the draft becomes if it is added next.

@@ -211,18 +211,20 @@ impl Store {
 
     /// Adds a turn. It is in the store when this returns, and in the log when the ack resolves.
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
-        let record = |turn: &Arc<Turn>| {
-            self.observer.turn_committed(turn);
-            let ack = self.log.append(session.record(Change::Turn(Arc::clone(turn))));
-            self.feed.send_turn(&session.id, turn);
-            (Some(turn.id), ack)
-        };
-        let Some((bytes, recorded)) = session.commit(draft, record) else {
-            self.observer.turn_dropped();
-            return (None, Ack::done());
+        let (turn, bytes, ack) = {
+            let mut state = session.state();
+            if state.removed {
+                self.observer.turn_dropped();
+                return (None, Ack::done());
+            }
+            let turn = Arc::new(session.place(&state, draft));
+            // while it is locked, so that turns are in order in the log
+            let ack = self.log.append(session.record(Change::Turn(Arc::clone(&turn))));
+            self.announce(&session.id, &turn);
+            (turn.id, state.push(turn), ack)
         };
         self.order().add(bytes);
-        recorded
+        (Some(turn), ack)
     }
 
     /// Marks a session as incomplete: a generation was not recorded.

@@ -29,12 +29,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use directory::{Directory, DirectoryGuard};
-pub use health::LogStats;
 pub use replay::{DamagedFile, ReplaySummary, TornFile, read, size};
 
 use super::{Ack, AppendError, Health, LogRecord, RecordLog, RecordLogStats, SCHEMA};
 use disk::Create;
-use health::{Shared, add};
+use health::{LogStats, Shared, add};
 use segment::{Header, StoreId};
 use tail::Tail;
 use writer::{Job, Writer};
@@ -198,9 +197,8 @@ impl Log {
         Ack::failed(error)
     }
 
-    /// Counts since it was opened.
-    #[must_use]
-    pub fn counters(&self) -> &LogStats {
+    #[cfg(test)]
+    fn counters(&self) -> &LogStats {
         &self.shared.stats
     }
 }

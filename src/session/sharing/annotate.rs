@@ -12,7 +12,8 @@ use super::Sharing;
 use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
 use crate::session::state::{Frozen, RewardTarget, Session, SessionError};
-use crate::session::{Uid, View};
+use crate::session::view::published_leaves;
+use crate::session::{Turn, Uid};
 
 /// Paths that one append finishes.
 const PATHS: usize = 256;
@@ -201,11 +202,11 @@ impl Sharing {
 
 impl Session {
     /// The turns, and the first leaves whose paths were not published, at most `limit`.
-    fn unpublished(&self, limit: usize) -> (Vec<Arc<crate::session::Turn>>, Vec<u32>) {
+    fn unpublished(&self, limit: usize) -> (Vec<Arc<Turn>>, Vec<u32>) {
         // also of a session that was evicted since it was loaded: its turns stay
         let count = self.state().forest.next_id();
         let turns = self.turns(count);
-        let mut leaves = View::new(&turns).published_leaves();
+        let mut leaves = published_leaves(&turns);
         let publication = self.publication();
         leaves.retain(|leaf| !publication.has(*leaf));
         leaves.truncate(limit);

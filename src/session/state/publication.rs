@@ -71,26 +71,6 @@ impl Session {
         (!state.removed).then(|| state.forest.next_id())
     }
 
-    /// Publishes claimed paths of the first `turns` turns under the numbers that `number` returns.
-    pub(in crate::session) fn publish(
-        &self,
-        turns: u32,
-        claimed: &[(u32, u32)],
-        mut number: impl FnMut() -> u64,
-    ) -> Vec<(u64, u32)> {
-        let mut state = self.state();
-        if state.removed {
-            return Vec::new();
-        }
-        let mut out = Vec::with_capacity(claimed.len());
-        for (leaf, trained_from) in claimed.iter().copied() {
-            let number = number();
-            state.finished.push(FinishedPath { number, leaf, turns, trained_from });
-            out.push((number, leaf));
-        }
-        out
-    }
-
     /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them or their class is
     /// not among `classes`. `None` if no path has this number.
     ///
