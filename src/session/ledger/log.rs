@@ -768,7 +768,6 @@ mod tests {
         assert_eq!(contents(&dir).0, [finished(0), finished(1)]);
     }
 
-    #[cfg(unix)]
     #[tokio::test]
     async fn removed_or_renamed_file_loses_only_its_records() {
         for renamed in [false, true] {
