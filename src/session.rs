@@ -6,7 +6,6 @@
 
 mod chat;
 mod forest;
-mod incremental_map;
 mod labels;
 pub mod ledger;
 mod name;
@@ -44,7 +43,7 @@ pub use turn::{
     TurnKey, TurnMetadata,
 };
 pub use uid::Uid;
-pub use view::{Leaves, TurnSelection, View};
+pub use view::TurnSelection;
 
 #[cfg(test)]
 mod tests;

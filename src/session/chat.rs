@@ -11,7 +11,7 @@ use super::{Fingerprint, HistoryChange, ReplyChanges, SamplingSources};
 pub use stored_request::{CallerKey, SharedItems, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 16]);
 
 /// The data of a turn that answers a chat request.

@@ -9,35 +9,32 @@ mod conversation;
 mod counts;
 mod leaves;
 mod radix;
-mod segmented_vec;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use radix::{Part, ROOT, RadixTree};
 
-use super::incremental_map::IncrementalMap;
 use super::{Cause, Digest, Turn, TurnKey};
 use conversation::ConversationIndex;
 pub use conversation::{Fingerprint, HistoryChange, Prefix};
 pub use counts::TurnCounts;
-use segmented_vec::SegmentedVec;
 
-/// The turns of a session.
+/// The turns of a session. The indexes are B-trees: a hash map that grows moves all entries, while the session is locked.
 #[derive(Debug, Default)]
 pub struct Forest {
     turns: Vec<Arc<Turn>>,
     /// The prompts of all turns.
-    stems: SegmentedVec<Stem>,
+    stems: Vec<Stem>,
     /// The prompts of roots.
     roots: Stems,
-    places: SegmentedVec<TurnLinks>,
+    places: Vec<TurnLinks>,
     tokens: RadixTree,
     /// By a parent and the node of `tokens` at which a prompt ends: the index of the prompt in `stems`.
-    prompts: IncrementalMap<(Option<u32>, u32), u32>,
+    prompts: BTreeMap<(Option<u32>, u32), u32>,
     conversations: ConversationIndex,
     /// The turns of stored responses, by their keys.
-    stored: IncrementalMap<Digest, u32>,
+    stored: BTreeMap<Digest, u32>,
     /// Turns that a later turn replaces.
     superseded: HashSet<u32>,
     counts: TurnCounts,
@@ -162,7 +159,7 @@ impl Forest {
         self.conversations.insert(&turn);
         if let Some(key) = turn.stored_key() {
             // a client that chooses request ids cannot replace a response of another
-            self.stored.get_or_insert(key.digest(), turn.id);
+            self.stored.entry(key.digest()).or_insert(turn.id);
         }
         self.turns.push(Arc::clone(&turn));
         self.places.push(TurnLinks { end: ROOT, ..TurnLinks::default() });

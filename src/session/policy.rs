@@ -217,12 +217,6 @@ impl Policy {
         (label.or_else(reported), version)
     }
 
-    /// Begins an epoch: the weights have changed.
-    pub fn begin_epoch(&self) -> (u64, Ack) {
-        let epoch = self.state().next(None, None);
-        self.append(epoch)
-    }
-
     /// Begins an epoch: another engine answers, whose weights may differ.
     pub fn observe_new_engine(&self) -> u64 {
         let epoch = {
@@ -461,6 +455,14 @@ impl PolicyState {
 mod tests {
     use super::*;
 
+    impl Policy {
+        /// Begins an epoch: the weights have changed.
+        fn begin_epoch(&self) -> u64 {
+            let epoch = self.state().next(None, None);
+            self.append(epoch).0
+        }
+    }
+
     fn at_epoch(epoch: u64) -> Policy {
         let policy = Policy::new(SharedLog::default());
         policy.restore(epoch, None);
@@ -578,7 +580,7 @@ mod tests {
         policy.begin_epoch();
         assert_eq!(policy.spans(2, 3, &ReportedVersions::default(), &[])[0].version, None, "two epochs are possible");
         policy.restore(9, Some("step-9".into()));
-        assert_eq!(policy.begin_epoch().0, 10);
+        assert_eq!(policy.begin_epoch(), 10);
     }
 
     fn several(epoch: u64) -> Policy {

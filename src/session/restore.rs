@@ -125,7 +125,7 @@ impl Store {
             self.evict();
         }
         if let Some(number) = finished {
-            self.restore_finished(number, name);
+            self.order().restore_finished(number, name);
         }
     }
 }

@@ -142,11 +142,7 @@ impl Sessions {
             Backend::Local(store) => {
                 let session = self.existing(name)?;
                 let store = Arc::clone(store);
-                let freeze = move || {
-                    let (version, ack) = store.freeze(&session)?;
-                    Ok((Frozen { version, turns: session.turns_of(version) }, ack))
-                };
-                offload(freeze).await
+                offload(move || store.freeze(&session)).await
             }
             Backend::Shared(sharing) => {
                 let frozen = sharing.freeze(&name.into()).await;
@@ -234,7 +230,7 @@ impl Sessions {
     /// Receives each turn of this process from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
     #[must_use]
     pub fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
-        self.memory().watch_turns()
+        self.memory().feed.watch_turns()
     }
 
     /// Publishes the paths of idle sessions of this process, and evicts sessions from memory. Blocks for long if there are many sessions, so

@@ -129,6 +129,10 @@ struct Line {
     deletion: AtomicU64,
 }
 
+/// A text that is not a cursor of shared sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InvalidCursor;
+
 /// A list that did not end where an append expected it.
 struct Outdated;
 

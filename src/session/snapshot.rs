@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::state::{PER_LOCK, Session, SessionError};
-use super::view::{Claims, Lineage, TrainedTurns, lineages};
-use super::{Path, Turn, TurnSelection, View};
+use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
+use super::{Path, Turn, TurnSelection};
 pub use row::{ExcludedLeaf, Row};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
@@ -78,7 +78,7 @@ impl Session {
         let selection = selection.into();
         let (mut snapshot, count) = {
             let state = self.state();
-            let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
+            let frozen = state.last_frozen().version;
             let version = version.unwrap_or(frozen.max(1));
             let count = match version.checked_sub(1).map(|at| (at, state.frozen.get(at as usize))) {
                 Some((_, Some(turns))) => *turns,
@@ -101,13 +101,6 @@ impl Session {
         snapshot.trained = TrainedTurns::new(&snapshot.turns, selection);
         snapshot.rewards = self.rewards(snapshot.version);
         Ok(Arc::new(snapshot))
-    }
-
-    /// The number of turns of a frozen version; 0 if it does not exist.
-    #[must_use]
-    pub fn turns_of(&self, version: u32) -> u32 {
-        let at = version.checked_sub(1).map_or(usize::MAX, |at| at as usize);
-        self.state().frozen.get(at).copied().unwrap_or(0)
     }
 
     /// The first `count` turns. Turns are only ever added, so the lock may be released between the parts.
@@ -207,7 +200,7 @@ impl Snapshot {
     /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trained tokens is exported.
     #[must_use]
     pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<ExcludedLeaf>) {
-        let leaves = View::new(&self.turns).leaves(&self.trained);
+        let leaves = leaves(&self.turns, &self.trained);
         let chosen = if branches { leaves.exported } else { self.longest(&leaves.exported).into_iter().collect() };
         let mut claims = Claims::default();
         let row = |leaf| Row::new(Arc::clone(self), leaf, claims.claim(&self.turns, leaf));

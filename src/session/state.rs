@@ -136,9 +136,29 @@ pub enum SessionError {
 }
 
 impl State {
+    /// The last frozen version; 0 without turns if there is none.
+    pub(super) fn last_frozen(&self) -> Frozen {
+        let version = u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1);
+        Frozen { version, turns: self.frozen.last().copied().unwrap_or(0) }
+    }
+
     /// The version that later calls belong to.
     pub(super) fn open_version(&self) -> u32 {
-        u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1) + 1
+        self.last_frozen().version + 1
+    }
+
+    /// The version that a reward of this leaf, or of the session, belongs to.
+    ///
+    /// # Errors
+    /// When the session is frozen, or has no such turn.
+    pub(super) fn rewarded_version(&self, leaf: Option<u32>) -> Result<u32, SessionError> {
+        if self.is_frozen() {
+            return Err(SessionError::Frozen);
+        }
+        if leaf.is_some_and(|leaf| leaf >= self.forest.next_id()) {
+            return Err(SessionError::NoTurn);
+        }
+        Ok(self.open_version())
     }
 
     /// Sets the reward of a leaf and version. Returns the bytes by which the session grows.
@@ -211,51 +231,6 @@ impl Session {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Freezes the open version and returns its number. For a new version it calls `record` with the number of turns, in the order of the
-    /// versions, and returns its result. Freezing again without changes has no effect.
-    ///
-    /// # Errors
-    /// [`SessionError::EvictedSession`].
-    pub(super) fn freeze<T>(&self, record: impl FnOnce(u32) -> T) -> Result<(u32, Option<T>), SessionError> {
-        let mut state = self.state();
-        if state.removed {
-            return Err(SessionError::EvictedSession);
-        }
-        let recorded = (!state.is_frozen()).then(|| {
-            let turns = state.forest.next_id();
-            state.frozen.push(turns);
-            record(turns)
-        });
-        let version = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
-        Ok((version, recorded))
-    }
-
-    /// Sets a reward of the open version, replacing an earlier one. Returns the bytes by which the session grows, and the result of
-    /// `record`, which is called with the version.
-    ///
-    /// # Errors
-    /// When the session is frozen, or has no such turn.
-    pub(super) fn reward<T>(
-        &self,
-        leaf: Option<u32>,
-        value: Arc<Value>,
-        record: impl FnOnce(u32, Arc<Value>) -> T,
-    ) -> Result<(i64, T), SessionError> {
-        let mut state = self.state();
-        if state.removed {
-            return Err(SessionError::EvictedSession);
-        }
-        if state.is_frozen() {
-            return Err(SessionError::Frozen);
-        }
-        if leaf.is_some_and(|leaf| leaf >= state.forest.next_id()) {
-            return Err(SessionError::NoTurn);
-        }
-        let version = state.open_version();
-        let grown = state.reward(Reward { version, leaf, value: Arc::clone(&value) });
-        Ok((grown, record(version, value)))
     }
 
     /// The turns that may have sampled each of these messages. `digests` computes the digests of a turn's reply, once per turn.
@@ -357,17 +332,6 @@ impl Session {
         let path = self.path(turn);
         let flags = |turn: Arc<Turn>| [vec![false; turn.prompt.len()], vec![true; turn.response.len()]].concat();
         path.into_iter().flat_map(flags).collect()
-    }
-
-    /// Places a turn and adds it. Returns the bytes that it takes, and the result of `record`, which is called in the order of the turns.
-    pub(super) fn commit<T>(&self, draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
-        let mut state = self.state();
-        if state.removed {
-            return None;
-        }
-        let turn = Arc::new(self.place(&state, draft));
-        let recorded = record(&turn);
-        Some((state.push(turn), recorded))
     }
 
     /// The turn that the draft becomes if it is added next.

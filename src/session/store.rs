@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
-use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::ledger::log::random_store_id;
@@ -121,10 +120,6 @@ impl Store {
         self.order().touch(session, now);
     }
 
-    pub(super) fn restore_finished(&self, number: u64, session: Arc<str>) {
-        self.order().restore_finished(number, session);
-    }
-
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
             let record = session.record(Change::Deleted);
@@ -186,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Enters a session only if it exists. Otherwise the call is pending until [`Store::end_pending`].
+    /// Enters a session only if it exists. Otherwise the call is pending until it ends, or enters its session.
     pub(super) fn enter_known(&self, id: &Arc<str>) -> Option<Arc<Session>> {
         let session = self.session(id).filter(|session| {
             let mut state = session.state();
@@ -197,11 +192,6 @@ impl Store {
             self.pending.add(id);
         }
         session
-    }
-
-    /// Ends a pending call: it has entered its session, or has ended without one.
-    pub(super) fn end_pending(&self, id: &str) {
-        self.pending.remove(id);
     }
 
     /// Ends a call. `done` is true if it was the last call of the session.
@@ -221,18 +211,20 @@ impl Store {
 
     /// Adds a turn. It is in the store when this returns, and in the log when the ack resolves.
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
-        let record = |turn: &Arc<Turn>| {
-            self.observer.turn_committed(turn);
-            let ack = self.log.append(session.record(Change::Turn(Arc::clone(turn))));
-            self.feed.send_turn(&session.id, turn);
-            (Some(turn.id), ack)
-        };
-        let Some((bytes, recorded)) = session.commit(draft, record) else {
-            self.observer.turn_dropped();
-            return (None, Ack::done());
+        let (turn, bytes, ack) = {
+            let mut state = session.state();
+            if state.removed {
+                self.observer.turn_dropped();
+                return (None, Ack::done());
+            }
+            let turn = Arc::new(session.place(&state, draft));
+            // while it is locked, so that turns are in order in the log
+            let ack = self.log.append(session.record(Change::Turn(Arc::clone(&turn))));
+            self.announce(&session.id, &turn);
+            (turn.id, state.push(turn), ack)
         };
         self.order().add(bytes);
-        recorded
+        (Some(turn), ack)
     }
 
     /// Marks a session as incomplete: a generation was not recorded.
@@ -276,43 +268,9 @@ impl Store {
         self.observer.turn_committed(turn);
         self.feed.send_turn(session, turn);
     }
-
-    /// The names of the sessions with running calls.
-    pub(super) fn pending_names(&self) -> Vec<Arc<str>> {
-        self.pending.names()
-    }
-
-    pub(super) fn is_pending(&self, name: &str) -> bool {
-        self.pending.has(name)
-    }
-
-    /// Resolves when all records so far are on disk.
-    pub(super) fn written(&self) -> Ack {
-        self.log.written()
-    }
-
-    /// Receives each turn from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
-    pub(super) fn watch_turns(&self) -> broadcast::Receiver<CommittedTurn> {
-        self.feed.watch_turns()
-    }
-
-    /// Watches the number of the last finished path.
-    pub(super) fn watch_finished(&self) -> watch::Receiver<u64> {
-        self.feed.watch_finished()
-    }
-
-    /// The number of the last finished path.
-    pub(super) fn last_finished(&self) -> u64 {
-        self.order().last_finished()
-    }
 }
 
 impl Session {
-    /// Whether the session has more than `turns` turns.
-    pub(super) fn is_longer_than(&self, turns: u32) -> bool {
-        self.state().forest.next_id() > turns
-    }
-
     pub(super) fn tick(&self) -> u64 {
         self.tick.load(Ordering::Relaxed)
     }

@@ -12,85 +12,62 @@ pub(super) use trained_turns::TrainedTurns;
 pub use trained_turns::TurnSelection;
 use trained_turns::{continued, superseded};
 
-/// The turns of one version of a session.
-#[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
-    turns: &'a [Arc<Turn>],
-}
-
 /// The turns that end a path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Leaves {
+pub(super) struct Leaves {
     /// Trained turns without a trained turn after them.
     pub exported: Vec<u32>,
     /// Turns that end a path and are not trained, each with the reason.
     pub refused: Vec<(u32, &'static str)>,
 }
 
-impl<'a> View<'a> {
-    /// A view of these turns, in the order of their numbers.
-    #[must_use]
-    pub fn new(turns: &'a [Arc<Turn>]) -> Self {
-        Self { turns }
+/// The leaves of an export that trains these turns. Each of them is on the path of an exported leaf, unless another turn replaces it.
+pub(super) fn leaves(turns: &[Arc<Turn>], trained: &TrainedTurns) -> Leaves {
+    let count = turns.len();
+    let continued = continued(turns);
+    let superseded = superseded(turns, &continued);
+    let mut trained_after = vec![false; count];
+    // also by turns of other classes
+    let mut trainable_after = vec![false; count];
+    for turn in turns.iter().rev() {
+        let at = turn.id as usize;
+        let Some(parent) = turn.parent.map(|parent| parent as usize) else { continue };
+        let counts = !superseded.contains(&turn.id);
+        trained_after[parent] |= trained_after[at] || (counts && trained.contains(turn.id));
+        trainable_after[parent] |= trainable_after[at] || (counts && turn.is_trainable());
     }
-
-    /// The leaves of an export that trains these turns. Each of them is on the path of an exported leaf, unless another turn replaces it.
-    pub(super) fn leaves(&self, trained: &TrainedTurns) -> Leaves {
-        let count = self.turns.len();
-        let continued = continued(self.turns);
-        let superseded = superseded(self.turns, &continued);
-        let mut trained_after = vec![false; count];
-        // also by turns of other classes
-        let mut trainable_after = vec![false; count];
-        for turn in self.turns.iter().rev() {
-            let at = turn.id as usize;
-            let Some(parent) = turn.parent.map(|parent| parent as usize) else { continue };
-            let counts = !superseded.contains(&turn.id);
-            trained_after[parent] |= trained_after[at] || (counts && trained.contains(turn.id));
-            trainable_after[parent] |= trainable_after[at] || (counts && turn.is_trainable());
-        }
-        let mut leaves = Leaves::default();
-        for turn in self.turns {
-            let at = turn.id as usize;
-            if superseded.contains(&turn.id) {
-                leaves.refused.push((turn.id, "superseded"));
-            } else if trained.contains(turn.id) {
-                if !trained_after[at] {
-                    leaves.exported.push(turn.id);
-                }
-            } else if turn.is_trainable() {
-                if !trainable_after[at] {
-                    leaves.refused.push((turn.id, exclusion(turn.request_class())));
-                }
-            } else if !continued[at] {
-                leaves.refused.push((turn.id, turn.about.fault.map_or("empty", super::Fault::name)));
+    let mut leaves = Leaves::default();
+    for turn in turns {
+        let at = turn.id as usize;
+        if superseded.contains(&turn.id) {
+            leaves.refused.push((turn.id, "superseded"));
+        } else if trained.contains(turn.id) {
+            if !trained_after[at] {
+                leaves.exported.push(turn.id);
             }
+        } else if turn.is_trainable() {
+            if !trainable_after[at] {
+                leaves.refused.push((turn.id, exclusion(turn.request_class())));
+            }
+        } else if !continued[at] {
+            leaves.refused.push((turn.id, turn.about.fault.map_or("empty", super::Fault::name)));
         }
-        leaves
     }
+    leaves
+}
 
-    /// The leaves of the paths that a finished session publishes: those of an export of the default classes, then the turns of other classes
-    /// that end a path. A path trains the turns that no earlier path holds, so the rows of the default classes train all their turns.
-    #[must_use]
-    pub(super) fn published_leaves(&self) -> Vec<u32> {
-        let classes = Classes::default();
-        let is_other = |turn: &Turn| turn.is_trainable() && !classes.trains(turn);
-        let leaves = |classes: Classes| self.leaves(&TrainedTurns::new(self.turns, classes.into())).exported;
-        let mut published = leaves(classes);
-        if self.turns.iter().any(|turn| is_other(turn)) {
-            let all = leaves(Classes::ALL);
-            published.extend(all.into_iter().filter(|leaf| is_other(&self.turns[*leaf as usize])));
-        }
-        published
+/// The leaves of the paths that a finished session publishes: those of an export of the default classes, then the turns of other classes
+/// that end a path. A path trains the turns that no earlier path holds, so the rows of the default classes train all their turns.
+pub(super) fn published_leaves(turns: &[Arc<Turn>]) -> Vec<u32> {
+    let classes = Classes::default();
+    let is_other = |turn: &Turn| turn.is_trainable() && !classes.trains(turn);
+    let exported = |classes: Classes| leaves(turns, &TrainedTurns::new(turns, classes.into())).exported;
+    let mut published = exported(classes);
+    if turns.iter().any(|turn| is_other(turn)) {
+        let all = exported(Classes::ALL);
+        published.extend(all.into_iter().filter(|leaf| is_other(&turns[*leaf as usize])));
     }
-
-    /// The turns from the root to `leaf`.
-    #[must_use]
-    pub fn path(&self, leaf: u32) -> Vec<Arc<Turn>> {
-        let mut path: Vec<Arc<Turn>> = upwards(self.turns, leaf).map(Arc::clone).collect();
-        path.reverse();
-        path
-    }
+    published
 }
 
 #[cfg(test)]
@@ -105,7 +82,7 @@ mod tests {
     }
 
     fn leaves(turns: &[Arc<Turn>]) -> Leaves {
-        View::new(turns).leaves(&TrainedTurns::new(turns, Classes::default().into()))
+        super::leaves(turns, &TrainedTurns::new(turns, Classes::default().into()))
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! An index of the conversations of a session by their digests. It detects how a later call changed an earlier conversation.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::session::incremental_map::IncrementalMap;
 use crate::session::{Cause, Digest, Fault, Turn};
 
 /// The most turns that [`ConversationIndex::answers`] returns. More replies to one conversation are not compared with the reply that a
@@ -52,11 +53,11 @@ pub struct HistoryChange {
 /// The turns that answer a conversation, by its digests.
 #[derive(Debug, Default)]
 pub(in crate::session) struct ConversationIndex {
-    conversations: IncrementalMap<Digest, Answers>,
+    conversations: BTreeMap<Digest, Answers>,
     /// The latest turn with each body.
-    bodies: IncrementalMap<Digest, u32>,
+    bodies: BTreeMap<Digest, u32>,
     /// The latest turn with each system prompt and body.
-    instructed: IncrementalMap<(Digest, Digest), u32>,
+    instructed: BTreeMap<(Digest, Digest), u32>,
 }
 
 /// The turns that answer one conversation, in commit order.
@@ -75,7 +76,7 @@ impl ConversationIndex {
     /// Adds a turn. A turn without a chat is ignored.
     pub(in crate::session) fn insert(&mut self, turn: &Turn) {
         let Some(chat) = &turn.about.chat else { return };
-        let answers = self.conversations.get_or_insert(chat.conversation, Answers::default());
+        let answers = self.conversations.entry(chat.conversation).or_default();
         match turn.about.fault {
             _ if turn.about.cause == Cause::Unplaced => {}
             None if turn.is_trainable() => answers.trainable.push(turn.id),
@@ -104,8 +105,8 @@ impl ConversationIndex {
         continues: bool,
     ) -> Option<HistoryChange> {
         let deepest = |index: &dyn Fn(&Prefix) -> bool| prefixes.iter().rposition(index);
-        let same = deepest(&|prefix| self.conversations.contains(&prefix.conversation));
-        let body = deepest(&|prefix| self.bodies.contains(&prefix.body));
+        let same = deepest(&|prefix| self.conversations.contains_key(&prefix.conversation));
+        let body = deepest(&|prefix| self.bodies.contains_key(&prefix.body));
         let forks = same.map(|_| HistoryChange { cause: Cause::Forks, turn: None });
         let Some(at) = body.filter(|at| Some(*at) >= same) else { return forks };
         let body = prefixes[at].body;

@@ -1,12 +1,11 @@
 //! A radix tree over the token sequences of turns, each from its root on. It finds the deepest turn that is a prefix of a prompt in time
 //! linear in the prompt, however many turns share that prefix.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::segmented_vec::SegmentedVec;
 use crate::session::Turn;
-use crate::session::incremental_map::IncrementalMap;
 
 /// The node at which all roots begin.
 pub(super) const ROOT: u32 = 0;
@@ -21,10 +20,10 @@ pub(super) enum Part {
 /// The tree. Edges refer to tokens of turns instead of copying them.
 #[derive(Debug)]
 pub(super) struct RadixTree {
-    nodes: SegmentedVec<Node>,
+    nodes: Vec<Node>,
     /// By node and first token of an edge: the node at the end of the edge. A node has its first edge itself, because most nodes have no
     /// other one.
-    edges: IncrementalMap<(u32, u32), u32>,
+    edges: BTreeMap<(u32, u32), u32>,
 }
 
 #[derive(Debug)]
@@ -75,7 +74,7 @@ struct Walk {
 impl Default for RadixTree {
     fn default() -> Self {
         let label = Label { turn: 0, part: Part::Prompt, range: 0..0 };
-        Self { nodes: SegmentedVec::one(Node::new(ROOT, label)), edges: IncrementalMap::default() }
+        Self { nodes: vec![Node::new(ROOT, label)], edges: BTreeMap::new() }
     }
 }
 

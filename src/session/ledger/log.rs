@@ -29,12 +29,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use directory::{Directory, DirectoryGuard};
-pub use health::LogStats;
 pub use replay::{DamagedFile, ReplaySummary, TornFile, read, size};
 
 use super::{Ack, AppendError, Health, LogRecord, RecordLog, RecordLogStats, SCHEMA};
 use disk::Create;
-use health::{Shared, add};
+use health::{LogStats, Shared, add};
 use segment::{Header, StoreId};
 use tail::Tail;
 use writer::{Job, Writer};
@@ -198,9 +197,8 @@ impl Log {
         Ack::failed(error)
     }
 
-    /// Counts since it was opened.
-    #[must_use]
-    pub fn counters(&self) -> &LogStats {
+    #[cfg(test)]
+    fn counters(&self) -> &LogStats {
         &self.shared.stats
     }
 }
@@ -770,7 +768,6 @@ mod tests {
         assert_eq!(contents(&dir).0, [finished(0), finished(1)]);
     }
 
-    #[cfg(unix)]
     #[tokio::test]
     async fn removed_or_renamed_file_loses_only_its_records() {
         for renamed in [false, true] {

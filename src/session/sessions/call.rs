@@ -102,7 +102,7 @@ impl Call {
             Backend::Local(store) => {
                 let session = self.session.get_or_insert_with(|| {
                     let session = store.enter(&self.id);
-                    store.end_pending(&self.id);
+                    store.pending.remove(&self.id);
                     session
                 });
                 let (turn, ack) = store.commit(session, draft);
@@ -131,13 +131,13 @@ impl Drop for Call {
     fn drop(&mut self) {
         match (self.sessions.backend(), &self.session) {
             (Backend::Local(store), Some(session)) => store.leave(session, self.done),
-            (Backend::Local(store), None) => store.end_pending(&self.id),
+            (Backend::Local(store), None) => store.pending.remove(&self.id),
             (Backend::Shared(sharing), _) => {
                 if self.done {
                     sharing.finish_last(&self.id);
                 }
                 sharing.store.evict_soon();
-                sharing.store.end_pending(&self.id);
+                sharing.store.pending.remove(&self.id);
             }
         }
     }

@@ -215,7 +215,7 @@ impl Sessions {
                 let Some(since) = since else { return Ok(store.cursor(0)) };
                 let (name, number) = since.rsplit_once('-').unwrap_or_default();
                 let number = u64::from_str_radix(number, 16).map_err(|_| FinishedError::Malformed(since.to_owned()))?;
-                if name != store.name() || number > store.last_finished() {
+                if name != store.name() || number > store.order().last_finished() {
                     return Err(FinishedError::OtherStore);
                 }
                 Ok(store.cursor(number))
@@ -284,7 +284,7 @@ impl Sessions {
         consumer: Option<Consumer>,
     ) -> Result<bool, FinishedError> {
         match (self.backend(), &after.0) {
-            (Backend::Local(store), FinishedPosition::Store(_, after)) => Ok(store.last_finished() > *after),
+            (Backend::Local(store), FinishedPosition::Store(_, after)) => Ok(store.order().last_finished() > *after),
             (Backend::Shared(sharing), FinishedPosition::Fleet(after)) => {
                 Ok(sharing.has_finished(after, consumer.unwrap_or_default()).await?)
             }
@@ -298,7 +298,7 @@ impl Sessions {
     pub async fn wait_finished(&self, after: &FinishedCursor, poll: Duration) {
         match (self.backend(), &after.0) {
             (Backend::Local(store), FinishedPosition::Store(_, after)) => {
-                let mut finished = store.watch_finished();
+                let mut finished = store.feed.watch_finished();
                 // the sender is a part of the store
                 let _ = finished.wait_for(|last| last > after).await;
             }
@@ -315,7 +315,7 @@ impl Sessions {
             Backend::Local(store) => FinishedPartitions {
                 start: store.cursor(0),
                 count: 1,
-                recovered: Some(store.cursor(store.last_finished())),
+                recovered: Some(store.cursor(store.order().last_finished())),
             },
             Backend::Shared(sharing) => FinishedPartitions {
                 start: FinishedCursor(FinishedPosition::Fleet(sharing.stream_start().await?)),
@@ -365,7 +365,7 @@ impl Store {
             let lookup = PathLookup::Store(Arc::clone(self), number);
             items.push(FinishedItem::Path(ListedPath { session, cursor: cursor(number), lookup }));
         }
-        FinishedList { items, end: cursor(after), written: self.written() }
+        FinishedList { items, end: cursor(after), written: self.log.written() }
     }
 
     /// Finished paths after the number `after`: their numbers and sessions, in order. The order is locked briefly for each part.
@@ -389,7 +389,7 @@ mod tests {
     #[tokio::test]
     async fn gap_between_path_numbers_is_reported_once() {
         let sessions = store(BOUNDLESS);
-        [3, 7, 8].into_iter().for_each(|number| sessions.memory().restore_finished(number, "s".into()));
+        [3, 7, 8].into_iter().for_each(|number| sessions.memory().order().restore_finished(number, "s".into()));
         let after = sessions.memory().cursor(2);
         let list = sessions.finished(&after, FinishedLimits::default()).await.unwrap();
         let item = |item: &FinishedItem| match item {

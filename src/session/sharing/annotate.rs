@@ -12,7 +12,8 @@ use super::Sharing;
 use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
 use crate::session::state::{Frozen, RewardTarget, Session, SessionError};
-use crate::session::{Uid, View};
+use crate::session::view::published_leaves;
+use crate::session::{Turn, Uid};
 
 /// Paths that one append finishes.
 const PATHS: usize = 256;
@@ -32,15 +33,12 @@ impl Sharing {
     pub(in crate::session) async fn freeze(&self, name: &Arc<str>) -> Result<Frozen, SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
-            let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
             if state.is_frozen() {
-                let turns = state.frozen.last().copied().unwrap_or(0);
-                let result = Frozen { version: frozen, turns };
-                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result });
+                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result: state.last_frozen() });
             }
-            let turns = state.forest.next_id();
-            let records = vec![session.record(Change::Freeze { turns })];
-            Ok(Planned { records, finished: Vec::new(), result: Frozen { version: frozen + 1, turns } })
+            let result = Frozen { version: state.open_version(), turns: state.forest.next_id() };
+            let records = vec![session.record(Change::Freeze { turns: result.turns })];
+            Ok(Planned { records, finished: Vec::new(), result })
         };
         let frozen = self.change(name, true, plan).await?;
         self.finish(name).await?;
@@ -63,13 +61,7 @@ impl Sharing {
             if leaf.is_some() && generation.unwrap_or(0) != state.generation {
                 return Err(SessionError::OtherGeneration(state.generation));
             }
-            if state.is_frozen() {
-                return Err(SessionError::Frozen);
-            }
-            if leaf.is_some_and(|leaf| leaf >= state.forest.next_id()) {
-                return Err(SessionError::NoTurn);
-            }
-            let (reward, version) = (Arc::clone(&reward), state.open_version());
+            let (reward, version) = (Arc::clone(&reward), state.rewarded_version(leaf)?);
             let records = vec![session.record(Change::Reward { leaf, reward, version })];
             Ok(Planned { records, finished: Vec::new(), result: () })
         };
@@ -210,11 +202,11 @@ impl Sharing {
 
 impl Session {
     /// The turns, and the first leaves whose paths were not published, at most `limit`.
-    fn unpublished(&self, limit: usize) -> (Vec<Arc<crate::session::Turn>>, Vec<u32>) {
+    fn unpublished(&self, limit: usize) -> (Vec<Arc<Turn>>, Vec<u32>) {
         // also of a session that was evicted since it was loaded: its turns stay
         let count = self.state().forest.next_id();
         let turns = self.turns(count);
-        let mut leaves = View::new(&turns).published_leaves();
+        let mut leaves = published_leaves(&turns);
         let publication = self.publication();
         leaves.retain(|leaf| !publication.has(*leaf));
         leaves.truncate(limit);

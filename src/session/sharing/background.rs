@@ -164,7 +164,7 @@ impl Sharing {
     /// Marks sessions with running calls as used.
     async fn renew(&self) {
         let mut names: Vec<_> =
-            self.store.pending_names().into_iter().map(|name| (partition_of(&name), name)).collect();
+            self.store.pending.names().into_iter().map(|name| (partition_of(&name), name)).collect();
         names.sort_unstable();
         // a partition that fails must not keep those after it from being renewed
         for names in names.chunk_by(|a, b| a.0 == b.0).filter(|names| !self.is_partition_down(names[0].0)) {
@@ -181,7 +181,7 @@ impl Sharing {
         let Ok(idle) = idle.await else { return };
         for session in idle {
             let name = Arc::clone(&session.session);
-            if self.store.is_pending(&name) || self.is_spilled(&name) {
+            if self.store.pending.has(&name) || self.is_spilled(&name) {
                 continue;
             }
             match self.finish(&name).await {
@@ -201,7 +201,7 @@ impl Sharing {
             // the map is locked, so no other reference can appear
             let is_unused = |name: &Arc<str>, line: &mut Arc<Line>| {
                 Arc::strong_count(line) == 1
-                    && (line.deletion.load(Ordering::Relaxed) == 0 || !self.store.is_pending(name))
+                    && (line.deletion.load(Ordering::Relaxed) == 0 || !self.store.pending.has(name))
                     && line.known.try_lock().is_ok_and(|known| {
                         let is_in_memory = known.session.as_ref().is_some_and(|session| !session.state().removed);
                         !is_in_memory && known.missing.is_empty()

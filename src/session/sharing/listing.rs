@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::Sharing;
+use super::{InvalidCursor, Sharing};
 use crate::session::ledger::{LastUse, LedgerError, ListOrder, PARTITIONS};
 
 /// Sessions of a partition that are read at once, at least.
@@ -49,10 +49,6 @@ pub(in crate::session) struct FleetQuery {
     /// A part of the name; empty for all sessions.
     pub part: String,
 }
-
-/// A text that is not a cursor of the list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::session) struct InvalidCursor;
 
 impl fmt::Display for LastUseCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

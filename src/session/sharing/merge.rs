@@ -294,14 +294,11 @@ impl Sharing {
             MissingChange::Healed => Change::Healed,
             MissingChange::Turn(draft) => Change::Turn(Arc::new(session.place(&state, (**draft).clone()))),
             MissingChange::Reward { leaf, value } => {
-                if state.is_frozen() {
-                    return None;
-                }
                 let leaf = match leaf {
                     Some(uid) => Some(id(*uid)?),
                     None => None,
                 };
-                let (reward, version) = (Arc::clone(value), state.open_version());
+                let (reward, version) = (Arc::clone(value), state.rewarded_version(leaf).ok()?);
                 if state.rewards.has(version, leaf) {
                     // a later one replaced it
                     return None;

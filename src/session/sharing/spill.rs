@@ -224,7 +224,7 @@ mod tests {
         sharing.abort();
         assert_eq!(store.sharing().detached_bytes(), 0);
         assert!(ledger.state().lists.values().all(|list| list.len() == 2), "each has a first entry and a turn");
-        store.memory().written().await.expect("the disk works");
+        store.memory().log.written().await.expect("the disk works");
 
         let next = shared(&ledger, SharedLog::default());
         let restore = |_, record| next.sharing().restore(record);
@@ -239,7 +239,7 @@ mod tests {
         let store = logged(&ledger, &shared_log, &dir);
         fail(&ledger);
         assert_eq!(fill(&store).await, (100, 0));
-        store.memory().written().await.expect("the disk works");
+        store.memory().log.written().await.expect("the disk works");
         drop(store);
 
         let store = shared(&ledger, shared_log);

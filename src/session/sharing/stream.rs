@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::Sharing;
+use super::{InvalidCursor, Sharing};
 use crate::session::Uid;
 use crate::session::ledger::{FinishedEntry, LedgerError, PARTITIONS, StreamId, partition_of};
 use crate::session::state::Session;
@@ -19,10 +19,6 @@ pub(in crate::session) struct FleetCursor {
     pub fleet: Arc<str>,
     pub after: BTreeMap<u16, StreamId>,
 }
-
-/// A text that is not a cursor of a fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::session) struct InvalidCursor;
 
 impl StreamId {
     /// The greatest id below this one.

@@ -1,6 +1,7 @@
 //! The finished paths of a session: which were published, and from which turn on each is trained; and the latest ones of all sessions.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{Session, State};
@@ -70,26 +71,6 @@ impl Session {
         (!state.removed).then(|| state.forest.next_id())
     }
 
-    /// Publishes claimed paths of the first `turns` turns under the numbers that `number` returns.
-    pub(in crate::session) fn publish(
-        &self,
-        turns: u32,
-        claimed: &[(u32, u32)],
-        mut number: impl FnMut() -> u64,
-    ) -> Vec<(u64, u32)> {
-        let mut state = self.state();
-        if state.removed {
-            return Vec::new();
-        }
-        let mut out = Vec::with_capacity(claimed.len());
-        for (leaf, trained_from) in claimed.iter().copied() {
-            let number = number();
-            state.finished.push(FinishedPath { number, leaf, turns, trained_from });
-            out.push((number, leaf));
-        }
-        out
-    }
-
     /// The path that was published under this number. Its tokens are trained unless an earlier published path holds them or their class is
     /// not among `classes`. `None` if no path has this number.
     ///
@@ -129,46 +110,24 @@ impl Session {
 /// Paths that can be listed. A consumer that is further behind gets the number of paths that it missed.
 const FINISHED: usize = 1 << 20;
 
-/// Paths of a part.
-const PART: usize = 1024;
-
-/// Numbers of paths and the names of their sessions. The list is divided into parts, because a list of a million paths that doubles its
+/// The names of the sessions of finished paths, by the numbers of the paths. A B-tree, because a list of a million paths that doubles its
 /// capacity copies for milliseconds, while the order is locked.
 #[derive(Debug, Default)]
-pub(in crate::session) struct FinishedPaths {
-    /// Parts are in order, and none is empty.
-    parts: VecDeque<VecDeque<(u64, Arc<str>)>>,
-    length: usize,
-}
+pub(in crate::session) struct FinishedPaths(BTreeMap<u64, Arc<str>>);
 
 impl FinishedPaths {
-    /// Adds a path. Numbers rise. The first path is removed if the list is full.
+    /// Adds a path. The first path is removed if there are too many.
     pub(in crate::session) fn push(&mut self, number: u64, session: Arc<str>) {
-        if self.length == FINISHED {
-            self.pop();
+        if self.0.len() == FINISHED {
+            self.0.pop_first();
         }
-        self.length += 1;
-        match self.parts.back_mut().filter(|part| part.len() < PART) {
-            Some(part) => part.push_back((number, session)),
-            None => self.parts.push_back([(number, session)].into()),
-        }
-    }
-
-    fn pop(&mut self) {
-        let Some(part) = self.parts.front_mut() else { return };
-        part.pop_front();
-        self.length -= 1;
-        if part.is_empty() {
-            self.parts.pop_front();
-        }
+        self.0.insert(number, session);
     }
 
     /// The paths after the number `after`, in order.
-    pub(in crate::session) fn after(&self, after: u64) -> impl Iterator<Item = &(u64, Arc<str>)> {
-        let is_before = |part: &VecDeque<(u64, Arc<str>)>| part.back().is_some_and(|(last, _)| *last <= after);
-        let first = self.parts.partition_point(is_before);
-        let skipped = self.parts.get(first).map_or(0, |part| part.partition_point(|(number, _)| *number <= after));
-        self.parts.range(first..).flatten().skip(skipped)
+    pub(in crate::session) fn after(&self, after: u64) -> impl Iterator<Item = (u64, Arc<str>)> {
+        let later = self.0.range((Bound::Excluded(after), Bound::Unbounded));
+        later.map(|(number, session)| (*number, Arc::clone(session)))
     }
 }
 
@@ -179,13 +138,12 @@ mod tests {
     #[test]
     fn paths_are_listed_after_any_number() {
         let mut paths = FinishedPaths::default();
-        let listed = |paths: &FinishedPaths, after| paths.after(after).map(|(number, _)| *number).collect::<Vec<_>>();
+        let listed = |paths: &FinishedPaths, after| paths.after(after).map(|(number, _)| number).collect::<Vec<_>>();
         assert!(listed(&paths, 0).is_empty());
         // every second number
-        (1..=3 * PART as u64).for_each(|number| paths.push(2 * number, "s".into()));
-        for after in [0, 1, 2, 3, 2 * PART as u64 - 1, 2 * PART as u64, 2 * PART as u64 + 1, 6 * PART as u64] {
-            let expected: Vec<_> =
-                (1..=3 * PART as u64).map(|number| 2 * number).filter(|number| *number > after).collect();
+        (1..=3000).for_each(|number| paths.push(2 * number, "s".into()));
+        for after in [0, 1, 2, 3, 2047, 2048, 2049, 6000, u64::MAX] {
+            let expected: Vec<_> = (1..=3000).map(|number| 2 * number).filter(|number| *number > after).collect();
             assert_eq!(listed(&paths, after), expected, "after {after}");
         }
     }
@@ -194,12 +152,11 @@ mod tests {
     fn full_list_loses_its_first_path() {
         let mut paths = FinishedPaths::default();
         let session: Arc<str> = "s".into();
-        for number in 1..=(FINISHED + PART + 1) as u64 {
+        for number in 1..=FINISHED as u64 + 1025 {
             paths.push(number, Arc::clone(&session));
-            assert!(paths.length <= FINISHED);
+            assert!(paths.0.len() <= FINISHED);
         }
-        assert_eq!(paths.after(0).next().map(|(number, _)| *number), Some(PART as u64 + 2));
-        assert_eq!(paths.parts.iter().map(VecDeque::len).sum::<usize>(), FINISHED);
-        assert!(paths.parts.iter().all(|part| part.capacity() <= 2 * PART), "no part is large");
+        assert_eq!(paths.after(0).next().map(|(number, _)| number), Some(1026));
+        assert_eq!(paths.0.len(), FINISHED);
     }
 }

@@ -1,9 +1,9 @@
 //! An index of a session's replies by the digests of their messages. It shows whether assistant text was sampled in this session.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-use crate::session::incremental_map::IncrementalMap;
 use crate::session::{Digest, Turn};
 
 /// The digests by which a reply is found.
@@ -51,10 +51,10 @@ struct SampledReply {
 /// The index.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Replies {
-    by_message: IncrementalMap<Digest, SampledReply>,
+    by_message: BTreeMap<Digest, SampledReply>,
     /// The latest turn that sampled a message after this number of messages.
-    by_place: IncrementalMap<(Digest, u32), u32>,
-    by_key: IncrementalMap<Digest, u32>,
+    by_place: BTreeMap<(Digest, u32), u32>,
+    by_key: BTreeMap<Digest, u32>,
     /// The number of turns that are indexed, from the first on.
     read: usize,
     hasher: RandomState,

@@ -6,18 +6,32 @@ use serde_json::Value;
 
 use super::Store;
 use crate::session::ledger::{Ack, Change};
-use crate::session::state::{Session, SessionError};
+use crate::session::state::{Frozen, Reward, Session, SessionError};
 
 impl Store {
-    /// Freezes a session. Returns the version, and an ack that resolves when the record is on disk.
+    /// Freezes a session. Without changes since the last frozen version it has no effect. Returns the last frozen version, and an ack that
+    /// resolves when the record is on disk.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`].
-    pub(in crate::session) fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
-        let record = |turns| self.log.append(session.record(Change::Freeze { turns }));
-        let (version, ack) = session.freeze(record)?;
+    pub(in crate::session) fn freeze(&self, session: &Arc<Session>) -> Result<(Frozen, Ack), SessionError> {
+        let frozen = {
+            let mut state = session.state();
+            if state.removed {
+                return Err(SessionError::EvictedSession);
+            }
+            let ack = if state.is_frozen() {
+                Ack::done()
+            } else {
+                let turns = state.forest.next_id();
+                state.frozen.push(turns);
+                // while it is locked, so that versions are in order in the log
+                self.log.append(session.record(Change::Freeze { turns }))
+            };
+            (state.last_frozen(), ack)
+        };
         self.finish(session);
-        Ok((version, ack.unwrap_or_else(Ack::done)))
+        Ok(frozen)
     }
 
     /// Deletes the stored response of a turn. The turn stays. Returns `None` if the session was removed or the response deleted before.
@@ -27,18 +41,26 @@ impl Store {
         deletes.then(|| self.log.append(session.record(Change::ResponseDeleted { turn })))
     }
 
-    /// Attaches a reward.
+    /// Sets a reward of the open version, replacing an earlier one.
     ///
     /// # Errors
-    /// When the session is frozen, or has no such turn.
+    /// When the session is frozen, has no such turn or was removed.
     pub(in crate::session) fn reward(
         &self,
         session: &Session,
         leaf: Option<u32>,
         value: Value,
     ) -> Result<Ack, SessionError> {
-        let record = |version, reward| self.log.append(session.record(Change::Reward { leaf, reward, version }));
-        let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;
+        let reward = Arc::new(value);
+        let (bytes, ack) = {
+            let mut state = session.state();
+            if state.removed {
+                return Err(SessionError::EvictedSession);
+            }
+            let version = state.rewarded_version(leaf)?;
+            let bytes = state.reward(Reward { version, leaf, value: Arc::clone(&reward) });
+            (bytes, self.log.append(session.record(Change::Reward { leaf, reward, version })))
+        };
         self.order().change(bytes);
         Ok(ack)
     }

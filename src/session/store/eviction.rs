@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::order::{EvictedSession, Order};
 use super::{Store, now_ms};
-use crate::session::View;
 use crate::session::ledger::{Ack, Change, Record};
-use crate::session::state::{Session, State};
+use crate::session::state::{FinishedPath, Session, State};
+use crate::session::view::published_leaves;
 
 /// Paths that are numbered, or sessions that are listed, per lock of the order.
 const PER_LOCK: usize = 64;
@@ -64,13 +64,18 @@ impl Store {
         self.order().mark_published(session);
         let Some(count) = session.live_turns().filter(|turns| publication.advance(*turns)) else { return };
         let turns = session.turns(count);
-        let leaves = View::new(&turns).published_leaves();
+        let leaves = published_leaves(&turns);
         for leaves in leaves.chunks(PER_LOCK) {
             let claim = |leaf: &u32| Some((*leaf, publication.claim(&turns, *leaf)?));
             let claimed: Vec<_> = leaves.iter().filter_map(claim).collect();
             // the order stays locked, so that the numbers in the log rise
-            let mut order = self.order();
-            for (number, leaf) in session.publish(count, &claimed, || order.next_finished()) {
+            let (mut order, mut state) = (self.order(), session.state());
+            if state.removed {
+                return;
+            }
+            for (leaf, trained_from) in claimed {
+                let number = order.next_finished();
+                state.finished.push(FinishedPath { number, leaf, turns: count, trained_from });
                 order.finished.push(number, Arc::clone(&session.id));
                 let record = session.record(Change::Finished { leaf, turns: count, number });
                 self.log.append_unacknowledged(record);
@@ -81,7 +86,7 @@ impl Store {
 
     /// Like [`Store::finish`], for tasks: a long session uses a blocking thread.
     pub(in crate::session) fn finish_soon(self: &Arc<Self>, session: &Arc<Session>) {
-        if session.is_longer_than(SHORT) {
+        if session.state().forest.next_id() > SHORT {
             let (store, session) = (Arc::clone(self), Arc::clone(session));
             return off_runtime(move || store.finish(&session));
         }

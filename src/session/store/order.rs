@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::session::Uid;
-use crate::session::state::FinishedPaths;
-use crate::session::state::Session;
+use crate::session::state::{FinishedPaths, Session};
 
 /// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
@@ -176,7 +175,7 @@ impl Order {
     }
 
     pub(in crate::session) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
-        self.finished.after(after).take(limit).cloned().collect()
+        self.finished.after(after).take(limit).collect()
     }
 
     /// Restores a path that was published before a restart.

@@ -110,6 +110,6 @@ fn restoring_finished_paths_of_a_deep_session_is_linear() {
         let chain = (0..half).map(|id| turn(id, id.checked_sub(1), &[id], &[id]));
         let leaves = (half..turns).map(|id| turn(id, Some(half - 1), &[id], &[id]));
         let store = restore(chain.chain(leaves), (half..turns).map(|leaf| (leaf, turns)));
-        assert_eq!(store.memory().last_finished(), u64::from(half) - 1);
+        assert_eq!(store.memory().order().last_finished(), u64::from(half) - 1);
     });
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{Call, Classes, Fault, Session, SessionError, Sessions, Summary};
+use super::super::{Call, Classes, Fault, Frozen, Session, SessionError, Sessions, Summary};
 use super::look::{ExportedVersion, check_export, check_turns, files, keep, number, row};
 use super::model::{Model, ModelRow, ModelTurn};
 use super::operations::{Operation, OperationKind, Sample, operations};
@@ -139,7 +139,7 @@ impl TestWorld {
     fn freeze(&mut self, of: usize) {
         let Some(session) = self.session(of) else { return };
         let pair = &mut self.pairs[of];
-        let (version, _) = self.store.memory().freeze(&session).unwrap();
+        let (Frozen { version, .. }, _) = self.store.memory().freeze(&session).unwrap();
         if !pair.model.is_frozen() {
             pair.model.frozen.push(pair.model.turns.len());
         }

@@ -26,12 +26,12 @@ fn incomplete_mark_after_a_freeze_belongs_to_the_next_version() {
     let store = store(BOUNDLESS);
     turn(&store, "a", &[1], &[2]);
     let session = store.session("a").unwrap();
-    assert_eq!(store.memory().freeze(&session).unwrap().0, 1);
-    assert_eq!(store.memory().freeze(&session).unwrap().0, 1, "nothing is new");
+    assert_eq!(store.memory().freeze(&session).unwrap().0.version, 1);
+    assert_eq!(store.memory().freeze(&session).unwrap().0.version, 1, "nothing is new");
     assert_eq!(store.memory().reward(&session, None, json!(1)).unwrap_err(), SessionError::Frozen);
     store.mark_incomplete(&"a".into());
-    assert_eq!(store.memory().freeze(&session).unwrap().0, 2, "the mark is a change");
-    assert_eq!(store.memory().freeze(&session).unwrap().0, 2);
+    assert_eq!(store.memory().freeze(&session).unwrap().0.version, 2, "the mark is a change");
+    assert_eq!(store.memory().freeze(&session).unwrap().0.version, 2);
     let incomplete = |version| session.snapshot(Some(version)).unwrap().incomplete;
     assert_eq!((incomplete(1), incomplete(2)), (false, true));
 }

@@ -109,8 +109,8 @@ fn disturb(store: &Sessions, stop: &AtomicBool, is_frozen: &OnceLock<()>) -> Vec
             let Some(session) = store.session(name) else { continue };
             if round % 16 == 0 && kept.len() < 30 {
                 let frozen = store.memory().freeze(&session);
-                if let (Ok((version, _)), true) = (frozen, name != "deleted") {
-                    kept.push((name, keep(&session, version)));
+                if let (Ok((frozen, _)), true) = (frozen, name != "deleted") {
+                    kept.push((name, keep(&session, frozen.version)));
                     _ = is_frozen.set(());
                 }
             }

@@ -96,6 +96,6 @@ impl Fault {
     /// that the engine rendered it.
     #[must_use]
     pub fn is_quarantine(self) -> bool {
-        !matches!(self, Self::Aborted | Self::Disconnected | Self::Broken | Self::Forwarded)
+        !self.has_sampled_tokens()
     }
 }

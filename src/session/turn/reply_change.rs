@@ -1,8 +1,5 @@
 //! What a client changed in a reply of the session before it returned the reply.
 
-use std::fmt;
-
-use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A change after which the message of the client still counts as the reply.
@@ -78,25 +75,10 @@ impl Serialize for ReplyChanges {
 impl<'de> Deserialize<'de> for ReplyChanges {
     /// Reads the names. A name of a later version is ignored.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names;
-
-        impl<'de> Visitor<'de> for Names {
-            type Value = ReplyChanges;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a list of names")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<ReplyChanges, A::Error> {
-                let mut changes = ReplyChanges::default();
-                while let Some(name) = names.next_element::<String>()? {
-                    changes.extend(ReplyChange::ALL.into_iter().filter(|change| change.name() == name));
-                }
-                Ok(changes)
-            }
-        }
-
-        deserializer.deserialize_seq(Names)
+        let names = Vec::<String>::deserialize(deserializer)?;
+        let mut changes = Self::default();
+        changes.extend(ReplyChange::ALL.into_iter().filter(|change| names.iter().any(|name| name == change.name())));
+        Ok(changes)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The modes of the directory and of its files: other users of the machine must not read what agents and models wrote.
@@ -58,27 +58,18 @@ impl Medium for File {
         self.sync_data()
     }
 
-    #[cfg(unix)]
     fn is_detached(&self, path: &Path) -> bool {
-        use std::os::unix::fs::MetadataExt;
         let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         match std::fs::metadata(path) {
             Ok(named) => self.metadata().is_ok_and(|own| identity(own) != identity(named)),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
-
-    // other systems neither remove nor rename an open file
-    #[cfg(not(unix))]
-    fn is_detached(&self, _: &Path) -> bool {
-        false
-    }
 }
 
 /// Syncs the names of new files in `dir`.
 pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
-    // other systems cannot open a directory as a file
-    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

@@ -8,21 +8,19 @@ use crate::session::ledger::Health;
 
 /// Counts of the log since it was opened.
 #[derive(Debug, Default)]
-pub struct LogStats {
+pub(super) struct LogStats {
     /// Records written.
-    pub records: AtomicU64,
-    /// Bytes written.
-    pub bytes_written: AtomicU64,
+    pub(super) records: AtomicU64,
     /// Records that are not in the log because writing failed, or because their file was removed while it was written.
-    pub failed: AtomicU64,
+    pub(super) failed: AtomicU64,
     /// Records that are not in the log because its queue was full.
-    pub dropped_queue_full: AtomicU64,
+    pub(super) dropped_queue_full: AtomicU64,
     /// Files removed to keep the log within its size limit.
-    pub segments_removed: AtomicU64,
+    pub(super) segments_removed: AtomicU64,
     /// Their bytes.
-    pub bytes_removed: AtomicU64,
+    pub(super) bytes_removed: AtomicU64,
     /// Bytes of the log on disk now.
-    pub bytes_on_disk: AtomicU64,
+    pub(super) bytes_on_disk: AtomicU64,
 }
 
 /// The state that the writer and the appending threads share.

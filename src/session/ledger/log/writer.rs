@@ -131,7 +131,6 @@ impl Writer {
         }
         self.recover();
         add(&self.shared.stats.records, answers.len() as u64);
-        add(&self.shared.stats.bytes_written, frames.len() as u64);
         for answer in answers {
             // fails if no caller waits
             _ = answer.send(Ok(()));

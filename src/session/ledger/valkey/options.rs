@@ -134,20 +134,6 @@ impl FromStr for ValkeyUrl {
     }
 }
 
-impl ValkeyUrl {
-    /// Whether the URL contains a password.
-    #[must_use]
-    pub fn has_password(&self) -> bool {
-        self.password.is_some()
-    }
-
-    /// Whether connections use TLS.
-    #[must_use]
-    pub fn is_tls(&self) -> bool {
-        self.is_tls
-    }
-}
-
 impl fmt::Display for ValkeyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.deployment {

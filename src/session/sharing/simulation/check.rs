@@ -13,6 +13,7 @@ use super::history::{History, Process};
 use super::plain::processes_agree_with_a_plain_store;
 use crate::session::ledger::{Change, ListOrder, Record};
 use crate::session::sharing::FleetQuery;
+use crate::session::view::{published_leaves, upwards};
 use crate::session::{Classes, Consumer, Uid};
 
 /// A session as the ledger has it.
@@ -291,7 +292,7 @@ fn stream_has_each_leaf(history: &History, list: &SessionEntries) -> Result<(), 
         *streamed.entry(entry.leaf).or_default() += 1;
     }
     let turns: Vec<_> = list.turns().map(Arc::clone).collect();
-    let leaves = crate::session::View::new(&turns).published_leaves();
+    let leaves = published_leaves(&turns);
     for leaf in leaves {
         let uid = turns[leaf as usize].about.uid.expect("shared turns have ids");
         match streamed.get(&uid) {
@@ -335,9 +336,9 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
     }
     for list in lists {
         let turns: Vec<_> = list.turns().map(Arc::clone).collect();
-        let view = crate::session::View::new(&turns);
+        let leaves = published_leaves(&turns);
         let exported: BTreeSet<u32> =
-            view.published_leaves().into_iter().flat_map(|leaf| view.path(leaf)).map(|turn| turn.id).collect();
+            leaves.into_iter().flat_map(|leaf| upwards(&turns, leaf)).map(|turn| turn.id).collect();
         for turn in exported.into_iter().map(|turn| &turns[turn as usize]).filter(|turn| turn.is_trainable()) {
             let uid = turn.about.uid.expect("shared turns have ids");
             match counts.get(&uid) {

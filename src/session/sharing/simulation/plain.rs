@@ -74,8 +74,8 @@ pub(super) async fn processes_agree_with_a_plain_store(
                 }
                 Change::Freeze { turns } => {
                     let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
-                    let (version, _) = plain.memory().freeze(&session).map_err(|error| error.to_string())?;
-                    if session.turns_of(version) != *turns {
+                    let (frozen, _) = plain.memory().freeze(&session).map_err(|error| error.to_string())?;
+                    if frozen.turns != *turns {
                         return Err(format!("{name}: entry {at} freezes {turns} turns"));
                     }
                 }
