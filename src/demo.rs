@@ -5,7 +5,6 @@
 
 mod admin;
 mod body;
-mod cache;
 mod control;
 mod engine;
 mod generate;
@@ -27,16 +26,13 @@ mod sampling;
 mod sequence;
 mod transcript;
 mod verify;
-mod vocabulary;
-mod weights;
 pub mod wire;
 
 pub use body::ReplyBody;
+pub use control::Weights;
 pub use engine::Engine;
 pub use grammar::Grammar;
 pub use journal::{End, JournalEntry, SampledToken};
-pub use model::{Model, Position, THINK_TOKENS, entropy};
+pub use model::{Model, Position, THINK_TOKENS, Vocabulary, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};
 pub use sampling::{SamplingParams, ScriptedOutput};
-pub use vocabulary::Vocabulary;
-pub use weights::Weights;

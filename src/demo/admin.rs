@@ -5,14 +5,11 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 
 use super::body::ReplyBody;
-use super::control::PauseMode;
+use super::control::{PauseMode, Weights};
 use super::engine::Engine;
 use super::refusal::Refusal;
-use super::routes::answer;
-use super::weights::Weights;
+use super::routes::{answer, default_true, json, parse};
 use super::wire::quoted;
-
-const JSON: &str = "application/json";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -62,19 +59,14 @@ struct UpdateWeightVersionRequest {
     abort_all_requests: bool,
 }
 
-fn default_true() -> bool {
-    true
-}
-
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
-    let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body)
-        .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
+/// Parses a body; an empty one is an object without members.
+fn parse_or_default<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+    parse(if body.is_empty() { b"{}" } else { body })
 }
 
 /// Aborts the requests whose id begins with `rid`, or all. Answers 200 with an empty body, also when no request matches.
 pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: AbortRequest = parse(body)?;
+    let request: AbortRequest = parse_or_default(body)?;
     match request.rid {
         _ if request.abort_all => engine.control().abort(""),
         Some(rid) if !rid.is_empty() => engine.control().abort(&rid),
@@ -84,7 +76,7 @@ pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>
 }
 
 pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: PauseRequest = parse(body)?;
+    let request: PauseRequest = parse_or_default(body)?;
     let mode = match request.mode.as_str() {
         "abort" => PauseMode::Abort,
         "in_place" => PauseMode::InPlace,
@@ -92,12 +84,12 @@ pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<Repl
         _ => return Err(Refusal::field("mode", "literal")),
     };
     engine.control().pause(mode).await;
-    Ok(answer(StatusCode::OK, JSON, r#"{"message":"Generation paused successfully.","status":"ok"}"#))
+    Ok(json(StatusCode::OK, r#"{"message":"Generation paused successfully.","status":"ok"}"#))
 }
 
 pub(super) fn continue_generation(engine: &Engine) -> Response<ReplyBody> {
     engine.control().resume();
-    answer(StatusCode::OK, JSON, r#"{"message":"Generation continued successfully.","status":"ok"}"#)
+    json(StatusCode::OK, r#"{"message":"Generation continued successfully.","status":"ok"}"#)
 }
 
 pub(super) fn flush(engine: &Engine) -> Response<ReplyBody> {
@@ -113,7 +105,7 @@ pub(super) fn flush(engine: &Engine) -> Response<ReplyBody> {
 
 /// Loads new weights: increments the number of the weights. A path that begins with `/nonexistent` cannot be loaded.
 pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: UpdateWeightsRequest = parse(body)?;
+    let request: UpdateWeightsRequest = parse_or_default(body)?;
     let control = engine.control();
     if request.abort_all_requests {
         control.abort("");
@@ -123,11 +115,11 @@ pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Resp
         let message = format!("Failed to get weights iterator: no weights at '{}'..", request.model_path);
         return Ok(update_reply(false, &message));
     }
-    let loaded = load_weights(engine, gate.is_some(), (request.weight_version, request.flush_cache), |weights| {
+    let load = WeightLoad { is_gated: gate.is_some(), label: request.weight_version, flush_cache: request.flush_cache };
+    Ok(load.run(engine, |weights| {
         weights.path.clone_from(&request.model_path);
         weights.name.clone_from(&request.model_path);
-    });
-    Ok(update_reply(loaded.is_ok(), &loaded.unwrap_or_else(ToOwned::to_owned)))
+    }))
 }
 
 /// Begins an update, which only one call may do until its end.
@@ -150,7 +142,7 @@ pub(super) async fn end_update(engine: &Engine) -> Response<ReplyBody> {
 
 /// Loads tensors within an update: increments the number of the weights. An empty list of tensors cannot be loaded.
 pub(super) async fn load_tensors(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: LoadWeightsRequest = parse(body)?;
+    let request: LoadWeightsRequest = parse_or_default(body)?;
     let control = engine.control();
     if request.abort_all_requests {
         control.abort("");
@@ -162,54 +154,60 @@ pub(super) async fn load_tensors(engine: &Engine, body: &Bytes) -> Result<Respon
     if request.serialized_named_tensors.is_empty() {
         return Ok(update_reply(false, "no tensors"));
     }
-    let loaded = load_weights(engine, gate.is_some(), (request.weight_version, request.flush_cache), |_| {});
-    Ok(update_reply(loaded.is_ok(), &loaded.unwrap_or_else(ToOwned::to_owned)))
+    let load = WeightLoad { is_gated: gate.is_some(), label: request.weight_version, flush_cache: request.flush_cache };
+    Ok(load.run(engine, |_| {}))
 }
 
-/// Loads new weights with this label, and flushes the cache if that is asked for. Returns the message, or why the cache was not flushed.
-fn load_weights(
-    engine: &Engine,
+/// How new weights are loaded.
+struct WeightLoad {
+    /// No request runs.
     is_gated: bool,
-    (version, flush): (Option<String>, bool),
-    rename: impl FnOnce(&mut Weights),
-) -> Result<String, &'static str> {
-    let control = engine.control();
-    // No request runs while the gate is held. A pause may hold requests in place: their state cannot be flushed, but the weights change
-    // nevertheless.
-    let flushed = !flush || is_gated || !control.holds_state();
-    control.change_weights(|weights| {
-        weights.number += 1;
-        if let Some(label) = &version {
-            weights.label.clone_from(label);
+    label: Option<String>,
+    flush_cache: bool,
+}
+
+impl WeightLoad {
+    /// Loads new weights, and flushes the cache if that is asked for.
+    fn run(self, engine: &Engine, rename: impl FnOnce(&mut Weights)) -> Response<ReplyBody> {
+        let control = engine.control();
+        // No request runs while the gate is held. A pause may hold requests in place: their state cannot be flushed, but the weights change
+        // nevertheless.
+        let flushed = !self.flush_cache || self.is_gated || !control.holds_state();
+        control.change_weights(|weights| {
+            weights.number += 1;
+            if let Some(label) = &self.label {
+                weights.label.clone_from(label);
+            }
+            if flushed {
+                weights.reported_label.clone_from(&weights.label);
+                rename(weights);
+            }
+        });
+        if !flushed {
+            return update_reply(
+                false,
+                "Weights were updated, but the cache was not flushed because requests are still running or queued. \
+                        Retract or finish them, then call /flush_cache.",
+            );
         }
-        if flushed {
-            weights.reported_label.clone_from(&weights.label);
-            rename(weights);
+        if self.flush_cache {
+            engine.cache().flush();
         }
-    });
-    if !flushed {
-        return Err(
-            "Weights were updated, but the cache was not flushed because requests are still running or queued. \
-                    Retract or finish them, then call /flush_cache.",
-        );
+        let label = self.label.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
+        update_reply(true, &format!("Succeeded to update model weights.{label}"))
     }
-    if flush {
-        engine.cache().flush();
-    }
-    let label = version.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
-    Ok(format!("Succeeded to update model weights.{label}"))
 }
 
 fn update_reply(success: bool, message: &str) -> Response<ReplyBody> {
     let status = if success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let message = quoted(message);
     let body = format!(r#"{{"success":{success},"message":{message},"num_paused_requests":0}}"#);
-    answer(status, JSON, body)
+    json(status, body)
 }
 
 /// Changes the label of the weights. The distributions do not change.
 pub(super) async fn update_weight_version(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: UpdateWeightVersionRequest = parse(body)?;
+    let request: UpdateWeightVersionRequest = parse_or_default(body)?;
     if request.abort_all_requests {
         engine.control().abort("");
     }
@@ -220,5 +218,5 @@ pub(super) async fn update_weight_version(engine: &Engine, body: &Bytes) -> Resu
     let (message, version) =
         (quoted(&format!("Weight version updated to {}", request.new_version)), quoted(&request.new_version));
     let body = format!(r#"{{"success":true,"message":{message},"new_version":{version}}}"#);
-    Ok(answer(StatusCode::OK, JSON, body))
+    Ok(json(StatusCode::OK, body))
 }

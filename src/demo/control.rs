@@ -1,6 +1,6 @@
-//! Control of running requests: aborts, pauses, weight updates.
+//! The state that control routes change: running requests, a pause, the weights, the prefix cache.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,7 +8,34 @@ use std::time::Duration;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 
 use super::refusal::Refusal;
-use super::weights::Weights;
+
+/// The weights that are loaded at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weights {
+    /// The `version` of [`Model::logits`](super::Model::logits): 0 at start, incremented by every update.
+    pub number: u64,
+    /// The label in the spans of `weight_versions`, which is that of SGLang's scheduler.
+    pub label: String,
+    /// The label in `meta_info` and `/model_info`, which is that of SGLang's HTTP process. It differs from `label` after an update whose
+    /// cache flush was refused.
+    pub reported_label: String,
+    /// `model_path`.
+    pub path: String,
+    /// `served_model_name`. An update from disk replaces it with the path.
+    pub name: String,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            label: "default".into(),
+            reported_label: "default".into(),
+            path: "tokentap-demo".into(),
+            name: "tokentap-demo".into(),
+        }
+    }
+}
 
 /// How `/pause_generation` treats running requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +201,38 @@ impl Drop for Registration {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// The maximum number of sequences in a [`PrefixCache`].
+const MAX_SEQUENCES: usize = 64;
+
+/// The most recent sequences. They save no computation; only `cached_tokens` depends on them.
+#[derive(Debug, Default)]
+pub(super) struct PrefixCache {
+    // held while prompts are compared, never across an await
+    sequences: Mutex<VecDeque<Vec<u32>>>,
+}
+
+impl PrefixCache {
+    /// The length of the longest prefix of `prompt` that a cached sequence begins with, at most `limit` tokens.
+    pub(super) fn cached_prefix_len(&self, prompt: &[u32], limit: usize) -> usize {
+        let sequences = lock(&self.sequences);
+        let common = |seen: &Vec<u32>| seen.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        sequences.iter().map(common).max().unwrap_or(0).min(limit)
+    }
+
+    pub(super) fn insert(&self, sequence: Vec<u32>) {
+        let mut sequences = lock(&self.sequences);
+        if sequences.len() == MAX_SEQUENCES {
+            sequences.pop_front();
+        }
+        sequences.push_back(sequence);
+    }
+
+    pub(super) fn flush(&self) {
+        lock(&self.sequences).clear();
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // the data is consistent after each instruction, so a poisoned lock is safe to use
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -8,18 +8,15 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 
 use super::body::ReplyBody;
-use super::cache::PrefixCache;
-use super::control::EngineControl;
+use super::control::{EngineControl, PrefixCache, Weights};
 use super::journal::{Journal, JournalEntry, JournalWriter};
-use super::model::{Model, Position, entropy};
+use super::model::{Model, Position, Vocabulary, entropy};
 use super::options::{Dialect, EngineOptions};
 use super::refusal::Refusal;
 use super::rng::mix;
 use super::routes::{self, refuse};
 use super::sampling::SamplingParams;
 use super::sequence::now;
-use super::vocabulary::Vocabulary;
-use super::weights::Weights;
 use super::wire::Wire;
 
 /// A demo engine. It has no listener: the caller accepts connections and passes requests to [`handle`](Self::handle).

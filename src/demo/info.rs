@@ -10,11 +10,9 @@ use super::engine::Engine;
 use super::item::RESERVED;
 use super::options::{Dialect, Streaming};
 use super::refusal::Refusal;
-use super::routes::answer;
+use super::routes::{answer, default_true, json, parse};
 use super::wire::quoted;
 use crate::json::percent_decode;
-
-const JSON: &str = "application/json";
 
 pub(super) fn model_info(engine: &Engine) -> Response<ReplyBody> {
     let weights = engine.weights();
@@ -29,7 +27,7 @@ pub(super) fn model_info(engine: &Engine) -> Response<ReplyBody> {
     let body = format!(
         r#"{{"model_path":{path},{served}"tokenizer_path":"tokentap-demo","is_generation":true,"preferred_sampling_params":null,"weight_version":{label},{more}"has_image_understanding":false,"has_audio_understanding":false,"model_type":"ngram","architectures":["NgramForCausalLM"]}}"#
     );
-    answer(StatusCode::OK, JSON, body)
+    json(StatusCode::OK, body)
 }
 
 pub(super) fn server_info(engine: &Engine) -> Response<ReplyBody> {
@@ -47,11 +45,11 @@ pub(super) fn server_info(engine: &Engine) -> Response<ReplyBody> {
     let body = format!(
         r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"demo","sampling_defaults":"openai","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
     );
-    answer(StatusCode::OK, JSON, body)
+    json(StatusCode::OK, body)
 }
 
 pub(super) fn models(engine: &Engine) -> Response<ReplyBody> {
-    answer(StatusCode::OK, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, model_card(engine)))
+    json(StatusCode::OK, format!(r#"{{"object":"list","data":[{}]}}"#, model_card(engine)))
 }
 
 /// Returns the model with this percent-encoded name.
@@ -60,7 +58,7 @@ pub(super) fn model(engine: &Engine, name: &str) -> Result<Response<ReplyBody>, 
     if name != engine.weights().name {
         return Err(Refusal::Model { name: name.into_owned() });
     }
-    Ok(answer(StatusCode::OK, JSON, model_card(engine)))
+    Ok(json(StatusCode::OK, model_card(engine)))
 }
 
 fn model_card(engine: &Engine) -> String {
@@ -109,15 +107,6 @@ struct DetokenizeRequest {
     skip_special_tokens: bool,
 }
 
-fn default_true() -> bool {
-    true
-}
-
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body)
-        .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
-}
-
 /// Returns the ids of a prompt, of a list of prompts, or of messages in plain ChatML.
 pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: TokenizeRequest = parse(body)?;
@@ -149,7 +138,7 @@ pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBo
     };
     let context = engine.options().context_length;
     let body = format!(r#"{{"tokens":{tokens},"count":{count},"max_model_len":{context}}}"#);
-    Ok(answer(StatusCode::OK, JSON, body))
+    Ok(json(StatusCode::OK, body))
 }
 
 pub(super) fn detokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
@@ -160,5 +149,5 @@ pub(super) fn detokenize(engine: &Engine, body: &Bytes) -> Result<Response<Reply
         Ok(OneOrMore::More(lists)) => lists.iter().map(|ids| decode(ids)).collect(),
         Err(_) => return Err(Refusal::field("tokens", "list")),
     };
-    Ok(answer(StatusCode::OK, JSON, format!(r#"{{"text":{text}}}"#)))
+    Ok(json(StatusCode::OK, format!(r#"{{"text":{text}}}"#)))
 }

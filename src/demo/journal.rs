@@ -3,7 +3,9 @@
 //! It is independent of the wire format: a token that a reply loses, truncates or rounds is unchanged in the journal, so a test can compare
 //! the replies of a proxy with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use super::control::lock;
 
 /// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,31 +84,26 @@ impl JournalEntry {
 impl Journal {
     /// Begins the entry of a sequence.
     pub(super) fn begin(&self, rid: &str, prompt: &[u32]) -> JournalWriter {
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         entries.push(JournalEntry { rid: rid.to_owned(), prompt: prompt.to_vec(), sampled: Vec::new(), end: None });
         JournalWriter { journal: self.clone(), at: entries.len() - 1 }
     }
 
     /// Returns a copy of all entries.
     pub(super) fn entries(&self) -> Vec<JournalEntry> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<JournalEntry>> {
-        // entries are consistent after each token, so a poisoned lock is safe to use
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.entries).clone()
     }
 }
 
 impl JournalWriter {
     /// Records a sampled token.
     pub(super) fn record(&self, token: SampledToken) {
-        self.journal.lock()[self.at].sampled.push(token);
+        lock(&self.journal.entries)[self.at].sampled.push(token);
     }
 
     /// Records the end. Later calls have no effect.
     pub(super) fn end(&self, end: End) {
-        self.journal.lock()[self.at].end.get_or_insert(end);
+        lock(&self.journal.entries)[self.at].end.get_or_insert(end);
     }
 }
 

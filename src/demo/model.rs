@@ -1,12 +1,13 @@
-//! The demo language model: an n-gram model over the tokens of a byte-level BPE.
+//! The demo language model: an n-gram model over the tokens of a byte-level BPE, and its tokenizer.
+
+use std::ops::Deref;
 
 use super::grammar::Grammar;
 use super::logits;
 use super::ngram::{HISTORY, Ngram};
 use super::rng::{mix, unit};
 use super::sampling::SamplingParams;
-use super::vocabulary::Vocabulary;
-use crate::tokenizer::Folder;
+use crate::tokenizer::{Folder, Tokenizer};
 
 const TEMPLATE: &str = include_str!("assets/chat_template.jinja");
 const TOKENIZER: &[u8] = include_bytes!("assets/tokenizer.json");
@@ -15,6 +16,34 @@ pub const THINK_TOKENS: [u32; 2] = [1020, 1021];
 /// The maximum number of thinking tokens before a grammar begins.
 const MAX_THINKING_TOKENS: usize = 24;
 const CORPUS: &str = include_str!("assets/corpus.txt");
+
+/// A tokenizer whose encoding and decoding never fail.
+#[derive(Debug, Clone)]
+pub struct Vocabulary(Tokenizer);
+
+impl Vocabulary {
+    fn load(bytes: &[u8]) -> Self {
+        Self(Tokenizer::from_bytes(bytes).expect("the checked-in tokenizer loads"))
+    }
+
+    /// The ids of `text`. The text of an added token becomes its id.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.0.encode(text).expect("a byte-level BPE has an id for every byte")
+    }
+
+    /// The text of `ids`, as [`Tokenizer::decode`] returns it.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.0.decode(ids, skip_special).expect("a byte-level decoder takes any bytes")
+    }
+}
+
+impl Deref for Vocabulary {
+    type Target = Tokenizer;
+
+    fn deref(&self) -> &Tokenizer {
+        &self.0
+    }
+}
 
 /// The position of the next token in a sequence. Prompt and output are separate, because penalties and `min_new_tokens` count outputs.
 #[derive(Debug, Clone, Copy)]

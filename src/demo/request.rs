@@ -93,6 +93,10 @@ impl GenerateRequest {
             let integer = |value: &Value| value.as_i64().ok_or_else(|| Refusal::field(name, "integer"));
             Ok::<_, Refusal>(batch_value(object, name, integer)?.unwrap_or(BatchValue::Same(default)))
         };
+        let flags = |name| {
+            let flags = batch_value(object, name, |value| boolean(name, value))?;
+            Ok::<_, Refusal>(flags.unwrap_or(BatchValue::Same(false)))
+        };
         Ok(Self {
             stream,
             single,
@@ -107,15 +111,11 @@ impl GenerateRequest {
                 _ => Err(Refusal::field("sampling_params", "dictionary")),
             })?
             .unwrap_or(BatchValue::Same(SamplingParams::default())),
-            return_logprob: batch_value(object, "return_logprob", |value| boolean("return_logprob", value))?
-                .unwrap_or(BatchValue::Same(false)),
+            return_logprob: flags("return_logprob")?,
             logprob_start_len: number("logprob_start_len", -1)?,
             top_logprobs_num: number("top_logprobs_num", 0)?,
             token_ids_logprob: token_ids(object)?,
-            return_sampling_mask: batch_value(object, "return_sampling_mask", |value| {
-                boolean("return_sampling_mask", value)
-            })?
-            .unwrap_or(BatchValue::Same(false)),
+            return_sampling_mask: flags("return_sampling_mask")?,
             whole_support: member(object, "sampling_logprobs_mode").and_then(Value::as_str) == Some("support"),
             format,
             value_error,

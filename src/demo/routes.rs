@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
+use serde::Deserialize;
 
 use super::body::ReplyBody;
 use super::engine::Engine;
@@ -88,6 +89,22 @@ pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Byt
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     }
     response
+}
+
+/// Builds a complete response with a JSON body.
+pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<ReplyBody> {
+    answer(status, "application/json", body)
+}
+
+/// Parses the body of a request.
+pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
+}
+
+/// The default of members that are true if they are left out.
+pub(super) fn default_true() -> bool {
+    true
 }
 
 pub(super) fn refuse(refusal: &Refusal) -> Response<ReplyBody> {

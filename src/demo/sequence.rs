@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::control::Weights;
 use super::engine::Engine;
 use super::item::Item;
 use super::journal::{End, JournalWriter, SampledToken};
@@ -12,7 +13,6 @@ use super::options::{Dialect, Streaming};
 use super::reply_members::ReplyMembers;
 use super::sampling::ScriptedOutput;
 use super::transcript::Transcript;
-use super::weights::Weights;
 use super::wire::{Finish, Logprobs, Meta, Reply, Span, Timing};
 
 /// The part of a reply that a stream has sent.
@@ -114,9 +114,11 @@ impl Sequence {
             }
         };
         let has_room = self.item.limit > 0;
+        let unscaled = params.is_greedy() || engine.options().original_logprob;
+        let is_asked = self.journal.is_some() || self.item.logprobs.is_some();
+        let logprobs = is_asked.then(|| logits::logprobs(&adjusted, params.temperature as f32, unscaled));
+        let logprobs = logprobs.unwrap_or_default();
         if let (Some(journal), true) = (&self.journal, has_room) {
-            let greedy = params.is_greedy() || engine.options().original_logprob;
-            let logprobs = logits::logprobs(&adjusted, params.temperature as f32, greedy);
             journal.record(SampledToken {
                 id,
                 logprob: logprobs[id as usize],
@@ -126,8 +128,6 @@ impl Sequence {
             });
         }
         if let Some(request) = &self.item.logprobs {
-            let original = engine.options().original_logprob;
-            let logprobs = logits::logprobs(&adjusted, params.temperature as f32, params.is_greedy() || original);
             // with max_new_tokens 0 SGLang still returns the top logprobs of the next position
             self.output_rows.push(request, &logprobs, has_room.then_some(id));
         }

@@ -1,6 +1,6 @@
 //! The text of a sequence that is being generated, and the search for stop strings.
 
-use super::vocabulary::Vocabulary;
+use super::model::Vocabulary;
 
 /// The maximum number of tokens of a character: it has at most four bytes, and each token has at least one.
 const MAX_CHARACTER_TOKENS: usize = 4;

@@ -3,13 +3,11 @@
 //! The encoder does not depend on the model, so benchmarks can encode replies of any size from any numbers.
 
 mod logprobs;
-mod mask;
 mod number;
 mod reply;
 
 pub use logprobs::{Form, LogprobRow, LogprobTable, Logprobs, SideLogprobs};
-pub use mask::Mask;
-pub use reply::{Finish, Meta, Reply, Span, Timing};
+pub use reply::{Finish, Mask, Meta, Reply, Span, Timing};
 
 use super::options::Dialect;
 use logprobs::JsonWriter;
@@ -87,7 +85,7 @@ impl Wire {
             writer.logprobs(logprobs, true);
         }
         if let Some(masks) = meta.masks {
-            mask::write(writer, masks, meta.masks_length);
+            sampling_masks(writer, masks, meta.masks_length);
         }
         writer.raw("\"reasoning_tokens\":0,");
         counts(writer, meta);
@@ -184,6 +182,18 @@ fn head(writer: &mut JsonWriter<'_>, meta: &Meta<'_>, retractions: &str) {
 fn counts(writer: &mut JsonWriter<'_>, meta: &Meta<'_>) {
     let Meta { completion_tokens, cached_tokens, .. } = meta;
     writer.raw(&format!("\"completion_tokens\":{completion_tokens},\"cached_tokens\":{cached_tokens},"));
+}
+
+/// Writes the three members of sampling masks. `length` is the number of all tokens so far.
+fn sampling_masks(writer: &mut JsonWriter<'_>, masks: &[Mask], length: usize) {
+    writer.raw("\"output_token_sampling_mask\":");
+    writer.list(masks, |writer, mask| writer.list(&mask.ids, |writer, id| writer.integer(*id as usize)));
+    writer.raw(",\"output_token_sampling_logprobs\":");
+    writer.list(masks, |writer, mask| match mask.whole {
+        true => writer.list(&mask.logprobs, |writer, logprob| writer.float(f64::from(*logprob))),
+        false => writer.float(f64::from(mask.logprobs[0])),
+    });
+    writer.raw(&format!(",\"output_token_sampling_mask_length\":{length},"));
 }
 
 fn seconds(writer: &mut JsonWriter<'_>, name: &str, value: f64) {

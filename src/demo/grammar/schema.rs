@@ -1,190 +1,100 @@
-//! Parses a JSON schema into the shapes of the values that the demo engine generates.
+//! Compiles a JSON schema to rules for the texts of its values.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::bounds;
-
-/// The index of a shape in a schema.
-pub(super) type Id = usize;
+use super::{Grammar, Id, Rule};
 
 /// The maximum number of characters of a string, unless `minLength` is greater.
 const MAX_CHARS: usize = 32;
 
-/// The maximum number of members that an object may list or require.
-const MAX_MEMBERS: usize = 100;
-
 /// The maximum number of items of a list, unless `minItems` is greater.
 const MAX_ITEMS: usize = 3;
 
-/// `minLength` and `minItems` may be at most this multiple of [`MAX_CHARS`] and [`MAX_ITEMS`].
-const MAX_LENGTH_FACTOR: usize = 32;
+/// The maximum number of digits of an integer part after the first digit.
+const MAX_DIGITS: usize = 3;
 
-/// The maximum depth of nested schemas.
-const MAX_SCHEMA_DEPTH: usize = 64;
+/// The maximum number of digits of a fraction.
+const MAX_FRACTION_DIGITS: usize = 2;
 
-/// The maximum number of schemas in a schema, and of values in an enum.
+/// The maximum number of schemas and of values of an enum, in a whole schema.
 const MAX_PARTS: usize = 1000;
 
-/// The number of types of JSON schema.
-const TYPE_COUNT: usize = 7;
+/// The number of steps between the smallest and the greatest value within the bounds of a number.
+const STEPS: f64 = 10.0;
 
-/// Keywords that do not constrain the value.
-const ANNOTATIONS: [&str; 12] = [
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "$schema",
-    "$id",
-    "$comment",
-    "$defs",
-    "definitions",
-];
+/// The greatest integer up to which each integer is a float.
+const MAX_INTEGER: f64 = (1_u64 << 53) as f64;
 
-/// The shape of a value.
-#[derive(Debug, PartialEq)]
-pub(super) enum ValueShape {
-    OneOf(Vec<Id>),
-    Literal(Arc<[u8]>),
-    /// A string. `least` and `most` are numbers of characters.
-    Text {
-        least: usize,
-        most: usize,
-    },
-    Integer,
-    Number,
-    Object {
-        members: Vec<Member>,
-        /// The shape of additional members; `None` if the object may have none.
-        others: Option<Id>,
-    },
-    /// A list. `least` and `most` are numbers of items.
-    Array {
-        items: Id,
-        least: usize,
-        most: usize,
-    },
+/// Whether a number is within a bound.
+type Fits = fn(&f64, &f64) -> bool;
+
+/// The bounds of a number.
+const BOUNDS: [(&str, Fits); 4] =
+    [("minimum", f64::ge), ("exclusiveMinimum", f64::gt), ("maximum", f64::le), ("exclusiveMaximum", f64::lt)];
+
+/// Keywords that determine the value without a type.
+const WHOLE: [&str; 6] = ["$ref", "const", "enum", "anyOf", "oneOf", "allOf"];
+
+/// The types of a value without a type. Lists and objects are left out.
+const SCALARS: [&str; 4] = ["null", "boolean", "string", "number"];
+
+/// A part of a schema.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    object: &'a Map<String, Value>,
+    /// Its path in the schema.
+    place: &'a str,
 }
 
-#[derive(Debug, PartialEq)]
-pub(super) struct Member {
-    /// The JSON text of the name and the colon.
-    pub(super) name: Arc<[u8]>,
-    pub(super) value: Id,
-    pub(super) required: bool,
-}
-
-/// A parsed schema.
-#[derive(Debug, PartialEq)]
-pub(super) struct Schema {
-    shapes: Vec<ValueShape>,
-    /// By shape: the depth of nested lists and objects in its flattest value.
-    depths: Vec<usize>,
-}
-
-/// A part of a schema and its path in the schema.
-type Part<'a> = (&'a Map<String, Value>, &'a str);
-
-struct SchemaParser<'a> {
-    root: &'a Value,
-    shapes: Vec<ValueShape>,
-    /// The shapes of referenced schemas, by JSON pointer.
+struct Compiler {
+    rules: Vec<Rule>,
+    /// The rules of referenced schemas, by JSON pointer.
     referenced: HashMap<String, Id>,
-    /// The number of schemas around the current one.
-    depth: usize,
-    /// The number of parsed schemas.
+    /// The referenced schemas that are not compiled yet, so that the depth of references does not matter.
+    open: Vec<(String, Id)>,
+    /// The number of parts so far.
     parts: usize,
 }
 
-impl Schema {
-    /// The shape of the whole value.
-    pub(super) const ROOT: Id = 0;
-
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let root: Value = serde_json::from_str(text).map_err(|error| format!("json_schema is not JSON: {error}"))?;
-        let mut parser =
-            SchemaParser { root: &root, shapes: Vec::new(), referenced: HashMap::new(), depth: 0, parts: 0 };
-        parser.reference("#", "#")?;
-        let mut schema = Self { shapes: parser.shapes, depths: Vec::new() };
-        schema.flatten_choices()?;
-        schema.compute_depths()?;
-        Ok(schema)
+/// # Errors
+/// An error message if the schema is invalid, or if the demo engine does not support a part of it.
+pub(super) fn compile(text: &str) -> Result<Grammar, String> {
+    let root: Value = serde_json::from_str(text).map_err(|error| format!("json_schema is not JSON: {error}"))?;
+    let mut compiler = Compiler { rules: Vec::new(), referenced: HashMap::new(), open: Vec::new(), parts: 0 };
+    compiler.reference("#");
+    while let Some((pointer, id)) = compiler.open.pop() {
+        let schema = pointer.strip_prefix('#').and_then(|path| root.pointer(path));
+        let schema = schema.ok_or_else(|| unsupported(&format!("$ref {pointer:?}"), &pointer))?;
+        let inner = compiler.schema(schema, &pointer)?;
+        compiler.rules[id] = Rule::Choice(vec![inner]);
     }
+    let heights = heights(&compiler.rules).ok_or(
+        "json_schema: a part that requires itself has only values without an end, so there is no value for it",
+    )?;
+    Ok(Grammar { rules: compiler.rules, heights })
+}
 
-    pub(super) fn shape(&self, id: Id) -> &ValueShape {
-        &self.shapes[id]
-    }
-
-    /// Returns the choices with the smallest depth of their flattest values.
-    pub(super) fn flattest<'a>(&'a self, choices: &'a [Id]) -> impl Iterator<Item = Id> {
-        let least = choices.iter().map(|id| self.depths[*id]).min();
-        choices.iter().copied().filter(move |id| Some(self.depths[*id]) == least)
-    }
-
-    /// Computes the depth of the flattest value of each shape.
-    ///
-    /// # Errors
-    /// An error message if a shape has only infinite values, because it requires itself.
-    fn compute_depths(&mut self) -> Result<(), String> {
-        let mut depths: Vec<Option<usize>> = vec![None; self.shapes.len()];
-        // each round finds at least the values that are one level deeper
-        loop {
-            let before = depths.clone();
-            for (id, shape) in self.shapes.iter().enumerate() {
-                let found = match shape {
-                    ValueShape::OneOf(ids) => ids.iter().filter_map(|id| depths[*id]).min(),
-                    ValueShape::Literal(_) | ValueShape::Text { .. } | ValueShape::Integer | ValueShape::Number => {
-                        Some(0)
-                    }
-                    ValueShape::Object { members, .. } => members
-                        .iter()
-                        .filter(|member| member.required)
-                        .try_fold(1, |deepest: usize, member| Some(deepest.max(1 + depths[member.value]?))),
-                    ValueShape::Array { least: 0, .. } => Some(1),
-                    ValueShape::Array { items, .. } => depths[*items].map(|depth| 1 + depth),
-                };
-                depths[id] = found;
-            }
-            if depths == before {
-                break;
-            }
-        }
-        let endless = || "json_schema: a part that requires itself has only values without an end".to_owned();
-        self.depths = depths.into_iter().collect::<Option<_>>().ok_or_else(endless)?;
-        Ok(())
-    }
-
-    /// Merges nested choices into one choice, so that it lists each value once.
-    ///
-    /// # Errors
-    /// An error message if a choice consists only of itself.
-    fn flatten_choices(&mut self) -> Result<(), String> {
-        for id in 0..self.shapes.len() {
-            if !matches!(self.shapes[id], ValueShape::OneOf(_)) {
-                continue;
-            }
-            let (mut seen, mut open, mut ends) = (vec![false; self.shapes.len()], vec![id], Vec::new());
-            while let Some(at) = open.pop() {
-                if std::mem::replace(&mut seen[at], true) {
-                    continue;
+/// By rule: the height of its flattest derivation. `None` if a rule requires itself, so that it derives no finite text.
+fn heights(rules: &[Rule]) -> Option<Vec<usize>> {
+    let mut heights: Vec<Option<usize>> = vec![None; rules.len()];
+    // each round finds at least the rules that are one level higher
+    loop {
+        let before = heights.clone();
+        for (id, rule) in rules.iter().enumerate() {
+            heights[id] = match rule {
+                Rule::Bytes(_) | Rule::Class(_) | Rule::Repeat { least: 0, .. } => Some(0),
+                Rule::Sequence(parts) => {
+                    parts.iter().try_fold(1, |highest: usize, part| Some(highest.max(1 + heights[*part]?)))
                 }
-                match &self.shapes[at] {
-                    ValueShape::OneOf(ids) => open.extend(ids),
-                    _ => ends.push(at),
-                }
-            }
-            if ends.is_empty() {
-                return Err("json_schema: a choice consists of itself, so there is no value for it".to_owned());
-            }
-            self.shapes[id] = ValueShape::OneOf(ends);
+                Rule::Choice(ids) => ids.iter().filter_map(|id| heights[*id]).min(),
+                Rule::Repeat { item, .. } => heights[*item].map(|height| 1 + height),
+            };
         }
-        Ok(())
+        if heights == before {
+            return heights.into_iter().collect();
+        }
     }
 }
 
@@ -193,7 +103,7 @@ fn unsupported(what: &str, place: &str) -> String {
 }
 
 /// The value as ASCII JSON, which every tokenizer can encode.
-fn ascii_json(value: &Value) -> Arc<[u8]> {
+fn ascii_json(value: &Value) -> String {
     let mut text = String::new();
     for character in value.to_string().chars() {
         if character.is_ascii() {
@@ -203,194 +113,203 @@ fn ascii_json(value: &Value) -> Arc<[u8]> {
             text.extend(character.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
         }
     }
-    text.into_bytes().into()
+    text
 }
 
-impl SchemaParser<'_> {
-    /// Parses a schema. Its depth and size are limited, because it comes from a client.
-    fn parse(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
-        self.parts += 1;
-        if self.depth >= MAX_SCHEMA_DEPTH || self.parts > MAX_PARTS {
-            return Err(unsupported(
-                &format!("a schema of more than {MAX_SCHEMA_DEPTH} levels or {MAX_PARTS} parts"),
-                place,
-            ));
+impl Compiler {
+    fn add(&mut self, rule: Rule) -> Id {
+        self.rules.push(rule);
+        self.rules.len() - 1
+    }
+
+    fn bytes(&mut self, text: &str) -> Id {
+        self.add(Rule::Bytes(text.into()))
+    }
+
+    /// Counts parts. Their number is limited, because a schema comes from a client.
+    fn count(&mut self, parts: usize, place: &str) -> Result<(), String> {
+        self.parts += parts;
+        let most = || unsupported(&format!("a schema of more than {MAX_PARTS} parts"), place);
+        if self.parts > MAX_PARTS { Err(most()) } else { Ok(()) }
+    }
+
+    /// The rule of the schema that a reference points to.
+    fn reference(&mut self, pointer: &str) -> Id {
+        if let Some(id) = self.referenced.get(pointer) {
+            return *id;
         }
-        self.depth += 1;
-        let id = self.parse_schema(schema, place);
-        self.depth -= 1;
+        let id = self.add(Rule::Choice(Vec::new()));
+        self.referenced.insert(pointer.to_owned(), id);
+        self.open.push((pointer.to_owned(), id));
         id
     }
 
-    fn add(&mut self, shape: ValueShape) -> Id {
-        self.shapes.push(shape);
-        self.shapes.len() - 1
-    }
-
-    /// Parses the schema that a reference points to, once.
-    fn reference(&mut self, pointer: &str, place: &str) -> Result<Id, String> {
-        if let Some(id) = self.referenced.get(pointer) {
-            return Ok(*id);
-        }
-        let root = self.root;
-        let schema = pointer.strip_prefix('#').and_then(|path| root.pointer(path));
-        let schema = schema.ok_or_else(|| unsupported(&format!("$ref {pointer:?}"), place))?;
-        // the id is assigned first, because the schema may reference itself
-        let id = self.add(ValueShape::OneOf(Vec::new()));
-        self.referenced.insert(pointer.to_owned(), id);
-        let inner = self.parse(schema, pointer)?;
-        self.shapes[id] = ValueShape::OneOf(vec![inner]);
-        Ok(id)
-    }
-
-    fn parse_schema(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
+    fn schema(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
+        self.count(1, place)?;
+        let empty = Map::new();
         let object = match schema {
-            Value::Bool(true) => return Ok(self.any_scalar()),
+            Value::Bool(true) => &empty,
             Value::Object(object) => object,
             _ => return Err(unsupported("a schema that is no object", place)),
         };
-        let part = (object, place);
-        if let Some(Value::String(pointer)) = object.get("$ref") {
-            check_keywords(part, &["$ref"])?;
-            return self.reference(pointer, place);
-        }
-        if let Some(value) = object.get("const") {
-            check_keywords(part, &["const", "type"])?;
-            return Ok(self.add(ValueShape::Literal(ascii_json(value))));
-        }
-        if let Some(Value::Array(values)) = object.get("enum") {
-            check_keywords(part, &["enum", "type"])?;
-            return self.literals(values, place);
-        }
-        for name in ["anyOf", "oneOf", "allOf"] {
-            if let Some(Value::Array(all)) = object.get(name) {
-                check_keywords(part, &[name, "type"])?;
-                if all.is_empty() || name == "allOf" && all.len() > 1 {
-                    return Err(unsupported(&format!("{name} of {}", all.len()), place));
+        let part = Part { object, place };
+        if let Some(name) = WHOLE.into_iter().find(|name| object.contains_key(*name)) {
+            part.check_keywords(&[name, "type"])?;
+            return match &object[name] {
+                Value::String(pointer) if name == "$ref" => Ok(self.reference(pointer)),
+                value if name == "const" => self.literals(std::slice::from_ref(value), place),
+                Value::Array(values) if name == "enum" => self.literals(values, place),
+                Value::Array(all) if !all.is_empty() && (name != "allOf" || all.len() == 1) => {
+                    let compile = |(at, one)| self.schema(one, &format!("{place}/{name}/{at}"));
+                    let ids = all.iter().enumerate().map(compile).collect::<Result<_, _>>()?;
+                    Ok(self.add(Rule::Choice(ids)))
                 }
-                let parse = |(at, one)| self.parse(one, &format!("{place}/{name}/{at}"));
-                let ids = all.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-                return Ok(self.add(ValueShape::OneOf(ids)));
-            }
+                _ => Err(unsupported(&format!("this {name}"), place)),
+            };
         }
-        match object.get("type") {
-            Some(Value::Array(types)) if types.len() > TYPE_COUNT => Err(unsupported("a list of so many types", place)),
-            Some(Value::Array(types)) => {
-                let parse = |name: &Value| self.parse_type(name.as_str().unwrap_or_default(), part);
-                let ids = types.iter().map(parse).collect::<Result<_, _>>()?;
-                Ok(self.add(ValueShape::OneOf(ids)))
-            }
-            Some(Value::String(name)) => self.parse_type(name, part),
-            Some(_) => Err(unsupported("a type that is no name", place)),
-            None if object.contains_key("properties") => self.parse_type("object", part),
-            None => {
-                check_keywords(part, &[])?;
-                Ok(self.any_scalar())
-            }
-        }
-    }
-
-    /// The shape of any value that is not a list or an object.
-    fn any_scalar(&mut self) -> Id {
-        let shapes = [Value::Null, true.into(), false.into()].map(|value| ValueShape::Literal(ascii_json(&value)));
-        let shapes = shapes.into_iter().chain([ValueShape::Text { least: 0, most: MAX_CHARS }, ValueShape::Number]);
-        let ids = shapes.map(|shape| self.add(shape)).collect();
-        self.add(ValueShape::OneOf(ids))
+        let types: Vec<&str> = match object.get("type") {
+            Some(Value::Array(types)) => types.iter().map(|name| name.as_str().unwrap_or_default()).collect(),
+            Some(name) => vec![name.as_str().unwrap_or_default()],
+            None if object.contains_key("properties") => vec!["object"],
+            None => SCALARS.to_vec(),
+        };
+        let ids = types.into_iter().map(|name| self.of_type(name, part)).collect::<Result<_, _>>()?;
+        Ok(self.add(Rule::Choice(ids)))
     }
 
     fn literals(&mut self, values: &[Value], place: &str) -> Result<Id, String> {
         if values.is_empty() {
-            return Err(format!("json_schema: there is no value for {place}"));
+            return Err(no_value(place));
         }
-        if values.len() > MAX_PARTS {
-            return Err(unsupported(&format!("an enum of more than {MAX_PARTS} parts"), place));
-        }
-        let ids = values.iter().map(|value| self.add(ValueShape::Literal(ascii_json(value)))).collect();
-        Ok(self.add(ValueShape::OneOf(ids)))
+        self.count(values.len(), place)?;
+        let ids = values.iter().map(|value| self.bytes(&ascii_json(value))).collect();
+        Ok(self.add(Rule::Choice(ids)))
     }
 
-    fn parse_type(&mut self, name: &str, part: Part<'_>) -> Result<Id, String> {
-        let (object, place) = part;
-        let shape = match name {
-            "null" => ValueShape::Literal(ascii_json(&Value::Null)),
-            "boolean" => return self.literals(&[true.into(), false.into()], place),
+    fn of_type(&mut self, name: &str, part: Part<'_>) -> Result<Id, String> {
+        match name {
+            "null" => Ok(self.bytes("null")),
+            "boolean" => self.literals(&[true.into(), false.into()], part.place),
             "string" => {
-                check_keywords(part, &["type", "minLength", "maxLength"])?;
-                let (least, most) = length_range(part, "minLength", "maxLength", MAX_CHARS)?;
-                ValueShape::Text { least, most }
+                part.check_keywords(&["type", "minLength", "maxLength"])?;
+                let (least, most) = part.lengths("minLength", "maxLength", MAX_CHARS)?;
+                let (quote, item) = (self.bytes("\""), self.add(Rule::Class(&[b' '..=b'!', b'#'..=b'[', b']'..=b'~'])));
+                let text = self.add(Rule::Repeat { item, least, most });
+                Ok(self.add(Rule::Sequence(vec![quote, text, quote])))
             }
             "integer" | "number" => {
-                check_keywords(part, &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])?;
-                let (values, unbounded) = match name {
-                    "integer" => (
-                        bounds::integers(object).map_err(|_| unsupported("an integer beyond 64 bits", place))?,
-                        ValueShape::Integer,
-                    ),
-                    _ => (bounds::numbers(object), ValueShape::Number),
-                };
-                match values {
-                    Some(values) => return self.literals(&values, place),
-                    None => unbounded,
+                part.check_keywords(&["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])?;
+                let is_integer = name == "integer";
+                let written = |number| if is_integer { Value::from(number as i64) } else { Value::from(number) };
+                match part.numbers(if is_integer { 1.0 } else { 100.0 }) {
+                    Some(numbers) => self.literals(&numbers.into_iter().map(written).collect::<Vec<_>>(), part.place),
+                    None => Ok(self.number(is_integer)),
                 }
             }
-            "array" => {
-                check_keywords(part, &["type", "items", "minItems", "maxItems"])?;
-                let items = self.parse(object.get("items").unwrap_or(&Value::Bool(true)), &format!("{place}/items"))?;
-                let (least, most) = length_range(part, "minItems", "maxItems", MAX_ITEMS)?;
-                ValueShape::Array { items, least, most }
-            }
-            "object" => return self.object(part),
-            _ => return Err(unsupported(&format!("the type {name:?}"), place)),
-        };
-        Ok(self.add(shape))
+            "array" => self.array(part),
+            "object" => self.object(part),
+            _ => Err(unsupported(&format!("the type {name:?}"), part.place)),
+        }
+    }
+
+    fn number(&mut self, is_integer: bool) -> Id {
+        let (zero, first) = (self.bytes("0"), self.add(Rule::Class(&[b'1'..=b'9'])));
+        let item = self.add(Rule::Class(&[b'0'..=b'9']));
+        let digits = self.add(Rule::Repeat { item, least: 0, most: MAX_DIGITS });
+        let positive = self.add(Rule::Sequence(vec![first, digits]));
+        let integer = self.add(Rule::Choice(vec![zero, positive]));
+        if is_integer {
+            return integer;
+        }
+        let digits = self.add(Rule::Repeat { item, least: 1, most: MAX_FRACTION_DIGITS });
+        let point = self.bytes(".");
+        let item = self.add(Rule::Sequence(vec![point, digits]));
+        let fraction = self.add(Rule::Repeat { item, least: 0, most: 1 });
+        self.add(Rule::Sequence(vec![integer, fraction]))
+    }
+
+    fn array(&mut self, part: Part<'_>) -> Result<Id, String> {
+        part.check_keywords(&["type", "items", "minItems", "maxItems"])?;
+        let items = part.object.get("items").unwrap_or(&Value::Bool(true));
+        let items = self.schema(items, &format!("{}/items", part.place))?;
+        let (least, most) = part.lengths("minItems", "maxItems", MAX_ITEMS)?;
+        let [open, comma, close] = ["[", ", ", "]"].map(|text| self.bytes(text));
+        let item = self.add(Rule::Sequence(vec![comma, items]));
+        let rest = self.add(Rule::Repeat { item, least: least.saturating_sub(1), most: most.saturating_sub(1) });
+        let empty = self.add(Rule::Sequence(vec![open, close]));
+        let full = self.add(Rule::Sequence(vec![open, items, rest, close]));
+        let ids = [(least == 0, empty), (most > 0, full)].into_iter().filter_map(|(fits, id)| fits.then_some(id));
+        Ok(self.add(Rule::Choice(ids.collect())))
     }
 
     fn object(&mut self, part: Part<'_>) -> Result<Id, String> {
-        let (object, place) = part;
-        check_keywords(part, &["type", "properties", "required", "additionalProperties"])?;
+        part.check_keywords(&["type", "properties", "required", "additionalProperties"])?;
         let empty = Map::new();
-        let properties = object.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-        let required: Vec<&str> =
-            object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-        if properties.len() > MAX_MEMBERS || required.len() > MAX_MEMBERS {
-            return Err(unsupported(&format!("an object of more than {MAX_MEMBERS} parts"), place));
-        }
+        let properties = part.object.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let required = part.object.get("required").and_then(Value::as_array);
+        let required: Vec<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
         if let Some(missing) = required.iter().find(|name| !properties.contains_key(**name)) {
-            return Err(unsupported(&format!("the required member {missing:?} without a schema"), place));
+            return Err(unsupported(&format!("the required member {missing:?} without a schema"), part.place));
         }
-        let mut members = Vec::with_capacity(properties.len());
-        for (name, schema) in properties {
-            let value = self.parse(schema, &format!("{place}/properties/{name}"))?;
-            let quoted = [&*ascii_json(&name.as_str().into()), b": "].concat();
-            members.push(Member { name: quoted.into(), value, required: required.contains(&&**name) });
+        let [open, close] = ["{", "}"].map(|text| self.bytes(text));
+        // the members from one on, without a member before them and after one
+        let (mut first, mut later) = (close, close);
+        for (name, schema) in properties.iter().rev() {
+            let value = self.schema(schema, &format!("{}/properties/{name}", part.place))?;
+            let key = ascii_json(&name.as_str().into());
+            let [begun, continued] = ["", ", "].map(|comma| {
+                let key = self.bytes(&format!("{comma}{key}: "));
+                self.add(Rule::Sequence(vec![key, value, later]))
+            });
+            (first, later) = match required.contains(&&**name) {
+                true => (begun, continued),
+                false => (self.add(Rule::Choice(vec![begun, first])), self.add(Rule::Choice(vec![continued, later]))),
+            };
         }
-        let others = match object.get("additionalProperties") {
-            Some(Value::Bool(false)) => None,
-            Some(schema @ Value::Object(_)) => Some(self.parse(schema, &format!("{place}/additionalProperties"))?),
-            // the engine generates additional members only for an object without listed members
-            _ if members.is_empty() => Some(self.any_scalar()),
-            _ => None,
-        };
-        Ok(self.add(ValueShape::Object { members, others }))
+        Ok(self.add(Rule::Sequence(vec![open, first])))
     }
 }
 
-/// Returns an error for a keyword that is neither one of `names` nor an annotation.
-fn check_keywords((object, place): Part<'_>, names: &[&str]) -> Result<(), String> {
-    let other = object.keys().find(|key| !names.contains(&key.as_str()) && !ANNOTATIONS.contains(&key.as_str()));
-    other.map_or(Ok(()), |key| Err(unsupported(&format!("the keyword {key:?}"), place)))
+fn no_value(place: &str) -> String {
+    format!("json_schema: there is no value for {place}")
 }
 
-/// Parses the minimum and maximum length of a string or a list. The maximum is at most `cap`, unless the minimum
-/// is greater.
-fn length_range((object, place): Part<'_>, least: &str, most: &str, cap: usize) -> Result<(usize, usize), String> {
-    // a size may be written as 1e3
-    let size = |name: &str| object.get(name).and_then(Value::as_f64).map(|size| size as usize);
-    let limit = MAX_LENGTH_FACTOR * cap;
-    let least = match size(least) {
-        Some(size) if size > limit => return Err(unsupported(&format!("a {least} above {limit}"), place)),
-        size => size.unwrap_or(0),
-    };
-    let most = size(most).unwrap_or(usize::MAX).min(least.max(cap));
-    if least > most { Err(format!("json_schema: there is no value for {place}")) } else { Ok((least, most)) }
+/// Whether a keyword does not constrain the value.
+fn is_annotation(name: &str) -> bool {
+    matches!(name, "title" | "description" | "default" | "examples" | "deprecated" | "readOnly" | "writeOnly")
+        || matches!(name, "$schema" | "$id" | "$comment" | "$defs" | "definitions")
+}
+
+impl Part<'_> {
+    /// Returns an error for a keyword that is neither one of `names` nor an annotation.
+    fn check_keywords(&self, names: &[&str]) -> Result<(), String> {
+        let mut keys = self.object.keys().map(String::as_str);
+        let other = keys.find(|key| !names.contains(key) && !is_annotation(key));
+        other.map_or(Ok(()), |key| Err(unsupported(&format!("the keyword {key:?}"), self.place)))
+    }
+
+    /// The minimum and maximum length of a string or a list. The maximum is at most `cap`, unless the minimum is greater.
+    fn lengths(&self, least: &str, most: &str, cap: usize) -> Result<(usize, usize), String> {
+        // a length may be written as 1e3
+        let length = |name: &str| self.object.get(name).and_then(Value::as_f64).map(|length| length as usize);
+        let least = length(least).unwrap_or(0);
+        let most = length(most).unwrap_or(usize::MAX).min(least.max(cap));
+        if least > most { Err(no_value(self.place)) } else { Ok((least, most)) }
+    }
+
+    /// Some multiples of `1 / scale` within the bounds of a number, empty if the bounds exclude all; `None` without bounds.
+    fn numbers(&self, scale: f64) -> Option<Vec<f64>> {
+        let bound = |name: &str| self.object.get(name).and_then(Value::as_f64);
+        let low = bound("minimum").into_iter().chain(bound("exclusiveMinimum")).reduce(f64::max);
+        let high = bound("maximum").into_iter().chain(bound("exclusiveMaximum")).reduce(f64::min);
+        let (low, high) = (low.or(high.map(|high| high - STEPS))?, high.or(low.map(|low| low + STEPS))?);
+        let (low, high) = (low.max(-MAX_INTEGER), high.min(MAX_INTEGER));
+        let between = (0..=STEPS as u8).map(|at| low + (high - low) * (f64::from(at) / STEPS));
+        let mut numbers: Vec<f64> = between.map(|number| (number * scale).round() / scale).collect();
+        let fits =
+            |number: &f64| BOUNDS.iter().all(|(name, fits)| bound(name).is_none_or(|bound| fits(number, &bound)));
+        numbers.retain(|number| number.abs() <= MAX_INTEGER && fits(number));
+        numbers.dedup();
+        Some(numbers)
+    }
 }

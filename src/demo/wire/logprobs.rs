@@ -1,8 +1,10 @@
 //! The logprob members of `meta_info`.
 
+use std::io::Write;
+
 use base64_simd::STANDARD;
 
-use super::number::{JsonLibrary, integer, string};
+use super::number::{JsonLibrary, string};
 
 /// A token and its logprob.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,7 +77,7 @@ impl JsonWriter<'_> {
     }
 
     pub(super) fn integer(&mut self, value: usize) {
-        integer(self.out, value as u64);
+        write!(self.out, "{value}").expect("a Vec takes all of it");
     }
 
     pub(super) fn float(&mut self, value: f64) {

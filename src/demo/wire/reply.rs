@@ -1,7 +1,6 @@
 //! The content of a reply.
 
 use super::logprobs::Logprobs;
-use super::mask::Mask;
 
 /// The finish reason of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +22,17 @@ pub struct Span {
     pub version: String,
     pub start: usize,
     pub end: usize,
+}
+
+/// The sampling mask of a token: the support from which the token was sampled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mask {
+    /// The ids of the support.
+    pub ids: Vec<u32>,
+    /// The renormalised logprobs of the support, or only that of the sampled token.
+    pub logprobs: Vec<f32>,
+    /// Whether `logprobs` are those of the whole support.
+    pub whole: bool,
 }
 
 /// The times of a sequence, in seconds since the epoch; `queue_time` is a duration in seconds.
