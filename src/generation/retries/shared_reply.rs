@@ -291,9 +291,18 @@ impl Wakers {
 
     /// Wakes all readers except this one, which has made progress and is no longer waiting.
     pub(super) fn wake_others(&self, reader: u64) {
-        let mut wakers = std::mem::take(&mut *self.wakers());
-        wakers.retain(|(id, _)| *id != reader);
-        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        self.wake_if(|id| id != reader);
+    }
+
+    /// Wakes the readers whose id fulfils a condition, and forgets all.
+    fn wake_if(&self, condition: impl Fn(u64) -> bool) {
+        let mut taken = std::mem::take(&mut *self.wakers());
+        taken.drain(..).filter(|(id, _)| condition(*id)).for_each(|(_, waker)| waker.wake());
+        // the memory is used again: an event of a stream would allocate twice
+        let mut wakers = self.wakers();
+        if wakers.capacity() == 0 {
+            *wakers = taken;
+        }
     }
 }
 
@@ -303,7 +312,6 @@ impl Wake for Wakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let wakers = std::mem::take(&mut *self.wakers());
-        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        self.wake_if(|_| true);
     }
 }
