@@ -38,6 +38,14 @@ fn main() {
         let costs = subject.costs(body);
         println!("| {name} | {:.1} | {:.0} |", costs.allocations, costs.bytes);
     }
+    let mut sessions = 0;
+    for (name, body) in &cells {
+        let costs = subject.costs_with(body, || {
+            sessions += 1;
+            format!("x-session-id: {sessions}\r\n")
+        });
+        println!("| {name}, a named session each | {:.1} | {:.0} |", costs.allocations, costs.bytes);
+    }
     println!("\nSystem calls of tokentap's thread, a request of 16 tokens, one connection:\n");
     match system_calls(&subject, &cells[0].1) {
         Some(calls) => calls.iter().for_each(|(call, count)| println!("{call} {count:.2}")),

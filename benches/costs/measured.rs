@@ -118,14 +118,19 @@ impl Subject {
 
     /// What one request costs on a connection that is kept.
     pub fn costs(&self, body: &str) -> Costs {
+        self.costs_with(body, String::new)
+    }
+
+    /// What one request costs if it also has the header lines that `headers` returns.
+    pub fn costs_with(&self, body: &str, mut headers: impl FnMut() -> String) -> Costs {
         let mut client = self.connect();
         for _ in 0..WARM_UP {
-            send(&mut client, body);
+            send_with(&mut client, &headers(), body);
         }
-        let batch = |client: &mut TcpStream| {
+        let mut batch = |client: &mut TcpStream| {
             let before = (ALLOCATIONS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
             for _ in 0..BATCH {
-                send(client, body);
+                send_with(client, &headers(), body);
             }
             let after = (ALLOCATIONS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
             (after.0 - before.0, after.1 - before.1)
@@ -163,9 +168,13 @@ fn run(config: config::Config, ready: &mpsc::Sender<(SocketAddr, i32)>) {
 
 /// Sends a request and reads its whole reply.
 pub fn send(client: &mut TcpStream, body: &str) {
+    send_with(client, "", body);
+}
+
+fn send_with(client: &mut TcpStream, headers: &str, body: &str) {
+    let length = body.len();
     let head = format!(
-        "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
+        "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n"
     );
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
     let mut reply = Vec::new();

@@ -121,7 +121,7 @@ impl Generator {
             })
         });
         let _ = rid.set(Arc::clone(reader.rid()));
-        if let Some(label) = outcome.name() {
+        if let Some(label) = outcome.label() {
             self.context.metrics.retries.with_label_values(&[label]).inc();
         }
         let head = reader.head().await;

@@ -3,12 +3,10 @@
 //! A reply counts as delivered when its last byte was passed to the server's connection. Bytes that are lost later, in the buffers of the
 //! connection or the system, are not detected.
 
-mod buffered_bytes;
 mod reader;
 mod registry;
 mod replay_buffer;
 mod shared_reply;
-mod wakers;
 
 use std::borrow::Cow;
 use std::num::NonZero;
@@ -27,10 +25,8 @@ use super::request::{Digest, RequestId};
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::event::EventAccess;
 use crate::session::Turns;
-use buffered_bytes::BufferedBytes;
-use replay_buffer::ReplayBuffer;
-use shared_reply::SharedReply;
-use wakers::Wakers;
+use replay_buffer::{BufferedBytes, ReplayBuffer};
+use shared_reply::{SharedReply, Wakers};
 
 /// Identifies a call: two calls with equal keys are the same call.
 #[derive(Debug, Clone)]
@@ -108,13 +104,12 @@ impl std::fmt::Debug for Attempt {
 
 impl Attempt {
     fn new(key: RetryKey, context: AttemptContext, reply: SharedReply) -> Self {
-        let (live, only_call) = (AtomicBool::new(false), AtomicBool::new(true));
         Self {
             key,
             context,
             wakers: Arc::default(),
-            live,
-            only_call,
+            live: AtomicBool::new(false),
+            only_call: AtomicBool::new(true),
             undelivered: AtomicU64::new(0),
             reply: Mutex::new(reply),
         }
@@ -152,11 +147,12 @@ impl Attempt {
     }
 
     /// Adds a reader at the first event; `None` if the reply can no longer be read from there.
-    fn join(&self) -> Option<u64> {
+    fn join(self: &Arc<Self>, retries: &Retries) -> Option<Reader> {
         let mut reply = self.reply();
-        let reader = reply.join()?;
+        let id = reply.join()?;
         self.live.store(true, Ordering::Release);
-        Some(reader)
+        drop(reply);
+        Some(Reader { attempt: Arc::clone(self), retries: retries.clone(), id })
     }
 
     /// Removes a reader and returns whether it was the last.

@@ -41,7 +41,7 @@ pub struct Retries(Arc<Registry>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    bounds: ReplayLimits,
+    limits: ReplayLimits,
     /// Buffered bytes of all attempts.
     bytes: Arc<AtomicUsize>,
     // held to look up a call or to record its end, never across an await
@@ -53,9 +53,16 @@ struct AttemptList {
     /// Running and undelivered attempts, in the order in which they began.
     sessions: HashMap<Arc<str>, Vec<Arc<Attempt>>>,
     /// Undelivered attempts by a number that increases in the order in which they ended.
-    undelivered: BTreeMap<NonZero<u64>, (Instant, Arc<Attempt>)>,
+    undelivered: BTreeMap<NonZero<u64>, Undelivered>,
     /// The number of the latest undelivered attempt.
     last: u64,
+}
+
+/// An attempt that has ended and whose reply was not delivered.
+#[derive(Debug)]
+struct Undelivered {
+    since: Instant,
+    attempt: Arc<Attempt>,
 }
 
 /// How a call relates to earlier attempts.
@@ -74,7 +81,7 @@ pub enum RetryOutcome {
 impl RetryOutcome {
     /// The metric's label; `None` for new calls, which are not counted.
     #[must_use]
-    pub fn name(self) -> Option<&'static str> {
+    pub fn label(self) -> Option<&'static str> {
         match self {
             Self::New => None,
             Self::Superseding => Some("superseded"),
@@ -87,8 +94,8 @@ impl RetryOutcome {
 impl Retries {
     /// Creates a registry with these limits.
     #[must_use]
-    pub fn new(bounds: ReplayLimits) -> Self {
-        Self(Arc::new(Registry { bounds, ..Registry::default() }))
+    pub fn new(limits: ReplayLimits) -> Self {
+        Self(Arc::new(Registry { limits, ..Registry::default() }))
     }
 
     fn list(&self) -> MutexGuard<'_, AttemptList> {
@@ -133,11 +140,10 @@ impl Retries {
         idle: Duration,
         begin: impl FnOnce(AttemptContext) -> PendingReply,
     ) -> (Reader, RetryOutcome) {
-        let reader = |attempt, id| Reader { attempt, retries: self.clone(), id };
         let (mut list, same) = self.find_same(&key, idle);
-        if marked && let Some((attempt, id, outcome)) = find_replayable(&same) {
-            list.remove_undelivered(&attempt);
-            return (reader(attempt, id), outcome);
+        if marked && let Some((reader, outcome)) = self.join_earlier(&same) {
+            list.remove_undelivered(&reader.attempt);
+            return (reader, outcome);
         }
         if let Some(other) = same.first() {
             key.body = other.key.body.clone();
@@ -151,14 +157,27 @@ impl Retries {
             ..AttemptContext::default()
         };
         let outcome = if context.superseded.is_some() { RetryOutcome::Superseding } else { RetryOutcome::New };
-        let buffer = ReplayBuffer::new(self.0.bounds.reply, BufferedBytes::new(Arc::clone(&self.0.bytes)));
+        let buffer = ReplayBuffer::new(self.0.limits.reply, BufferedBytes::new(Arc::clone(&self.0.bytes)));
         let reply = SharedReply::new(begin(context.clone()), buffer);
         let attempt = Arc::new(Attempt::new(key, context, reply));
         let others = same.iter().filter(|other| other.is_live());
         others.flat_map(|other| [other, &attempt]).for_each(|one| one.mark_duplicate());
-        let id = attempt.join().expect("a reply that has not begun can be read from its beginning");
-        list.sessions.entry(Arc::clone(&attempt.key.session)).or_default().push(Arc::clone(&attempt));
-        (reader(attempt, id), outcome)
+        let reader = attempt.join(self).expect("a reply that has not begun can be read from its beginning");
+        list.sessions.entry(Arc::clone(&attempt.key.session)).or_default().push(attempt);
+        (reader, outcome)
+    }
+
+    /// Joins the attempt that a retry refers to: an undelivered one, otherwise the only one. If several equal calls run, or ran, the choice
+    /// would be ambiguous, and two clients must not share one sample.
+    fn join_earlier(&self, same: &[Arc<Attempt>]) -> Option<(Reader, RetryOutcome)> {
+        let mut undelivered = same.iter().filter(|attempt| !attempt.is_live());
+        if let Some(reader) = undelivered.find_map(|attempt| attempt.join(self)) {
+            return Some((reader, RetryOutcome::Replayed));
+        }
+        match same {
+            [only] if only.is_only_call() => Some((only.join(self)?, RetryOutcome::Joined)),
+            _ => None,
+        }
     }
 
     /// Removes undelivered attempts that are older than `idle`.
@@ -178,7 +197,7 @@ impl Retries {
         }
         attempt.reply().count_request(OVERHEAD + attempt.key.body.len());
         list.add_undelivered(attempt);
-        list.limit_session(&attempt.key.session, self.0.bounds.undelivered);
+        list.limit_session(&attempt.key.session, self.0.limits.undelivered);
         self.evict(&mut list);
     }
 
@@ -191,27 +210,15 @@ impl Retries {
     }
 
     fn is_over(&self) -> bool {
-        self.0.bytes.load(Ordering::Relaxed) > self.0.bounds.all
+        self.0.bytes.load(Ordering::Relaxed) > self.0.limits.all
     }
 
     fn evict(&self, list: &mut AttemptList) {
         while self.is_over() {
-            let Some((_, (_, oldest))) = list.undelivered.first_key_value() else { return };
-            list.forget(&Arc::clone(oldest));
+            let Some((_, oldest)) = list.undelivered.first_key_value() else { return };
+            list.forget(&Arc::clone(&oldest.attempt));
         }
     }
-}
-
-/// Finds the attempt that a retry refers to: an undelivered one, otherwise the only one. If several equal calls run, or ran, the choice
-/// would be ambiguous, and two clients must not share one sample.
-fn find_replayable(same: &[Arc<Attempt>]) -> Option<(Arc<Attempt>, u64, RetryOutcome)> {
-    let undelivered = same.iter().filter(|attempt| !attempt.is_live());
-    let mut undelivered =
-        undelivered.filter_map(|attempt| Some((Arc::clone(attempt), attempt.join()?, RetryOutcome::Replayed)));
-    undelivered.next().or_else(|| match same {
-        [only] if only.is_only_call() => Some((Arc::clone(only), only.join()?, RetryOutcome::Joined)),
-        _ => None,
-    })
 }
 
 /// Whether both refer to the same memory.
@@ -235,7 +242,7 @@ impl AttemptList {
         let number = NonZero::<u64>::MIN.saturating_add(self.last);
         self.last = number.get();
         attempt.undelivered.store(number.get(), Ordering::Relaxed);
-        self.undelivered.insert(number, (Instant::now(), Arc::clone(attempt)));
+        self.undelivered.insert(number, Undelivered { since: Instant::now(), attempt: Arc::clone(attempt) });
     }
 
     /// Removes an attempt from the undelivered ones.
@@ -256,10 +263,10 @@ impl AttemptList {
     /// Removes undelivered attempts that are older than `idle`.
     fn expire(&mut self, idle: Duration) {
         let now = Instant::now();
-        while let Some((_, (at, oldest))) = self.undelivered.first_key_value()
-            && now.duration_since(*at) >= idle
+        while let Some((_, oldest)) = self.undelivered.first_key_value()
+            && now.duration_since(oldest.since) >= idle
         {
-            self.forget(&Arc::clone(oldest));
+            self.forget(&Arc::clone(&oldest.attempt));
         }
     }
 

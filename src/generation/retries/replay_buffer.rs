@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::buffered_bytes::BufferedBytes;
 use crate::generation::event::GenerationEvent;
 
 /// Events are compacted once the buffer holds this fraction of its limit: one part in 8.
@@ -90,6 +90,46 @@ impl ReplayBuffer {
 #[derive(Debug)]
 pub(super) struct EventDropped;
 
+/// The buffered bytes of one attempt, subtracted from the total when it is dropped.
+#[derive(Debug)]
+pub(super) struct BufferedBytes {
+    all: Arc<AtomicUsize>,
+    /// Bytes of the request.
+    request: usize,
+    /// Bytes of the reply.
+    reply: usize,
+}
+
+impl BufferedBytes {
+    /// Starts at zero; `all` is the total.
+    pub(super) fn new(all: Arc<AtomicUsize>) -> Self {
+        Self { all, request: 0, reply: 0 }
+    }
+
+    /// Adds bytes of the reply.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.reply += bytes;
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Removes the bytes of the reply.
+    pub(super) fn clear(&mut self) {
+        self.all.fetch_sub(std::mem::take(&mut self.reply), Ordering::Relaxed);
+    }
+
+    /// Sets the bytes of the request.
+    pub(super) fn set_request(&mut self, bytes: usize) {
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+        self.all.fetch_sub(std::mem::replace(&mut self.request, bytes), Ordering::Relaxed);
+    }
+}
+
+impl Drop for BufferedBytes {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.request + self.reply, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -135,6 +175,6 @@ mod tests {
         }
         assert!(buffer.is_complete(), "{} bytes", buffer.held);
         assert_eq!(buffer.get(99).unwrap().unwrap().raw(), "data: {\"meta_info\":{\"id\":\"r\"}}\n\n");
-        assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), buffer.held, "the buffered bytes are counted");
+        assert_eq!(all.load(Ordering::Relaxed), buffer.held, "the buffered bytes are counted");
     }
 }

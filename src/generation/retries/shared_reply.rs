@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use http::{StatusCode, response};
 use http_body::SizeHint;
@@ -264,5 +264,54 @@ impl SharedReply {
     pub(super) fn size_hint(&self, reader: u64) -> SizeHint {
         let taken = self.readers.get(&reader).map_or(0, |at| at.bytes);
         self.total.map_or_else(SizeHint::default, |total| SizeHint::with_exact(total.saturating_sub(taken)))
+    }
+}
+
+/// The wakers of the readers that wait for one reply. As a [`Wake`] it wakes all of them, because the reader that polled last may be dropped
+/// or stop reading.
+#[derive(Debug, Default)]
+pub(super) struct Wakers {
+    // held to add or to take wakers, never while waking them
+    wakers: Mutex<Vec<(u64, Waker)>>,
+}
+
+impl Wakers {
+    fn wakers(&self) -> MutexGuard<'_, Vec<(u64, Waker)>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a waiting reader.
+    pub(super) fn add(&self, reader: u64, waker: &Waker) {
+        let mut wakers = self.wakers();
+        match wakers.iter_mut().find(|(id, _)| *id == reader) {
+            Some((_, known)) => known.clone_from(waker),
+            None => wakers.push((reader, waker.clone())),
+        }
+    }
+
+    /// Wakes all readers except this one, which has made progress and is no longer waiting.
+    pub(super) fn wake_others(&self, reader: u64) {
+        self.wake_if(|id| id != reader);
+    }
+
+    /// Wakes the readers whose id fulfils a condition, and forgets all.
+    fn wake_if(&self, condition: impl Fn(u64) -> bool) {
+        let mut taken = std::mem::take(&mut *self.wakers());
+        taken.drain(..).filter(|(id, _)| condition(*id)).for_each(|(_, waker)| waker.wake());
+        // the memory is used again: an event of a stream would allocate twice
+        let mut wakers = self.wakers();
+        if wakers.capacity() == 0 {
+            *wakers = taken;
+        }
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_if(|_| true);
     }
 }
