@@ -38,8 +38,9 @@ impl FromStr for Strict {
         let mut strict = Self::default();
         for name in text.split(',').map(str::trim) {
             match name {
-                "all" => strict = Self { entropy: true, parts: true, ledger: true },
-                "none" if text.trim() == "none" => {}
+                // a boolean is how a TOML file or the Python client writes a flag
+                "all" | "true" => strict = Self { entropy: true, parts: true, ledger: true },
+                "none" | "false" if !text.contains(',') => {}
                 "entropy" => strict.entropy = true,
                 "parts" => strict.parts = true,
                 "ledger" => strict.ledger = true,

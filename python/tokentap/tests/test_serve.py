@@ -136,7 +136,7 @@ def test_a_refused_flag_is_an_error_with_the_log_and_the_exit_code() -> None:
     with pytest.raises(StartFailed) as raised, server:
         pass
     assert raised.value.exit_code == 64
-    assert "unexpected argument '--no-such-flag'" in raised.value.log
+    assert "--no-such-flag on the command line: there is no such setting" in raised.value.log
     assert raised.value.log in str(raised.value)
     assert "exit code 64" in str(raised.value)
     assert server.pid is None
