@@ -73,7 +73,7 @@ pub struct EntropyConfig {
     /// k is lowered until the expected reply fits this many bytes.
     #[arg(skip = 64_u64 << 20)]
     pub reply_budget: u64,
-    /// Refuse instead of failing open: entropy (502 without entropies), parts (400 for unsupported parts of a request), ledger (503 if the shared ledger did not confirm the turn in time), any of them, all or none
+    /// Refuse instead of failing open: entropy (502 without entropies), parts (400 for unsupported parts of a request), ledger (503 if the shared ledger did not confirm the turn in time), any of them, all (true) or none (false)
     #[arg(long, env = "TOKENTAP_STRICT", value_name = "LIST", default_value = "none", num_args = 0..=1, default_missing_value = "all")]
     pub strict: Strict,
     /// Forward requests that are known to crash a server
