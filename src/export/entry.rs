@@ -160,8 +160,13 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
         None => text.key("labels").literal("null"),
     }
     if !about.missing_columns.is_empty() {
-        text.key("missing_columns").object(|text| {
-            about.missing_columns.iter().for_each(|(name, fault)| text.key(name).string(fault.name()));
+        text.key("missing_columns").array(|list| {
+            for (name, fault) in &about.missing_columns {
+                list.object(|text| {
+                    text.key("name").string(name);
+                    text.key("reason").string(fault.name());
+                });
+            }
         });
     }
     if extras {

@@ -100,14 +100,13 @@ impl ActiveGeneration {
         Some(Box::pin(async move { wait.wait(acks).await }))
     }
 
-    /// What it uses.
     #[must_use]
     pub fn context(&self) -> &GenerationContext {
         &self.context
     }
 }
 
-/// Resolves when the log or the shared ledger has acknowledged turns, or the time limit is reached, with whether the reply may be handed out.
+/// Resolves to true if the reply may be sent: the log or the shared ledger has acknowledged the turns, or `--strict ledger` is off.
 pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 impl Drop for ActiveGeneration {

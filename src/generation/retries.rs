@@ -90,7 +90,7 @@ struct Attempt {
     live: AtomicBool,
     /// No equal call ran concurrently. Changes while the list of attempts is locked.
     only_call: AtomicBool,
-    /// Its number among the undelivered attempts; zero if it is none of them. Changes while the list of attempts is locked.
+    /// Its number among the undelivered attempts; zero for other attempts. Changes while the list of attempts is locked.
     undelivered: AtomicU64,
     // held for one step of the reply, never across an await; lock order: the list of attempts first, then this
     reply: Mutex<SharedReply>,

@@ -136,7 +136,7 @@ pub enum SessionError {
 }
 
 impl State {
-    /// The last frozen version; 0 without turns if there is none.
+    /// The last frozen version; version 0 without turns before the first freeze.
     pub(super) fn last_frozen(&self) -> Frozen {
         let version = u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1);
         Frozen { version, turns: self.frozen.last().copied().unwrap_or(0) }

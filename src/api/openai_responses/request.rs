@@ -375,7 +375,7 @@ fn with_defaults(value: Value, defaults: &[(&str, &str)]) -> Value {
     Value::Object(members)
 }
 
-/// Whether a previous response is none of tokentap's, so that the engine may have stored it.
+/// Whether the id of a previous response is not tokentap's: the engine may have stored that response.
 fn is_of_engine(previous: Option<&str>) -> bool {
     previous.is_some_and(|id| TurnKey::in_response_id(id).is_none())
 }

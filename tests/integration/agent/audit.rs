@@ -92,8 +92,11 @@ pub fn shared(entry: &Value) -> Value {
         // absent if the session is not shared
         span.as_object_mut().unwrap().entry("process").or_insert(Value::Null);
     }
+    // absent if the path has none
+    line.as_object_mut().unwrap().entry("columns").or_insert_with(|| json!([]));
     for turn in line["turns"].as_array_mut().unwrap() {
         let turn = turn.as_object_mut().unwrap();
+        turn.entry("missing_columns").or_insert_with(|| json!([]));
         let measured = turn.remove("measured").unwrap();
         for (name, member) in [
             ("entropy_source", "source"),
