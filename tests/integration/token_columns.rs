@@ -35,10 +35,10 @@ pub(crate) async fn recorded_engine(name: &str) -> (Upstream, Fixture) {
 
 /// The masks of a recording, in the order of the tokens.
 pub(crate) fn masks(recorded: &Fixture, is_incremental: bool) -> Vec<Vec<u32>> {
-    let lists = recorded.objects().into_iter().map(|object| {
+    let mut lists = recorded.objects().into_iter().map(|object| {
         serde_json::from_value::<Vec<Vec<u32>>>(object["meta_info"]["output_token_sampling_mask"].clone()).unwrap()
     });
-    if is_incremental { lists.flatten().collect() } else { lists.last().unwrap() }
+    if is_incremental { lists.flatten().collect() } else { lists.next_back().unwrap() }
 }
 
 /// The lists of a ragged column of u32.
