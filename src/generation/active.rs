@@ -20,7 +20,6 @@ use crate::session::ledger::Ack;
 /// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]
 pub struct ActiveGeneration {
-    context: Arc<GenerationContext>,
     capture: Capture,
     /// The client's API key, which authorizes the abort.
     key: Option<HeaderValue>,
@@ -30,8 +29,8 @@ pub struct ActiveGeneration {
 impl ActiveGeneration {
     /// A generation whose request has not been sent yet.
     #[must_use]
-    pub fn new(context: Arc<GenerationContext>, capture: Capture, key: Option<HeaderValue>) -> Self {
-        Self { context, capture, key, sent: false }
+    pub fn new(capture: Capture, key: Option<HeaderValue>) -> Self {
+        Self { capture, key, sent: false }
     }
 
     /// The capture.
@@ -71,7 +70,7 @@ impl ActiveGeneration {
                 None
             }
             Err(_) => {
-                self.context.metrics.panics.inc();
+                self.context().metrics.panics.inc();
                 tracing::error!("measuring a reply panicked; the reply is forwarded unchanged");
                 None
             }
@@ -87,7 +86,7 @@ impl ActiveGeneration {
     /// reply may be handed out.
     pub async fn wait_until_durable(&mut self) -> bool {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
-        self.context.log_wait.wait(acks).await
+        self.context().log_wait.wait(acks).await
     }
 
     /// The same as a future, for a polled stream; `None` if no turn is pending.
@@ -96,13 +95,13 @@ impl ActiveGeneration {
         if acks.iter().all(Ack::is_done) {
             return None;
         }
-        let wait = Arc::clone(&self.context.log_wait);
+        let wait = Arc::clone(&self.context().log_wait);
         Some(Box::pin(async move { wait.wait(acks).await }))
     }
 
     #[must_use]
     pub fn context(&self) -> &GenerationContext {
-        &self.context
+        self.capture.context()
     }
 }
 
@@ -115,11 +114,11 @@ impl Drop for ActiveGeneration {
         if !self.sent {
             return;
         }
-        self.context.metrics.disconnects.inc();
+        self.context().metrics.disconnects.inc();
         // the ids stay reserved until the aborts are answered: they must not hit a client that retries at once
         let flight = self.capture.take_in_flight();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (context, key) = (Arc::clone(&self.context), self.key.take());
+        let (context, key) = (Arc::clone(self.capture.context()), self.key.take());
         context.aborting.send_modify(|count| *count += 1);
         runtime.spawn(async move {
             let mut aborts = tokio::task::JoinSet::new();

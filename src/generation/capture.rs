@@ -59,6 +59,12 @@ pub struct Capture {
 pub struct UnreadableReply(#[from] Malformed);
 
 impl Capture {
+    /// What the running generations share.
+    #[must_use]
+    pub fn context(&self) -> &Arc<GenerationContext> {
+        &self.context
+    }
+
     /// Begins the capture of a reply to `plan`, whose ids are in `flight`.
     #[must_use]
     pub fn new(

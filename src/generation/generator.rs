@@ -220,7 +220,7 @@ impl Generator {
         }
         drop(generate);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream);
-        let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, request.authorization.clone());
+        let mut active = ActiveGeneration::new(capture, request.authorization.clone());
         let asked = self.send_to_engine((routes::GENERATE, head), &mut active, engine_may_hold_rid);
         let (reply, prompts) = match prompts {
             // the reply will echo them, unless the request is sent again without the echo

@@ -59,7 +59,7 @@ impl Generator {
         let uncaptured = self.uncaptured.begin(route.endpoint, Some(Arc::clone(&request.session)));
         let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.context), &upstream);
         let capture = capture.with_chat(ChatCapture::new(chat, uncaptured));
-        let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, request.authorization.clone());
+        let mut active = ActiveGeneration::new(capture, request.authorization.clone());
         let reply = self.send_to_engine((route, &request.head), &mut active, may_be_held).await?;
         let generation = self.finish(reply, active, request.reads).await?;
         let needs_ids = kind != ChatKind::PassedThrough && generation.head.status == StatusCode::OK;
