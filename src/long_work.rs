@@ -2,9 +2,10 @@
 //! sessions or turns.
 
 use std::num::NonZero;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::task::JoinError;
@@ -94,7 +95,7 @@ async fn acquire(bodies: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
         let (offer, offered) = oneshot::channel();
         tokio::spawn(queue(Arc::clone(bodies), Arc::downgrade(&slot), offer));
         offered.await.ok()?;
-        let permit = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let permit = slot.lock().take();
         if permit.is_some() {
             return permit;
         }
@@ -116,7 +117,7 @@ async fn queue(
     };
     let put = |permit| {
         let slot = slot.upgrade()?;
-        std::mem::replace(&mut *slot.lock().unwrap_or_else(PoisonError::into_inner), permit)
+        std::mem::replace(&mut *slot.lock(), permit)
     };
     drop(put(permit));
     if offer.send(()).is_ok() {
@@ -217,7 +218,7 @@ mod tests {
         static RUNNING: AtomicUsize = AtomicUsize::new(0);
         static MOST: AtomicUsize = AtomicUsize::new(0);
         let (end, ended) = channel::<()>();
-        let ended = Arc::new(std::sync::Mutex::new(ended));
+        let ended = Arc::new(parking_lot::Mutex::new(ended));
         let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
         let bodies: Vec<_> = (0..3 * processors())
             .map(|_| {
@@ -225,7 +226,7 @@ mod tests {
                 tokio::spawn(on_body(BodyLength::Reply(VERY_LONG + 1), move || {
                     MOST.fetch_max(RUNNING.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     begun.send(()).unwrap();
-                    ended.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+                    ended.lock().recv_timeout(PATIENCE).unwrap();
                     RUNNING.fetch_sub(1, Ordering::SeqCst);
                 }))
             })
@@ -282,12 +283,12 @@ mod tests {
     #[tokio::test]
     async fn short_call_does_not_wait_for_exports() {
         let (release, held) = channel::<()>();
-        let held = Arc::new(std::sync::Mutex::new(held));
+        let held = Arc::new(parking_lot::Mutex::new(held));
         // more than the number of permits
         let exports: Vec<_> = (0..processors() + 2)
             .map(|_| {
                 let held = Arc::clone(&held);
-                tokio::spawn(offload_export(move || held.lock().unwrap().recv().unwrap_err()))
+                tokio::spawn(offload_export(move || held.lock().recv().unwrap_err()))
             })
             .collect();
         while EXPORTS.available_permits() > 0 {

@@ -5,8 +5,9 @@
 mod declare;
 mod tally;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
 
 pub use declare::MetricDescription;
@@ -262,7 +263,7 @@ impl Metrics {
 
     /// Raises a counter to a total that is counted elsewhere.
     pub fn raise(&self, counter: &IntCounter, count: u64) {
-        let _guard = self.raise_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.raise_lock.lock();
         counter.inc_by(count.saturating_sub(counter.get()));
     }
 

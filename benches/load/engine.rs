@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use memchr::memmem;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -126,7 +127,7 @@ async fn stamped(stream: &mut TcpStream, request: &[u8], streams: &Streams) -> s
 }
 
 fn split(shape: Shape, streams: &Streams) -> Arc<Vec<Event>> {
-    let mut streams = streams.lock().expect("no task panics while it holds the lock");
+    let mut streams = streams.lock();
     if let Some((_, events)) = streams.iter().find(|(key, _)| *key == (shape, true)) {
         return Arc::clone(events);
     }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memchr::memmem;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -153,7 +154,7 @@ pub fn answer(request: &[u8], server: Server, cache: &ReplyCache) -> (Arc<Canned
     }
     let variant = number(body, "\"sampling_seed\":").unwrap_or(0.0) as u64 % VARIANTS;
     let shape = Shape { tokens, k, flat, variant };
-    let mut cache = cache.lock().unwrap();
+    let mut cache = cache.lock();
     let canned = cache.entry((shape, server, stream)).or_insert_with(|| Arc::new(encode(shape, server, stream)));
     let pace = number(body, "\"pace_us\":").map(|pace| Duration::from_micros(pace as u64));
     (Arc::clone(canned), pace)

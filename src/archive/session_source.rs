@@ -1,10 +1,11 @@
 //! The finished paths of the sessions: of this process, or of all processes that share a ledger.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use super::{ArchiveError, Content, Entry, FinishedSource, Position};
@@ -82,7 +83,7 @@ impl SessionSource {
     }
 
     fn state(&self, partition: u16) -> MutexGuard<'_, Claim> {
-        self.claims[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims[usize::from(partition)].lock()
     }
 
     /// Whether this process has the partition. A single one needs no claim.

@@ -4,12 +4,13 @@ mod faulty;
 mod shared;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use object_store::path::Path as Location;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::sync::Notify;
 
@@ -68,7 +69,7 @@ impl Source {
 
     /// Adds the path of this number, or an entry without one.
     fn add(&self, partition: usize, number: u64, content: Content) {
-        self.partitions[partition].lock().unwrap().push(Entry { position: Position::from(number), content });
+        self.partitions[partition].lock().push(Entry { position: Position::from(number), content });
         self.added.notify_waiters();
     }
 }
@@ -105,7 +106,7 @@ impl FinishedSource for Source {
     }
 
     async fn next(&self, partition: u32, after: &Position, limit: usize) -> Result<Vec<Entry>, ArchiveError> {
-        let entries = self.partitions[partition as usize].lock().unwrap();
+        let entries = self.partitions[partition as usize].lock();
         Ok(entries.iter().filter(|entry| entry.position > *after).take(limit).cloned().collect())
     }
 }
@@ -292,7 +293,7 @@ async fn source_that_lost_positions_continues_in_a_new_chain() {
     (1..=5).for_each(|number| source.add(0, number, content(number, &mut expected)));
     archive_all(&storage, source.clone()).await;
     // a crash loses the paths 4 and 5, and others get their numbers
-    source.partitions[0].lock().unwrap().truncate(3);
+    source.partitions[0].lock().truncate(3);
     source.recovered = Some(3);
     source.add(0, 4, content(104, &mut expected));
     archive_all(&storage, source.clone()).await;

@@ -1,9 +1,9 @@
 //! The progress bar of a file or a log that is read or written.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Mutex, PoisonError};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 
 /// The bar that is on the terminal, if any. Other lines must not be written into it.
 // held for the length of a copy: a pipe that is not read must not block the log
@@ -34,7 +34,7 @@ impl Progress {
         }
         let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new).with_message(name);
         bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
-        *VISIBLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
+        *VISIBLE.lock() = Some(bar.clone());
         Self(bar)
     }
 
@@ -50,7 +50,7 @@ impl Progress {
 
     /// Removes the bar from the terminal.
     pub(super) fn clear(&self) {
-        VISIBLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        VISIBLE.lock().take();
         self.0.finish_and_clear();
     }
 }
@@ -64,7 +64,7 @@ impl Drop for Progress {
 
 /// Writes lines to the terminal while the bar, if any, is removed.
 pub(super) fn without_bar<T>(write: impl FnOnce() -> T) -> T {
-    let visible = VISIBLE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let visible = VISIBLE.lock().clone();
     match visible {
         Some(bar) => bar.suspend(write),
         None => write(),

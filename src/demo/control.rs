@@ -1,10 +1,11 @@
 //! The state that control routes change: running requests, a pause, the weights, the prefix cache.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 
 use super::refusal::Refusal;
@@ -86,11 +87,11 @@ impl EngineControl {
     }
 
     pub(super) fn weights(&self) -> Weights {
-        lock(&self.weights).clone()
+        self.weights.lock().clone()
     }
 
     pub(super) fn change_weights(&self, change: impl FnOnce(&mut Weights)) {
-        change(&mut lock(&self.weights));
+        change(&mut self.weights.lock());
     }
 
     /// Registers all ids. Registers none and returns an error when one of them is running.
@@ -98,7 +99,7 @@ impl EngineControl {
         &self,
         rids: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<Vec<Registration>, Refusal> {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         if let Some(rid) = rids.clone().find(|rid| running.contains_key(*rid)) {
             return Err(Refusal::Value(format!("Duplicate request ID detected: {rid}")));
         }
@@ -112,7 +113,7 @@ impl EngineControl {
 
     /// Aborts every request whose id begins with `prefix`, as SGLang does.
     pub(super) fn abort(&self, prefix: &str) {
-        let running = lock(&self.running);
+        let running = self.running.lock();
         let matching = running.iter().filter(|(rid, _)| rid.starts_with(prefix));
         matching.for_each(|(_, abort)| {
             abort.send_replace(true);
@@ -120,7 +121,7 @@ impl EngineControl {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        lock(&self.running).is_empty()
+        self.running.lock().is_empty()
     }
 
     /// Whether a pause holds requests in place, so that their state must be kept.
@@ -197,7 +198,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        lock(&self.running).remove(&self.rid);
+        self.running.lock().remove(&self.rid);
     }
 }
 
@@ -214,13 +215,13 @@ pub(super) struct PrefixCache {
 impl PrefixCache {
     /// The length of the longest prefix of `prompt` that a cached sequence begins with, at most `limit` tokens.
     pub(super) fn cached_prefix_len(&self, prompt: &[u32], limit: usize) -> usize {
-        let sequences = lock(&self.sequences);
+        let sequences = self.sequences.lock();
         let common = |seen: &Vec<u32>| seen.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         sequences.iter().map(common).max().unwrap_or(0).min(limit)
     }
 
     pub(super) fn insert(&self, sequence: Vec<u32>) {
-        let mut sequences = lock(&self.sequences);
+        let mut sequences = self.sequences.lock();
         if sequences.len() == MAX_SEQUENCES {
             sequences.pop_front();
         }
@@ -228,11 +229,6 @@ impl PrefixCache {
     }
 
     pub(super) fn flush(&self) {
-        lock(&self.sequences).clear();
+        self.sequences.lock().clear();
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // the data is consistent after each instruction, so a poisoned lock is safe to use
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

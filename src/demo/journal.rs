@@ -3,9 +3,9 @@
 //! It is independent of the wire format: a token that a reply loses, truncates or rounds is unchanged in the journal, so a test can compare
 //! the replies of a proxy with it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::control::lock;
+use parking_lot::Mutex;
 
 /// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,26 +84,26 @@ impl JournalEntry {
 impl Journal {
     /// Begins the entry of a sequence.
     pub(super) fn begin(&self, rid: &str, prompt: &[u32]) -> JournalWriter {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.entries.lock();
         entries.push(JournalEntry { rid: rid.to_owned(), prompt: prompt.to_vec(), sampled: Vec::new(), end: None });
         JournalWriter { journal: self.clone(), at: entries.len() - 1 }
     }
 
     /// Returns a copy of all entries.
     pub(super) fn entries(&self) -> Vec<JournalEntry> {
-        lock(&self.entries).clone()
+        self.entries.lock().clone()
     }
 }
 
 impl JournalWriter {
     /// Records a sampled token.
     pub(super) fn record(&self, token: SampledToken) {
-        lock(&self.journal.entries)[self.at].sampled.push(token);
+        self.journal.entries.lock()[self.at].sampled.push(token);
     }
 
     /// Records the end. Later calls have no effect.
     pub(super) fn end(&self, end: End) {
-        lock(&self.journal.entries)[self.at].end.get_or_insert(end);
+        self.journal.entries.lock()[self.at].end.get_or_insert(end);
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! A router forwards only generations. Aborts, which must reach every engine, and probes go to the engines of this list directly.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::sglang::{abort, workers};
 use super::transport::client::{Client, Failure};
@@ -150,7 +152,7 @@ impl Engines {
     }
 
     fn lock(&self) -> MutexGuard<'_, Membership> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 
     /// The clients of the workers that a router lists.

@@ -1,9 +1,10 @@
 //! What the running generations share.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::entropy_store::EntropyStore;
@@ -97,7 +98,7 @@ impl GenerationContext {
     }
 
     fn model(&self, name: &Arc<str>, estimator: Estimator) -> ModelMetrics {
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut models = self.models.lock();
         let key = (Arc::clone(name), estimator.name());
         models.entry(key).or_insert_with(|| self.metrics.model(name, estimator.name())).clone()
     }

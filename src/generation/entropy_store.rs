@@ -3,11 +3,12 @@
 mod running;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dashmap::DashMap;
 use foldhash::quality::RandomState;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -84,7 +85,7 @@ impl RequestEntry {
 
     /// Returns the state of sequence `index` from token `since` on.
     fn read(&self, index: usize, since: usize) -> Progress {
-        let sequences = locked(&self.sequences);
+        let sequences = self.sequences.lock();
         let Some(progress) = sequences.get(index) else {
             // no token has arrived, or the request ended without one
             let end = self.ended.get();
@@ -143,10 +144,6 @@ pub struct EntropyStore {
     limits: StoreLimits,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl EntropyStore {
     /// An empty store.
     #[must_use]
@@ -174,14 +171,14 @@ impl EntropyStore {
         // the map's guard is dropped before the entry is locked
         let (entry, named) = self.names.get(rid).map(|found| found.value().clone())?;
         let index = index.unwrap_or(named);
-        let known = index == named || index < locked(&entry.sequences).len();
+        let known = index == named || index < entry.sequences.lock().len();
         known.then_some(SequenceFollower { entry, index })
     }
 
     /// The number and the total bytes of ended requests. Running ones are not counted.
     #[must_use]
     pub fn size(&self) -> (usize, u64) {
-        let ended = locked(&self.ended);
+        let ended = self.ended.lock();
         (ended.order.len(), ended.bytes)
     }
 
@@ -189,7 +186,7 @@ impl EntropyStore {
     #[must_use]
     pub fn take_evicted(&self) -> EvictionCounts {
         self.evict();
-        std::mem::take(&mut locked(&self.ended).evicted)
+        std::mem::take(&mut self.ended.lock().evicted)
     }
 
     /// Evicts requests that have expired or exceed the limits.
@@ -197,7 +194,7 @@ impl EntropyStore {
         let now = Instant::now();
         loop {
             let oldest = {
-                let mut ended = locked(&self.ended);
+                let mut ended = self.ended.lock();
                 let Some((at, bytes, _)) = ended.order.front() else { break };
                 let (at, bytes) = (*at, *bytes);
                 if now.duration_since(at) >= self.limits.ttl {
@@ -213,7 +210,7 @@ impl EntropyStore {
                 ended.order.pop_front()
             };
             let Some((_, _, entry)) = oldest else { break };
-            let names = std::mem::take(&mut *locked(&entry.names));
+            let names = std::mem::take(&mut *entry.names.lock());
             for name in names {
                 // a later request may have reused the name
                 self.names.remove_if(&name, |_, (named, _)| Arc::ptr_eq(named, &entry));
@@ -236,7 +233,7 @@ impl EntropyWriter {
     pub fn remove_name(&self, rid: &str) {
         // the map's lock is not held while the entry is locked
         self.store.names.remove_if(rid, |_, (named, _)| Arc::ptr_eq(named, &self.entry));
-        locked(&self.entry.names).retain(|name| **name != *rid);
+        self.entry.names.lock().retain(|name| **name != *rid);
     }
 
     /// Makes the request readable by `rid`, which names sequence `index`.
@@ -245,10 +242,10 @@ impl EntropyWriter {
         match is_ours {
             Some(true) => return,
             // a later request reuses the name, and keeps it
-            Some(false) if locked(&self.entry.names).iter().any(|name| name == rid) => return,
+            Some(false) if self.entry.names.lock().iter().any(|name| name == rid) => return,
             Some(false) | None => {}
         }
-        locked(&self.entry.names).push(Arc::clone(rid));
+        self.entry.names.lock().push(Arc::clone(rid));
         self.store.names.insert(Arc::clone(rid), (Arc::clone(&self.entry), index));
     }
 
@@ -286,7 +283,7 @@ impl EntropyWriter {
 
     /// Changes a sequence, which is allocated on first use: a request may ask for a million samples.
     fn with(&self, index: usize, change: impl FnOnce(&mut Progress)) {
-        let mut sequences = locked(&self.entry.sequences);
+        let mut sequences = self.entry.sequences.lock();
         if sequences.len() <= index {
             sequences.resize(index + 1, Progress::default());
         }
@@ -302,7 +299,7 @@ impl Drop for EntropyWriter {
         // never set before: a writer is dropped once
         let _ = self.entry.ended.set(self.end);
         self.with(0, |_| {});
-        for progress in locked(&self.entry.sequences).iter_mut() {
+        for progress in self.entry.sequences.lock().iter_mut() {
             if !progress.finished {
                 progress.finished = true;
                 progress.finish_reason = Some(self.end.to_owned());
@@ -312,13 +309,13 @@ impl Drop for EntropyWriter {
             bytes += 64 + 4 * progress.entropy.len() as u64;
         }
         self.entry.changed.notify_waiters();
-        let names = locked(&self.entry.names);
+        let names = self.entry.names.lock();
         bytes += names.iter().map(|name| 2 * name.len() as u64 + 64).sum::<u64>();
         if names.is_empty() {
             return; // without a name it cannot be read
         }
         drop(names);
-        let mut ended = locked(&self.store.ended);
+        let mut ended = self.store.ended.lock();
         ended.bytes += bytes;
         ended.order.push_back((Instant::now(), bytes, Arc::clone(&self.entry)));
         drop(ended);
@@ -411,7 +408,7 @@ mod tests {
         later.name(&"same".into(), 1);
         earlier.name(&"same".into(), 0);
         assert_eq!(store.follow("same", None).unwrap().index, 1);
-        assert_eq!(locked(&earlier.entry.names).len(), 1);
+        assert_eq!(earlier.entry.names.lock().len(), 1);
     }
 
     #[test]

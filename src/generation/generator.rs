@@ -7,11 +7,12 @@ mod engine_chat;
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::active::{ABORT_TIMEOUT, ActiveGeneration};
@@ -130,20 +131,20 @@ impl Generator {
 
     /// Forgets refused shapes before the engine is probed again.
     pub fn forget_refusals(&self) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.refused.lock().clear();
     }
 
     /// Failures since the last probe, of requests of this shape and of the plugin.
     fn since(&self, shape: RequestShape) -> FailuresSinceProbe {
         FailuresSinceProbe {
-            refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
+            refused: self.refused.lock().contains(&shape),
             plugin_failed: self.context.plugin_failed.load(Ordering::Relaxed),
         }
     }
 
     /// Remembers that the engine fails on this shape when logprobs are forced.
     fn refuse(&self, shape: RequestShape) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(shape);
+        self.refused.lock().insert(shape);
     }
 
     /// Sends the request. `attempt` links the call to its retries. `known` is set to the request's id before sending.

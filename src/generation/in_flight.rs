@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Ids in flight. Engines abort by prefix: aborting `job-1` would abort `job-10` too. An ordered map makes the prefix check cheap.
 #[derive(Debug, Clone, Default)]
@@ -42,7 +44,7 @@ pub struct RidInUse(pub Arc<str>);
 
 impl InFlightIds {
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<Arc<str>, usize>) -> T) -> T {
-        act(&mut self.ids.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.ids.lock())
     }
 
     /// Whether a request with this id is running.

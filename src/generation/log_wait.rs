@@ -1,8 +1,9 @@
 //! Limits how long replies wait until their turns are in the log.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -42,13 +43,13 @@ impl LogWait {
 
     /// Whether replies do not wait now.
     fn is_skipped(&self) -> bool {
-        let until = *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.skipped_until.lock();
         until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Starts the back-off after a wait timed out.
     fn back_off(&self) {
-        *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE);
+        *self.skipped_until.lock() = Some(Instant::now() + PAUSE);
     }
 
     /// Waits until the log or the shared ledger acknowledges records. Returns whether the reply may be handed out: a failure loses the

@@ -10,12 +10,13 @@ mod shared_reply;
 
 use std::borrow::Cow;
 use std::num::NonZero;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use reader::Reader;
 pub(crate) use registry::{ReplayLimits, Retries};
@@ -116,7 +117,7 @@ impl Attempt {
     }
 
     fn reply(&self) -> MutexGuard<'_, SharedReply> {
-        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reply.lock()
     }
 
     /// Polls the reply once, on behalf of all waiting readers.

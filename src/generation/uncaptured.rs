@@ -1,9 +1,10 @@
 //! Counts generations whose tokens are not captured.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
 use crate::session::Sessions;
@@ -64,7 +65,7 @@ impl Drop for UncapturedGeneration {
             all.sessions.mark_incomplete(session);
         }
         all.metrics.uncaptured.with_label_values(&[*endpoint]).inc();
-        if all.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(endpoint) {
+        if all.logged.lock().insert(endpoint) {
             tracing::warn!(
                 endpoint,
                 "the tokens of this endpoint are not captured; agents should send JSON to /generate"

@@ -4,9 +4,10 @@
 //! than printing the values. This one compares a block of values with each edge and updates the atomics once per reply.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -129,7 +130,7 @@ impl Tallies {
     pub fn with(&self, values: &[&str]) -> Arc<Tally> {
         debug_assert_eq!(values.len(), self.desc.variable_labels.len(), "one value per label");
         let key: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tallies = self.tallies.lock();
         Arc::clone(tallies.entry(key).or_insert_with(|| Arc::new(Tally::new(&self.edges))))
     }
 }
@@ -140,7 +141,7 @@ impl Collector for Tallies {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let tallies = self.tallies.lock();
         let metrics = tallies.iter().map(|(values, tally)| {
             let pairs = self.desc.variable_labels.iter().zip(values).map(|(name, value)| {
                 let mut pair = LabelPair::default();

@@ -20,10 +20,11 @@ mod stream;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -169,11 +170,11 @@ impl Sharing {
 
     /// The lines of the sessions of one partition.
     fn lines(&self, partition: u16) -> MutexGuard<'_, Lines> {
-        self.lines[usize::from(partition)].lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines[usize::from(partition)].lock()
     }
 
     fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
-        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsettled.lock()
     }
 
     fn line(&self, name: &Arc<str>) -> Arc<Line> {
@@ -259,7 +260,7 @@ impl Sharing {
         entries: &[Entry],
         (finished, in_use): (Vec<Uid>, bool),
     ) -> Result<Result<bool, Outdated>, LedgerError> {
-        if self.fleet.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        if self.fleet.lock().is_none() {
             // otherwise a loss of all data before the first round would not be noticed
             self.check_fleet().await.map_err(fleet_unknown)?;
         }
@@ -281,7 +282,7 @@ impl Sharing {
     /// [`LedgerError::Unconfirmed`] after a disruption, because another primary confirms entries that it does not have, and after three
     /// quarters of the time limit. Replies do not wait for replicas for some time then.
     async fn replicated(&self, line: &Line, before: u64) -> Result<(), LedgerError> {
-        let until = |sharing: &Self| *sharing.unreplicated_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = |sharing: &Self| *sharing.unreplicated_until.lock();
         let deadline = Instant::now() + self.limits.timeout * 3 / 4;
         loop {
             let is_paused = until(self).is_some_and(|until| Instant::now() < until);
@@ -295,7 +296,7 @@ impl Sharing {
             if is_paused || Instant::now() >= deadline {
                 if !is_paused {
                     let next = Some(Instant::now() + UNREPLICATED_PAUSE);
-                    *self.unreplicated_until.lock().unwrap_or_else(PoisonError::into_inner) = next;
+                    *self.unreplicated_until.lock() = next;
                     tracing::error!("replicas of the shared ledger do not confirm turns in time");
                 }
                 return Err(LedgerError::Unconfirmed);

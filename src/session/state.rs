@@ -5,9 +5,10 @@ mod replies;
 mod rewards;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::ledger::{Change, Record};
@@ -219,8 +220,8 @@ impl Session {
 
     /// Takes what grows with the session out of it.
     pub(super) fn take(&mut self) -> (Replies, State) {
-        let replies = self.replies.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let replies = self.replies.get_mut();
+        let state = self.state.get_mut();
         (std::mem::take(replies), std::mem::take(state))
     }
 
@@ -230,7 +231,7 @@ impl Session {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The turns that may have sampled each of these messages. `digests` computes the digests of a turn's reply, once per turn.
@@ -239,7 +240,7 @@ impl Session {
         messages: &[ReplyDigests],
         digests: impl Fn(&Turn) -> Option<ReplyDigests>,
     ) -> Vec<ReplyTurns> {
-        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replies = self.replies.lock();
         let turns = self.state().forest.turns().len();
         while replies.count() < turns {
             let end = turns.min(replies.count() + PER_LOCK);
@@ -252,11 +253,7 @@ impl Session {
     /// The number of turns that [`Session::sampled`] would index first; `usize::MAX` while it runs on another thread.
     #[must_use]
     pub fn unread_replies(&self) -> usize {
-        let read = match self.replies.try_lock() {
-            Ok(replies) => replies.count(),
-            Err(TryLockError::Poisoned(replies)) => replies.into_inner().count(),
-            Err(TryLockError::WouldBlock) => return usize::MAX,
-        };
+        let Some(read) = self.replies.try_lock().map(|replies| replies.count()) else { return usize::MAX };
         self.state().forest.turns().len().saturating_sub(read)
     }
 

@@ -8,11 +8,12 @@ mod order;
 mod pending;
 mod restoration;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::ledger::log::random_store_id;
@@ -128,7 +129,7 @@ impl Store {
     }
 
     pub(super) fn order(&self) -> MutexGuard<'_, Order> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+        self.order.lock()
     }
 
     /// The session with this name.

@@ -11,7 +11,9 @@ mod template_check;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::template::{Conversation, RenderError};
 use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
@@ -277,13 +279,13 @@ impl Renderer {
 
     /// The text that the template writes for `add_generation_prompt`. It is rendered once for the same variables.
     fn generation_prompt(&self, setting: Setting<'_>) -> GenerationPrompt {
-        let known = self.generation_prompts.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.generation_prompts.read();
         if let Some((_, prompt)) = known.iter().find(|(extra, _)| *extra == setting.extra) {
             return prompt.clone();
         }
         drop(known);
         let prompt = self.render_generation_prompt(setting);
-        let mut known = self.generation_prompts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.generation_prompts.write();
         if known.len() < MAX_GENERATION_PROMPTS && setting.extra.iter().all(is_small) {
             known.push((setting.extra.to_vec(), prompt.clone()));
         }

@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::sync::{PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use tokenizers::utils::SysRegex;
 use tokenizers::{
     Model, ModelWrapper, NormalizedString, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
@@ -207,7 +207,7 @@ impl WordEncoder {
             }
             let mut is_known = true;
             let word = {
-                let known = self.words.read().unwrap_or_else(PoisonError::into_inner);
+                let known = self.words.read();
                 // a word that is not known, or the last one of the piece
                 words.find(|word| {
                     done += word.len();
@@ -228,7 +228,7 @@ impl WordEncoder {
                 model.tokenize(&alphabet).map_err(TokenizerError::Encode)?.iter().map(|token| token.id).collect();
             ids.extend_from_slice(&found);
             if word.len() <= MAX_WORD {
-                let mut known = self.words.write().unwrap_or_else(PoisonError::into_inner);
+                let mut known = self.words.write();
                 if known.len() >= MAX_WORDS {
                     known.clear();
                 }

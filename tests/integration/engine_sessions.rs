@@ -1,8 +1,8 @@
 //! Sessions of SGLang (`/open_session`, `session_params`): the engine puts the tokens of an earlier request before the prompt.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::client::{get, post};
@@ -47,7 +47,7 @@ async fn start(streaming: bool) -> (Upstream, Proxy) {
     let script = move |asked: &UpstreamRequest| {
         let asked: Value = serde_json::from_slice(&asked.body).unwrap();
         let rid = asked["rid"].as_str().expect("tokentap names each request").to_owned();
-        let mut state = state.lock().unwrap();
+        let mut state = state.lock();
         let last = state.1.clone().filter(|_| streaming);
         let prompt = prompt(&asked, &state.0, last.as_deref());
         let meta = json!({

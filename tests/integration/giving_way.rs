@@ -1,8 +1,9 @@
 //! When tokentap does not force logprobs: the upstream request, the reply, and the metrics.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokentap::entropy::{Backend, Logits, RowStats, TokenStats, TopK};
 
@@ -361,11 +362,11 @@ async fn refused_id_is_not_used_again() {
     let kept = Mutex::new(HashSet::new());
     let upstream = Upstream::start(EngineProfile::default(), move |asked| {
         let body = asked.json();
-        if kept.lock().unwrap().contains(&body["rid"].to_string()) {
+        if kept.lock().contains(&body["rid"].to_string()) {
             return json_message(400, b"{\"error\":{\"message\":\"Duplicate request ID\"}}");
         }
         if body["return_logprob"] == true || body["sampling_params"]["temperature"] == -1 {
-            kept.lock().unwrap().insert(body["rid"].to_string());
+            kept.lock().insert(body["rid"].to_string());
             return json_message(400, REFUSED);
         }
         engine::answer(asked)

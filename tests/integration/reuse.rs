@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -43,7 +44,7 @@ async fn closing_upstream(delay: usize) -> (SocketAddr, Arc<Mutex<Runs>>) {
                 if let (Some((_, name)), Some(path)) = (text.split_once("run-"), text.split(' ').nth(1)) {
                     // the ids of a prompt are requested concurrently with its generation
                     let request = (path.to_owned(), name.split('"').next().unwrap().to_owned());
-                    *counts.lock().unwrap().entry(request).or_default() += 1;
+                    *counts.lock().entry(request).or_default() += 1;
                 }
                 drop(stream.write_all(&reply).await);
                 for _ in 0..delay {
@@ -74,7 +75,7 @@ async fn failures(delay: usize) -> usize {
         });
     }
     clients.join_all().await;
-    let (ran, failed) = (ran.lock().unwrap(), failed.load(Ordering::Relaxed));
+    let (ran, failed) = (ran.lock(), failed.load(Ordering::Relaxed));
     let twice: Vec<_> = ran.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "{} requests ran more than once", twice.len());
     let names: HashSet<&String> = ran.keys().map(|(_, name)| name).collect();

@@ -137,7 +137,7 @@ async fn late_worker_is_probed_and_a_hung_worker_starts_no_epoch() {
     let before = epoch().await;
     silent.store(true, Ordering::Relaxed);
     let joined = engine().await;
-    list.lock().unwrap().push(joined.addr);
+    list.lock().push(joined.addr);
     soon("the worker is unreachable", proxy.until(named)).await;
     assert_eq!((get(proxy.control, "/readyz").await.status, epoch().await), (200, before));
 }
@@ -289,7 +289,7 @@ async fn new_worker_is_probed_and_receives_aborts() {
     let router = router(listed).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     assert_eq!(proxy.parts.upstream.borrow().streaming, Some(Streaming::Incremental));
-    workers.lock().unwrap().push(later.addr);
+    workers.lock().push(later.addr);
     proxy.until(|found| found.streaming.is_none() && found.original_logprobs.is_some()).await;
     drop(generating(proxy.data, &router, "r-1").await);
     aborts_sent(&proxy, 1.0).await;

@@ -1,7 +1,7 @@
 //! Object storage in memory that delays, fails, and loses the answers of operations that it carried out.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +12,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 
 /// Pseudo-random numbers from a seed.
 #[derive(Debug, Clone)]
@@ -58,13 +59,13 @@ impl Faulty {
     }
 
     fn below(&self, bound: u64) -> u64 {
-        self.random.lock().unwrap().below(bound)
+        self.random.lock().below(bound)
     }
 
     async fn outcome(&self) -> Outcome {
         let delay = Duration::from_millis(self.below(3000));
         tokio::time::sleep(delay).await;
-        let mut failures = self.failures.lock().unwrap();
+        let mut failures = self.failures.lock();
         if *failures == 0 {
             return Outcome::Carried;
         }

@@ -4,9 +4,11 @@
 //! and a thread writes the buffer. If the reader of the pipe stops, lines are dropped and counted.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 /// The time for which lines are collected before they are written together.
 const DELAY: Duration = Duration::from_millis(10);
@@ -59,18 +61,17 @@ impl LogWriter {
 
     /// Writes the lines so far, and waits for at most a second until they are written. Later lines are lost.
     pub(super) fn close(&self) {
-        let mut lines = self.0.lock();
+        let mut lines = self.0.lines.lock();
         lines.is_closed = true;
         self.0.filled.notify_one();
-        // the result does not matter: the process ends
-        let _ = self.0.written.wait_timeout_while(lines, CLOSE_TIMEOUT, |lines| !lines.is_written);
+        self.0.written.wait_while_for(&mut lines, |lines| !lines.is_written, CLOSE_TIMEOUT);
     }
 }
 
 impl Write for LogWriter {
     /// Adds a line. Never blocks on the output.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut lines = self.0.lock();
+        let mut lines = self.0.lines.lock();
         // a line that is longer than the capacity is buffered if the buffer is empty
         if !lines.text.is_empty() && lines.text.len() + line.len() > CAPACITY {
             lines.dropped += 1;
@@ -91,19 +92,14 @@ impl Write for LogWriter {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn write_to(&self, mut output: impl Write, on_dropped: impl Fn(u64)) {
         let mut text = Vec::new();
-        let mut lines = self.lock();
+        let mut lines = self.lines.lock();
         loop {
             let is_idle = |lines: &mut Lines| lines.text.is_empty() && !lines.is_closed;
-            lines = self.filled.wait_while(lines, is_idle).unwrap_or_else(PoisonError::into_inner);
+            self.filled.wait_while(&mut lines, is_idle);
             // collects the lines of the next milliseconds
-            let collected = self.filled.wait_timeout_while(lines, DELAY, |lines| !lines.is_closed);
-            (lines, _) = collected.unwrap_or_else(PoisonError::into_inner);
+            self.filled.wait_while_for(&mut lines, |lines| !lines.is_closed, DELAY);
             if lines.text.is_empty() {
                 break;
             }
@@ -116,7 +112,7 @@ impl Shared {
             if dropped > 0 {
                 on_dropped(dropped);
             }
-            lines = self.lock();
+            lines = self.lines.lock();
         }
         lines.is_written = true;
         self.written.notify_all();
@@ -175,7 +171,7 @@ mod tests {
         let (mut log, written, permit) = start();
         log.write_all(b"first\n").unwrap();
         // the thread has taken the first line once it is blocked in its write
-        let is_taken = || log.0.lock().text.is_empty();
+        let is_taken = || log.0.lines.lock().text.is_empty();
         while !is_taken() {
             thread::yield_now();
         }

@@ -4,10 +4,11 @@
 //! failures, requests fail at once, except one every half second that tries again. tokentap's own probes continue meanwhile, and the first
 //! answer closes the breaker.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// The pause between two attempts while the breaker is open.
@@ -34,7 +35,7 @@ impl Breaker {
     }
 
     fn next(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.next.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.next.lock()
     }
 
     /// Whether calls fail without being sent.

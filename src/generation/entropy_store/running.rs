@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{EntropyStore, RequestEntry, locked};
+use super::{EntropyStore, RequestEntry};
 
 /// A running sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +51,7 @@ impl EntropyStore {
             .collect();
         let mut found: Vec<(Arc<str>, Arc<RequestEntry>, usize)> = named
             .into_iter()
-            .filter(|(_, entry, index)| !locked(&entry.sequences).get(*index).is_some_and(|progress| progress.finished))
+            .filter(|(_, entry, index)| !entry.sequences.lock().get(*index).is_some_and(|progress| progress.finished))
             .collect();
         found.sort_by(|(rid, _, index), (other, _, other_index)| (rid, index).cmp(&(other, other_index)));
         // a sequence may have several ids
@@ -67,7 +67,7 @@ impl RequestEntry {
     /// The state of sequence `index`, with its newest `recent` entropies.
     fn describe(&self, rid: Arc<str>, index: usize, recent: usize) -> RunningSequence {
         let (session, epoch, age) = (self.session.get().cloned(), self.epoch.get().copied(), self.begun.elapsed());
-        let sequences = locked(&self.sequences);
+        let sequences = self.sequences.lock();
         let entropy = sequences.get(index).map_or(&[][..], |progress| &progress.entropy);
         let newest = &entropy[entropy.len().saturating_sub(recent)..];
         RunningSequence { rid, index, session, tokens: entropy.len(), age, epoch, recent: newest.to_vec() }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::{Attempt, AttemptContext, BufferedBytes, PendingReply, Reader, ReplayBuffer, RetryKey, SharedReply};
@@ -99,7 +100,7 @@ impl Retries {
     }
 
     fn list(&self) -> MutexGuard<'_, AttemptList> {
-        self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.list.lock()
     }
 
     /// Returns the locked list and its attempts of the same call. Bodies longer than [`SHORT`] are compared while the list is unlocked,

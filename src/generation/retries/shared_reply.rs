@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use http::{StatusCode, response};
 use http_body::SizeHint;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::replay_buffer::ReplayBuffer;
 use crate::generation::ReplyStats;
@@ -277,7 +278,7 @@ pub(super) struct Wakers {
 
 impl Wakers {
     fn wakers(&self) -> MutexGuard<'_, Vec<(u64, Waker)>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wakers.lock()
     }
 
     /// Registers a waiting reader.

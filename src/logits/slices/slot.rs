@@ -1,7 +1,8 @@
 //! Fixed-size buffers for rows, and their pool.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::MAX_VOCAB;
@@ -115,7 +116,7 @@ impl SlotPool {
         let count = permits.num_permits();
         let one = |_| {
             let permit = permits.split(1).expect("count permits were acquired");
-            let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let free = self.free.lock().pop();
             let memory = free.unwrap_or_else(|| Memory::Heap(vec![0; SLOT_BYTES].into_boxed_slice()));
             Slot { memory: Some(memory), len: 0, slot_pool: Arc::clone(self), _permit: permit }
         };
@@ -165,7 +166,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // before the permit is released, so that its next holder finds the memory
-        self.slot_pool.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
+        self.slot_pool.free.lock().extend(self.memory.take());
     }
 }
 

@@ -6,9 +6,10 @@
 mod pair;
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::RwLock;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tokio_rustls::TlsAcceptor;
@@ -43,7 +44,7 @@ struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 impl ResolvesServerCert for CurrentCertificate {
     /// Returns the same certificate for every server name.
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&self.0.read()))
     }
 }
 
@@ -101,7 +102,7 @@ impl Tls {
     fn reload(&self, content: &FileContent) {
         let result = match content.pair(&self.files) {
             Ok(pair) => {
-                *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&pair.key);
+                *self.current.0.write() = Arc::clone(&pair.key);
                 tracing::info!(port = self.port, "the certificate has changed");
                 self.report_expiry(&pair);
                 "ok"

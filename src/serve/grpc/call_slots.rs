@@ -1,8 +1,9 @@
 //! Limits the number of concurrent calls of `Entropy.Compute` on one port.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
@@ -33,7 +34,7 @@ impl CallSlots {
     /// # Errors
     /// UNAVAILABLE, if all are taken and no call has been idle for long enough.
     pub(super) fn acquire(&self) -> Result<Arc<CallSlot>, Status> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         taken.retain(|slot| slot.strong_count() > 0);
         if taken.len() >= MAX_CALLS {
             let idle = taken.iter().enumerate().filter_map(|(at, slot)| Some((slot.upgrade()?.idle_time()?, at)));
@@ -79,7 +80,7 @@ impl CallSlot {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Sets whether the server waits for the next message.

@@ -1,10 +1,11 @@
 //! A ledger in memory with the semantics of the real one, for tests.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -62,11 +63,11 @@ impl MemoryLedger {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn failing(&self) -> MutexGuard<'_, BTreeMap<u16, LedgerError>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failing.lock()
     }
 
     fn failure<T: Send + 'static>(&self, partition: u16) -> Option<Fetching<T>> {

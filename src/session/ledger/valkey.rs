@@ -33,9 +33,10 @@ mod tests;
 
 use std::fmt::{self, Debug};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::{Notify, watch};
 
@@ -142,7 +143,7 @@ impl Shared {
 
     /// A node answered that another one has a slot.
     fn moved(&self, to: Option<Address>) {
-        *self.cluster_informed.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        *self.cluster_informed.lock() = to;
         self.cluster_changed.notify_one();
     }
 }
@@ -422,7 +423,7 @@ impl Valkey {
         for leaf in &append.finished {
             call = call.arg(leaf.to_bytes());
         }
-        let mut encoder = self.shared.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut encoder = self.shared.encoder.lock();
         for entry in &append.entries {
             if entry.body.len() > element::MAX_BODY {
                 return Err(LedgerError::Refused("an entry is too large".into()));

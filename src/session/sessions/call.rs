@@ -1,6 +1,8 @@
 //! One running call of a session.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{Backend, Sessions};
 use crate::session::Uid;
@@ -36,15 +38,15 @@ impl Turns {
     /// Whether no turn was added so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.uids.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.uids.lock().is_empty()
     }
 
     fn add(&self, turn: Uid) {
-        self.uids.lock().unwrap_or_else(PoisonError::into_inner).push(turn);
+        self.uids.lock().push(turn);
     }
 
     fn uids(&self) -> Vec<Uid> {
-        self.uids.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.uids.lock().clone()
     }
 }
 

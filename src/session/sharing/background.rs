@@ -1,8 +1,8 @@
 //! Work of a process that shares sessions which no request asks for: it appends detached changes, compares lists after a disruption, and
 //! finishes idle sessions.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -107,7 +107,7 @@ impl Sharing {
     /// Reads the id of the fleet. Another one means that the ledger has lost all data.
     pub(super) async fn check_fleet(&self) -> Result<Arc<str>, LedgerError> {
         let fleet = self.ledger.fleet().await?;
-        let before = self.fleet.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(Arc::clone(&fleet));
+        let before = self.fleet.lock().replace(Arc::clone(&fleet));
         match before {
             Some(before) if before != fleet => {
                 tracing::error!("the shared ledger has lost its data: sessions in memory are appended again");
@@ -123,7 +123,7 @@ impl Sharing {
     /// Settles all sessions that are not settled, but those of partitions that failed.
     pub(in crate::session) async fn settle_all(&self) {
         let mut names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
-        let settle_from = || self.settle_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let settle_from = || self.settle_from.lock();
         // sessions that fail each time must not keep those after them from being settled
         if let Some(next) = settle_from().take() {
             let first = names.partition_point(|name| *name < next);

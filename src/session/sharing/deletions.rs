@@ -5,10 +5,11 @@
 //! the processes that made them write them again, before any process appends lost sessions.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::background::ROUND;
@@ -59,7 +60,7 @@ impl Sharing {
     pub(super) fn note_deletion(&self, line: &Line, birth: Uid, at: Instant, ttl: Duration) {
         let number = self.deletions.count.fetch_add(1, Ordering::Relaxed) + 1;
         line.deletion.store(number, Ordering::Relaxed);
-        let mut latest = self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.deletions.latest.lock();
         while latest.front().is_some_and(|(.., at)| at.elapsed() >= ttl) || latest.len() >= REMEMBERED {
             latest.pop_front();
         }
@@ -75,7 +76,7 @@ impl Sharing {
     /// Other processes may write deletions again for some time from now on.
     pub(super) fn await_deletions(&self) {
         let until = Instant::now() + 3 * ROUND + 2 * self.limits.timeout;
-        *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        *self.deletions.recovering_until.lock() = Some(until);
     }
 
     /// Writes the deletions of this process to a ledger that has lost all data. Partitions that fail are tried again in the next round.
@@ -90,7 +91,7 @@ impl Sharing {
         if due.is_empty() {
             return;
         }
-        let latest = self.deletions.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let latest = self.deletions.latest.lock().clone();
         for deletion in latest {
             if let Some(deletions) = due.get_mut(&partition_of(&deletion.0)) {
                 deletions.push(deletion);
@@ -125,7 +126,7 @@ impl Sharing {
         if !(self.is_fleet_unknown.load(Ordering::Relaxed) && self.ledger.partitions_by_primary().len() > 1) {
             self.check_fleet().await.map_err(super::fleet_unknown)?;
         }
-        let until = *self.deletions.recovering_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.deletions.recovering_until.lock();
         if until.is_some_and(|until| Instant::now() < until) {
             return Err(LedgerError::Recovering);
         }

@@ -23,7 +23,7 @@ fn histories() -> u64 {
 /// Runs histories from these seeds on all processors. Returns the failed seeds with their messages.
 fn run_all(seeds: std::ops::Range<u64>, loss: Loss) -> Vec<(u64, String)> {
     let next = std::sync::atomic::AtomicU64::new(seeds.start);
-    let failed = std::sync::Mutex::new(Vec::new());
+    let failed = parking_lot::Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -34,13 +34,13 @@ fn run_all(seeds: std::ops::Range<u64>, loss: Loss) -> Vec<(u64, String)> {
                         return;
                     }
                     if let Err(message) = run(seed, loss) {
-                        failed.lock().unwrap().push((seed, message));
+                        failed.lock().push((seed, message));
                     }
                 }
             });
         }
     });
-    let mut failed = failed.into_inner().unwrap();
+    let mut failed = failed.into_inner();
     failed.sort();
     failed
 }

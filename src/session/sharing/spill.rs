@@ -4,9 +4,10 @@
 //! turns are written to the local log and not kept. When the ledger works again, they are read back, a part at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::Sharing;
@@ -24,7 +25,7 @@ pub(super) struct Spilled {
 
 impl Sharing {
     pub(super) fn spilled(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Spilled>> {
-        self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spilled.lock()
     }
 
     /// Notes that a turn of a session is in the local log only.

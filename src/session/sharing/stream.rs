@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{InvalidCursor, Sharing};
@@ -196,7 +196,7 @@ impl Sharing {
 
     /// The id of the fleet when it was last read.
     pub(in crate::session) fn last_fleet(&self) -> Option<Arc<str>> {
-        self.fleet.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.fleet.lock().clone()
     }
 
     /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
 
 use super::{Session, State};
 use crate::session::labels::exclusion;
@@ -62,7 +64,7 @@ impl State {
 
 impl Session {
     pub(in crate::session) fn publication(&self) -> MutexGuard<'_, Publication> {
-        self.publication.lock().unwrap_or_else(PoisonError::into_inner)
+        self.publication.lock()
     }
 
     /// The number of turns, unless the session was removed.

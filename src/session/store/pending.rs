@@ -1,7 +1,9 @@
 //! Calls that began before their session existed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The number of such calls by the name of the session. A session that is created while they run counts as used.
 #[derive(Debug, Default)]
@@ -12,7 +14,7 @@ pub(in crate::session) struct PendingCalls {
 
 impl PendingCalls {
     fn calls(&self) -> MutexGuard<'_, HashMap<Arc<str>, u32>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 
     pub(in crate::session) fn add(&self, id: &Arc<str>) {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::super::{Classes, Sessions, StoreLimits};
 use super::look::{ExportedVersion, check_export, check_turns, keep, number};
@@ -69,7 +71,7 @@ fn write(store: &Arc<Sessions>, writer: u32, sent: &Sent, frozen: &OnceLock<()>)
             let turn = call.commit(draft(&ids, &response)).0;
             assert!(turn.is_some() || name == "deleted", "no turn is lost");
             if let Some(turn) = turn.filter(|_| name != "deleted") {
-                let before = sent.lock().unwrap().insert((name, turn), (ids.clone(), response));
+                let before = sent.lock().insert((name, turn), (ids.clone(), response));
                 assert!(before.is_none(), "a number is used once");
             }
         }
@@ -82,7 +84,7 @@ fn write(store: &Arc<Sessions>, writer: u32, sent: &Sent, frozen: &OnceLock<()>)
 /// The model of a session, from the turns that callers committed.
 fn model(sent: &Sent, name: &'static str) -> Model {
     let mut model = Model::default();
-    for ((_, turn), (prompt, response)) in sent.lock().unwrap().range((name, 0)..=(name, u32::MAX)) {
+    for ((_, turn), (prompt, response)) in sent.lock().range((name, 0)..=(name, u32::MAX)) {
         assert_eq!(*turn as usize, model.turns.len(), "numbers have no gaps");
         model.commit(ModelTurn {
             prompt: Some(prompt.clone()),

@@ -5,8 +5,6 @@
 //! the whole history twice would cost too much: short conversations with all kinds of messages are rendered instead, once for the same
 //! variables. Thoughts and their markers in replies do not count, because replies keep their sampled tokens.
 
-use std::sync::PoisonError;
-
 use sha2::{Digest as _, Sha256};
 
 use super::continuation_check::{object, turn_with_call};
@@ -45,11 +43,11 @@ impl Renderer {
             add_value(&mut key, value);
         }
         let key = key.finalize().into();
-        if let Some(digest) = self.history_digests.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        if let Some(digest) = self.history_digests.read().get(&key) {
             return Ok(*digest);
         }
         let digest = self.render_histories(variables, work)?;
-        let mut known = self.history_digests.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.history_digests.write();
         if known.len() >= MAX_KNOWN {
             known.clear();
         }
@@ -205,7 +203,7 @@ mod tests {
     fn known_variables_are_bounded() {
         let renderer = renderer(&format!("{{{{ date }}}}{MESSAGES}"));
         let digest = |json: &str| renderer.history_digest(&variables(json), &Work::unlimited()).unwrap();
-        let known = || renderer.history_digests.read().unwrap().len();
+        let known = || renderer.history_digests.read().len();
         for at in 0..100 {
             digest(&format!(r#"{{"request_id": {at}, "date": "today"}}"#));
         }

@@ -1,7 +1,6 @@
 //! A demo engine with its journal, a tokentap in front of it, and scripted agents.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, JournalEntry, Streaming};
 use tokio::task::JoinSet;
@@ -60,7 +59,7 @@ impl Harness {
 
     /// The replies that the clients of a session received.
     pub fn replies(&self, session: &str) -> Vec<SequenceReply> {
-        let replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let replies = self.replies.lock();
         replies.iter().filter(|reply| reply.session == session).cloned().collect()
     }
 
@@ -123,7 +122,7 @@ impl Harness {
             SequenceReply { session, body, rid: meta["id"].as_str().unwrap().to_owned(), output, meta, metas }
         });
         let replies: Vec<SequenceReply> = replies.collect();
-        self.replies.lock().unwrap_or_else(PoisonError::into_inner).extend(replies.iter().cloned());
+        self.replies.lock().extend(replies.iter().cloned());
         replies
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokentap::demo::{Engine, Position, SamplingParams};
 use tokio::sync::watch;
@@ -35,14 +35,14 @@ pub struct Ledger {
 
 impl Ledger {
     pub fn record_request(&self, session: &str, rid: &str, prompt: &[u32]) {
-        let mut asked = self.asked.lock().unwrap();
+        let mut asked = self.asked.lock();
         let before = asked.entry(session.to_owned()).or_default().insert(rid.to_owned(), prompt.to_vec());
         assert!(before.is_none(), "every call has its own id");
     }
 
     pub fn record_reply(&self, session: &str, turn: Turn) {
         let rid = turn.chain.last().unwrap().clone();
-        self.read.lock().unwrap().entry(session.to_owned()).or_default().insert(rid, turn);
+        self.read.lock().entry(session.to_owned()).or_default().insert(rid, turn);
         self.replies.send_modify(|replies| *replies += 1);
     }
 
@@ -65,12 +65,12 @@ impl Ledger {
 
     /// The turns that were read.
     pub fn turns(&self) -> Turns {
-        self.read.lock().unwrap().clone()
+        self.read.lock().clone()
     }
 
     /// Compares the turns that a tokentap has recorded with the ledger; returns their number.
     pub async fn check(&self, control: SocketAddr, engine: &Engine) -> usize {
-        let (asked, read) = (self.asked.lock().unwrap().clone(), self.turns());
+        let (asked, read) = (self.asked.lock().clone(), self.turns());
         let mut turns = 0;
         for (session, asked) in &asked {
             let none = HashMap::new();

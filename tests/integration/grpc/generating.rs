@@ -1,8 +1,9 @@
 //! Compares Generate with POST /generate: the same bytes and the same errors.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokentap::serve::grpc::pb::{GenerateReply, GenerateRequest};
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -71,7 +72,7 @@ async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<UpstreamRequest>>>, U
     let received = Arc::clone(&asked);
     let upstream = Upstream::start(EngineProfile::default(), move |request| {
         if request.path == "/generate" {
-            received.lock().unwrap().push(request.clone());
+            received.lock().push(request.clone());
         }
         answer(request)
     })
@@ -103,7 +104,7 @@ async fn reply_has_the_bytes_of_http() {
         assert_eq!(result.objects, std::slice::from_ref(&http.body), "{body}");
         assert!(http.text().contains("output_token_entropy"), "the reply has entropies: {}", http.text());
         assert_eq!(result.head.get("x-tokentap-session").unwrap(), "g");
-        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        let asked = std::mem::take(&mut *asked.lock());
         assert_eq!(asked.len(), 2);
         assert_eq!(asked[0].body, asked[1].body, "the engine gets the same request");
         assert_eq!(asked[1].header("content-type"), Some("application/json"));
@@ -146,12 +147,12 @@ async fn session_sources_are_those_of_http_after_the_message() {
     assert_eq!(named("message", &[("x-session-id", "header")]).await, "message");
     let done = async { while get(proxy.control, "/v1/sessions/header").await.json()["done"] != true {} };
     soon("x-session-done takes effect", done).await;
-    asked.lock().unwrap().clear();
+    asked.lock().clear();
     let result =
         call_generate(&proxy, body, "", &[("authorization", "Bearer mine"), ("x-trace", "t"), ("x-raw-bin", "AAAA")])
             .await;
     assert!(result.end.is_ok());
-    let asked = std::mem::take(&mut *asked.lock().unwrap());
+    let asked = std::mem::take(&mut *asked.lock());
     assert_eq!((asked[0].header("authorization"), asked[0].header("x-trace")), (Some("Bearer mine"), Some("t")));
     assert!(asked[0].header("x-raw-bin").is_none(), "binary metadata is not forwarded");
     for session in ["a b", "a/b", "é", &"x".repeat(129)] {

@@ -2,9 +2,10 @@
 //! the test.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -91,7 +92,7 @@ impl ManualUpstream {
 
     /// Simulates another engine at the same address.
     pub fn replace(&self, profile: EngineProfile) {
-        *self.profile.lock().unwrap() = profile;
+        *self.profile.lock() = profile;
     }
 
     /// Waits for the next request.
@@ -140,7 +141,7 @@ impl ConnectionHandler {
                 }
                 asked.body = read.drain(..length).collect();
             }
-            let answer = self.profile.lock().unwrap().answer(&asked);
+            let answer = self.profile.lock().answer(&asked);
             if let Some(FakeReply::KeepAlive(reply)) = answer {
                 if stream.write_all(&reply.concat()).await.is_err() {
                     return;

@@ -1,9 +1,10 @@
 //! A scripted fake upstream that records the requests it receives.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -105,7 +106,7 @@ impl Router {
             "/workers" => self.workers.as_ref().map(|workers| {
                 let worker =
                     |addr: &SocketAddr| json!({"url": format!("http://{addr}"), "is_healthy": true, "load": 0});
-                let workers: Vec<Value> = workers.lock().unwrap().iter().map(worker).collect();
+                let workers: Vec<Value> = workers.lock().iter().map(worker).collect();
                 json_message(200, json!({"total": workers.len(), "workers": workers}).to_string().as_bytes())
             }),
             "/get_model_info" => self.first.map(FakeReply::Forward),
@@ -234,7 +235,7 @@ impl Upstream {
 
     /// The requests received so far, without those of the probe.
     pub fn asked(&self) -> Vec<UpstreamRequest> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 
     /// The bodies of the generations received so far.
@@ -249,7 +250,7 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<UpstreamRequest>>, profile
     loop {
         let Some(asked) = next(&mut stream, &mut read).await else { return };
         let fake_reply = profile.answer(&asked).unwrap_or_else(|| {
-            log.lock().unwrap().push(asked.clone());
+            log.lock().push(asked.clone());
             script(&asked)
         });
         let (reply, close) = match fake_reply {

@@ -1,8 +1,9 @@
 //! An upstream that records every byte it receives, and answers the requests that a strict parser accepts.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -60,7 +61,7 @@ impl Recorder {
 
     /// The entries of a case.
     pub fn of(&self, tag: &str) -> Vec<JournalEntry> {
-        let entries = self.entries.lock().unwrap();
+        let entries = self.entries.lock();
         entries.iter().filter(|entry| entry.is_of(tag)).cloned().collect()
     }
 
@@ -68,7 +69,7 @@ impl Recorder {
     pub async fn all(&self) -> Vec<JournalEntry> {
         let mut open = self.open.subscribe();
         soon("the connections to the upstream are closed", open.wait_for(|open| *open == 0)).await.unwrap();
-        self.entries.lock().unwrap().clone()
+        self.entries.lock().clone()
     }
 }
 
@@ -87,7 +88,7 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Jou
                     };
                     let head = seen.method == "HEAD";
                     // before the reply, so that the entry exists when the client has the reply
-                    entries.lock().unwrap().push(JournalEntry::Complete(seen));
+                    entries.lock().push(JournalEntry::Complete(seen));
                     let answer = if head { &answer[..answer.len() - 2] } else { answer };
                     if stream.write_all(answer).await.is_err() {
                         return;
@@ -95,7 +96,7 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Jou
                 }
                 Err(wrong) => {
                     let rest = strict.rest().1.escape_ascii().to_string();
-                    entries.lock().unwrap().push(JournalEntry::Malformed(format!("{wrong}, before {rest}")));
+                    entries.lock().push(JournalEntry::Malformed(format!("{wrong}, before {rest}")));
                     return;
                 }
             }
@@ -107,6 +108,6 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Jou
     }
     let (head, rest) = strict.rest();
     if head.is_some() || !rest.is_empty() {
-        entries.lock().unwrap().push(JournalEntry::Truncated(head.cloned(), rest.to_vec()));
+        entries.lock().push(JournalEntry::Truncated(head.cloned(), rest.to_vec()));
     }
 }

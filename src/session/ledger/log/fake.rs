@@ -3,7 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::disk::{Create, Medium};
 use crate::session::ledger::{Change, LogRecord, Record};
@@ -88,7 +90,7 @@ impl Disk {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.0.lock().unwrap()
+        self.0.0.lock()
     }
 
     /// Changes the state.
@@ -99,7 +101,9 @@ impl Disk {
 
     /// Waits until `condition` holds.
     pub(super) fn until(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        self.0.1.wait_while(self.state(), |state| !condition(state)).unwrap()
+        let mut state = self.state();
+        self.0.1.wait_while(&mut state, |state| !condition(state));
+        state
     }
 }
 

@@ -1,8 +1,8 @@
 //! The counters and the health of the log.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::session::ledger::Health;
 
@@ -45,11 +45,11 @@ impl Shared {
     }
 
     pub(super) fn health(&self) -> Health {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.health.lock().clone()
     }
 
     pub(super) fn set_health(&self, health: Health) {
-        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        *self.health.lock() = health;
     }
 }
 

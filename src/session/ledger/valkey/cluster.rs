@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -176,7 +176,7 @@ pub(super) type Ranges = BTreeMap<u16, (u16, Address)>;
 /// Asks the node that has a slot by what another one answered, then all connected nodes, and then the addresses of the URL.
 async fn ask_any(known: Option<&Slots>, shared: &Shared) -> Result<Ranges, LedgerError> {
     let options = &shared.options;
-    let informed = shared.cluster_informed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let informed = shared.cluster_informed.lock().take();
     let first = informed.as_ref().and_then(|address| known?.nodes.get(address));
     for node in first.into_iter().chain(known.into_iter().flat_map(Slots::nodes)) {
         if let State::Up(connected) = node.state() {

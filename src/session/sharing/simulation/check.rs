@@ -173,7 +173,7 @@ const RECOVERY: Duration = Duration::from_secs(10);
 
 fn deleted_sessions_stay_deleted(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
     let loss = history.settings.loss;
-    let flushes = history.server.flushes.lock().map_err(|error| error.to_string())?.clone();
+    let flushes = history.server.flushes.lock().clone();
     for deletion in &history.client_log.deleted {
         // only the process that deleted it can tell a ledger that has lost all data
         let is_forgotten = || {
@@ -253,7 +253,7 @@ fn logs_keep_turns_that_the_replica_lacks(history: &History) -> Result<(), Strin
     if history.settings.loss != Loss::Unconfirmed {
         return Ok(());
     }
-    let forgotten = history.server.forgotten.lock().map_err(|error| error.to_string())?;
+    let forgotten = history.server.forgotten.lock();
     let deletes = &history.client_log.deletes;
     match forgotten.iter().find(|(name, _)| !deletes.iter().any(|(deleted, _)| deleted == name)) {
         Some((name, turn)) => Err(format!("{name}: the local log forgot {turn}, which no replica has")),

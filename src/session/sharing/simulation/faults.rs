@@ -1,9 +1,10 @@
 //! A ledger that fails: the connection of one process to a server with a replica.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -76,21 +77,21 @@ impl Server {
 
     /// Copies all data to the replica.
     fn replicate(&self) {
-        *self.replica.lock().unwrap_or_else(PoisonError::into_inner) = self.memory.state().clone();
+        *self.replica.lock() = self.memory.state().clone();
     }
 
     /// A local log forgets these turns of a session.
     pub(super) fn forget(&self, session: &Arc<str>, turns: impl Iterator<Item = Uid>) {
-        let replica = self.replica.lock().unwrap_or_else(PoisonError::into_inner);
+        let replica = self.replica.lock();
         let list = replica.lists.get(session).map_or(&[][..], Vec::as_slice);
         let lost = turns.filter(|turn| list.iter().all(|entry| entry.uid != *turn));
-        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut forgotten = self.forgotten.lock();
         forgotten.extend(lost.map(|turn| (Arc::clone(session), turn)));
     }
 
     /// Whether the replica gets all data now. With [`Loss::Acknowledged`] it is confirmed without being true.
     fn confirms(&self) -> bool {
-        let keeps_up = self.random.lock().unwrap_or_else(PoisonError::into_inner).chance(700);
+        let keeps_up = self.random.lock().chance(700);
         let replicates = keeps_up && !self.lags.load(Ordering::Relaxed);
         if replicates {
             self.replicate();
@@ -103,15 +104,13 @@ impl Server {
         let mut state = match self.loss {
             Loss::None => return,
             Loss::All => State { fleet: self.memory.state().fleet + 1, ..State::default() },
-            Loss::Unconfirmed | Loss::Acknowledged => {
-                self.replica.lock().unwrap_or_else(PoisonError::into_inner).clone()
-            }
+            Loss::Unconfirmed | Loss::Acknowledged => self.replica.lock().clone(),
         };
         std::mem::swap(&mut *self.memory.state(), &mut state);
         self.replicate();
         self.failovers.fetch_add(1, Ordering::Relaxed);
         if self.loss == Loss::All {
-            self.flushes.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            self.flushes.lock().push(Instant::now());
         }
         self.memory.disruptions.send_modify(|count| *count += 1);
     }
@@ -179,7 +178,7 @@ impl Connection {
         let (server, random) = (Arc::clone(&self.server), Arc::clone(&self.random));
         let (is_dead, is_cut) = (Arc::clone(&self.is_dead), Arc::clone(&self.is_cut));
         let calm = self.is_calm.load(Ordering::Relaxed);
-        let draw = move |end| random.lock().unwrap_or_else(PoisonError::into_inner).below(end);
+        let draw = move |end| random.lock().below(end);
         Box::pin(async move {
             let unavailable = || LedgerError::Unavailable("simulated".into());
             let fault = if calm { 1000 } else { draw(1000) };

@@ -1,7 +1,8 @@
 //! A local log that survives the crash of its process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::faults::Server;
@@ -42,13 +43,13 @@ impl LocalLog {
     }
 
     fn records(&self) -> Vec<(Instant, LogRecord)> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.records.lock().clone()
     }
 }
 
 impl RecordLog for LocalLog {
     fn append(&self, record: LogRecord) -> Ack {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.records.lock();
         if let LogRecord::Process(ProcessRecord::Settled { session: settled }) = &record {
             // up to the one before
             let turns = records.iter().rev().filter_map(|(_, record)| match record {
