@@ -21,7 +21,8 @@ done
 if [[ ! -x $tokentap ]]; then echo "no tokentap: run cargo build, or set TOKENTAP" >&2; exit 2; fi
 TOKENTAP=$(realpath "$tokentap")
 # the second variable is for the tests of the package
-export TOKENTAP TOKENTAP_BIN=$TOKENTAP PYTHONPATH=$here/../../python/tokentap PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
+root=$(realpath "$here/../..")
+export TOKENTAP TOKENTAP_BIN=$TOKENTAP PYTHONPATH=$root/python/tokentap:$root/python/examples:$root/tests/readers PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
 work=$(mktemp -d)
 failed=0 table=''
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
+import egpo_reference
 import numpy as np
 import torch
+import verl_egpo
 from rows import Row, rows
 from tokentap import Client
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
-
-ROOT = Path(__file__).resolve().parents[3]
-sys.path += [str(ROOT / "tests" / "readers"), str(ROOT / "python" / "examples")]
-import egpo_reference  # noqa: E402
-import verl_egpo  # noqa: E402
 
 LAMBDA, ALPHA = 0.4, 2.0
 
