@@ -27,6 +27,7 @@ use faulty::{Faulty, Random};
 fn path(number: u64) -> Path {
     let label = format!("step {}", number / 7).into();
     let about = TurnMetadata {
+        uid: format!("{number:032x}").parse().unwrap(),
         model: "m".into(),
         started_ms: number,
         policy: vec![Span {

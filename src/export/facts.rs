@@ -125,6 +125,13 @@ pub(crate) fn groups(rows: &[Row]) -> Vec<usize> {
     rows.iter().map(number).collect()
 }
 
+/// A key of a row that is the same in every export: the uid of the last turn, which determines the path. Turns and their parents never
+/// change, except that a shared ledger that has lost turns may get them again in another order. The key does not depend on the version, on
+/// other rows, or on the process, so the same path has the same key after a restart and on another replica.
+pub(crate) fn row_key(path: &Path) -> String {
+    path.leaf().about.uid.to_string()
+}
+
 /// A hash of the first prompt (FNV-1a over the ids), the same in every export. verl groups samples by it as `uid`.
 pub(super) fn prompt_name(row: &Row) -> String {
     let bytes = row.prompt().iter().flat_map(|id| id.to_le_bytes());

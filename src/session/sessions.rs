@@ -202,7 +202,7 @@ impl Sessions {
             Backend::Local(store) => store.delete_response(session, turn),
             Backend::Shared(sharing) => {
                 let found = session.turn(turn).filter(|turn| !session.state().deleted_responses.contains(&turn.id));
-                Some(sharing.delete_response(&session.id, found?.about.uid?))
+                Some(sharing.delete_response(&session.id, found?.about.uid))
             }
         }
     }

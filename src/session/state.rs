@@ -173,7 +173,7 @@ impl State {
     /// The number of the turn with this uid, if it is one of the latest.
     fn turn_with(&self, uid: Uid) -> Option<u32> {
         let latest = self.forest.turns().iter().rev().take(SEARCHED);
-        latest.into_iter().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id)
+        latest.into_iter().find(|turn| turn.about.uid == uid).map(|turn| turn.id)
     }
 
     /// The turn of an earlier attempt of the same call: it has the same request id, which a client that repeats a call has chosen, and the

@@ -54,8 +54,8 @@ pub struct Turn {
 /// The metadata of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnMetadata {
-    /// Its globally unique id; `None` in a draft, and for a turn that is lost.
-    pub uid: Option<Uid>,
+    /// Its globally unique id. A call that commits a draft replaces the id of the draft.
+    pub uid: Uid,
     /// The URL of the engine that sampled it; `None` if a router chose the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
@@ -163,7 +163,7 @@ pub struct Draft {
     pub logprobs: Vec<f32>,
     /// Their entropies, or an empty list.
     pub entropy: Vec<f32>,
-    /// The metadata. Its cause is set when the turn is placed, and its uid if it has none.
+    /// The metadata. Its cause is set when the turn is placed.
     pub about: TurnMetadata,
     /// Further turns of the same request that it replaces. Turns of another session are ignored.
     pub supersedes: Vec<Uid>,
@@ -187,7 +187,7 @@ impl Draft {
             response: self.response.into(),
             logprobs: self.logprobs.into(),
             entropy: self.entropy.into(),
-            about: TurnMetadata { uid: Some(self.about.uid.unwrap_or_else(Uid::unique)), cause, ..self.about },
+            about: TurnMetadata { cause, ..self.about },
         }
     }
 }

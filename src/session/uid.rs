@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
 
 /// A unique id: 64 random bits of the process that made it, and a number that rises within the process. Its text is 32 hexadecimal
 /// digits.
@@ -22,6 +23,13 @@ impl Uid {
         Self(u128::from(*PROCESS) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
+    /// A unique id that depends on this one and on `parts` only.
+    pub(super) fn derive(self, parts: &[&[u8]]) -> Self {
+        let digest = Sha256::new().chain_update(self.to_bytes());
+        let digest = parts.iter().fold(digest, |digest, part| digest.chain_update(part));
+        Self::from_bytes(*digest.finalize().first_chunk().expect("a digest is longer"))
+    }
+
     /// Its bytes, big-endian.
     pub(super) fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
@@ -30,6 +38,13 @@ impl Uid {
     /// The id of these bytes.
     pub(super) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
+    }
+}
+
+impl Default for Uid {
+    /// The next id of this process.
+    fn default() -> Self {
+        Self::unique()
     }
 }
 

@@ -17,7 +17,6 @@ use arrow_schema::Field;
 
 use super::{Computed, SCHEMA_VERSION};
 use crate::export::column::{self, Column, numbers};
-use crate::export::row_key::row_key;
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, PathColumn, entry, facts};
 use crate::session::{Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
@@ -58,7 +57,7 @@ pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
 fn whole(rows: &[Path]) -> Vec<Named> {
     vec![
         required("schema_version", rows.iter().map(|_| Some(SCHEMA_VERSION)).collect::<Int64Array>()),
-        required("row_key", StringArray::from_iter_values(rows.iter().map(row_key))),
+        required("row_key", StringArray::from_iter_values(rows.iter().map(facts::row_key))),
         required("session", StringArray::from_iter_values(rows.iter().map(|row| &*row.session))),
         required("version", integers(rows.iter().map(|row| row.version))),
         required("leaf", integers(rows.iter().map(|row| row.leaf().id))),

@@ -135,13 +135,9 @@ impl Record {
     /// Appends the record's bytes to `out`.
     ///
     /// # Errors
-    /// When the head cannot be written as JSON, a length does not fit into 32 bits, or a turn has no uid. `out` may have a part of the record
-    /// then.
+    /// When the head cannot be written as JSON, or a length does not fit into 32 bits. `out` may have a part of the record then.
     pub(in crate::session) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         let turn = if let Change::Turn(turn) = &self.change { Some(turn) } else { None };
-        if turn.is_some_and(|turn| turn.about.uid.is_none()) {
-            return Err(serde::ser::Error::custom("a turn without a uid"));
-        }
         let columns = turn.map_or(&[][..], |turn| &turn.about.columns);
         let head = Head {
             session: Arc::clone(&self.session),
@@ -168,7 +164,6 @@ impl Record {
         let mut change = change.into_owned();
         if let Change::Turn(turn) = &mut change {
             let turn = Arc::get_mut(turn).expect("it was made by the decoder");
-            turn.about.uid?;
             let [prompt, response, logprobs, entropy] = lengths?;
             turn.prompt = take(&mut rest, prompt, u32::from_le_bytes)?;
             turn.response = take(&mut rest, response, u32::from_le_bytes)?;
@@ -290,7 +285,7 @@ mod tests {
         (names, numbers, cause, fault, measured, prop::collection::vec(span, 0..3)).prop_map(
             |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| {
                 TurnMetadata {
-                    uid: Some(Uid::unique()),
+                    uid: Uid::unique(),
                     engine: rid.as_deref().map(Into::into),
                     rid: rid.clone(),
                     index,
@@ -476,10 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_without_a_uid_is_neither_written_nor_read() {
-        let turn = Turn { about: TurnMetadata::default(), ..fake::bare_turn(0) };
-        let record = fake::record("s", Change::Turn(Arc::new(turn)));
-        assert!(record.encode(&mut Vec::new()).is_err());
+    fn turn_without_a_uid_is_not_read() {
         let whole = bytes(&fake::record("s", Change::Turn(Arc::new(fake::bare_turn(0)))));
         let (head, _) = split_head(&whole).unwrap();
         let mut head: serde_json::Value = serde_json::from_slice(head).unwrap();

@@ -84,7 +84,7 @@ impl Sharing {
     async fn delete_response_of(&self, name: &Arc<str>, turn: Uid) -> Result<(), SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
-            let found = state.forest.turns().iter().find(|known| known.about.uid == Some(turn));
+            let found = state.forest.turns().iter().find(|known| known.about.uid == turn);
             let found = found.map(|turn| turn.id).filter(|turn| !state.deleted_responses.contains(turn));
             let records = found.map(|turn| session.record(Change::ResponseDeleted { turn }));
             Ok(Planned { records: records.into_iter().collect(), finished: Vec::new(), result: () })
@@ -130,7 +130,7 @@ impl Sharing {
                     session.record(Change::Finished { leaf: *leaf, turns: count, number: length + at as u64 })
                 };
                 let records: Vec<Record> = leaves.iter().enumerate().map(record).collect();
-                let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();
+                let finished = leaves.iter().map(|leaf| turns[*leaf as usize].about.uid).collect();
                 Ok(Planned { result: records.len() < PATHS, records, finished })
             };
             if self.change(name, false, plan).await? {

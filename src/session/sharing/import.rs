@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
-
 use super::missing::recorded_at;
 use super::{SharedLedger, Sharing, SharingLimits};
+use crate::session::Uid;
 use crate::session::ledger::{Change, Ledger, LedgerError, Position, Record, SharedLog};
 use crate::session::state::Session;
 use crate::session::store::NoObserver;
 use crate::session::store::{Store, StoreLimits};
-use crate::session::{Turn, TurnMetadata, Uid};
 
 /// What became of a session that was to be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,18 +114,12 @@ impl Session {
         let turns = self.turns(count);
         let state = self.state();
         let mut changes = vec![(Some(birth), Change::Begin { created_ms: state.created_ms })];
-        let turn = |turn: &Arc<Turn>, at: usize| {
-            // a turn that is lost has no uid
-            let uid = turn.about.uid.unwrap_or_else(|| derived(birth, at, None));
-            let about = TurnMetadata { uid: Some(uid), ..turn.about.clone() };
-            (Some(uid), Change::Turn(Arc::new(Turn { about, ..(**turn).clone() })))
-        };
         let mut version = 1;
         let frozen = state.frozen.iter().map(|turns| (*turns, true));
         let mut from = 0;
         for (until, is_frozen) in frozen.chain([(count, false)]) {
             for known in &turns[from..until as usize] {
-                changes.push(turn(known, changes.len()));
+                changes.push((Some(known.about.uid), Change::Turn(Arc::clone(known))));
             }
             from = until as usize;
             if state.incomplete == Some(version) {
@@ -152,21 +144,16 @@ impl Session {
         }
         let with_uid = |(at, (uid, change)): (usize, (Option<Uid>, Change))| {
             let record = self.record(change);
-            (uid.unwrap_or_else(|| derived(birth, at, Some(&record))), record)
+            let derived = || {
+                let mut body = Vec::new();
+                // one that cannot be encoded fails when it is appended
+                let _ = record.encode(&mut body);
+                birth.derive(&[&(at as u64).to_be_bytes(), &body])
+            };
+            (uid.unwrap_or_else(derived), record)
         };
         changes.into_iter().enumerate().map(with_uid).collect()
     }
-}
-
-/// The uid of a record without one, at this place in its session.
-fn derived(birth: Uid, at: usize, record: Option<&Record>) -> Uid {
-    let mut body = Vec::new();
-    if let Some(record) = record {
-        // one that cannot be encoded fails when it is appended
-        let _ = record.encode(&mut body);
-    }
-    let digest = Sha256::new().chain_update(birth.to_bytes()).chain_update((at as u64).to_be_bytes());
-    Uid::from_bytes(*digest.chain_update(body).finalize().first_chunk().expect("a digest is longer"))
 }
 
 #[cfg(test)]

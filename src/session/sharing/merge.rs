@@ -235,7 +235,7 @@ impl Sharing {
                 let record = known.record(at);
                 turns += u64::from(matches!(record.change, Change::Turn(_)));
                 if let Change::Finished { leaf, .. } = &record.change {
-                    let leaf = known.session.as_ref().and_then(|session| session.turn(*leaf)?.about.uid);
+                    let leaf = known.session.as_ref().and_then(|session| Some(session.turn(*leaf)?.about.uid));
                     finished.extend(leaf);
                 }
                 let entry = entry(known.log[at].uid, &record)?;
@@ -287,8 +287,7 @@ impl Sharing {
         // locked before the state
         let publication = session.publication();
         let state = session.state();
-        let id =
-            |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id);
+        let id = |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == uid).map(|turn| turn.id);
         let mut finished = Vec::new();
         let change = match change {
             MissingChange::Healed => Change::Healed,

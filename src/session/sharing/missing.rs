@@ -63,8 +63,7 @@ impl Missing {
     /// A turn of the local log, which has its whole prompt.
     pub(super) fn turn(turn: Arc<Turn>, sum: &Arc<AtomicU64>) -> Self {
         let turn = Arc::unwrap_or_clone(turn);
-        let uid = turn.about.uid.expect("turns of a log have one");
-        let at = recorded_at(&turn.about);
+        let (uid, at) = (turn.about.uid, recorded_at(&turn.about));
         let prompt = (turn.about.cause != Cause::Unplaced).then_some(turn.prompt);
         let (response, logprobs, entropy) =
             (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
@@ -78,7 +77,7 @@ impl Sharing {
     /// A change in terms that do not depend on the numbers of turns. `None` for a frozen version: its number of turns means other turns in
     /// another order.
     pub(super) fn missing_change(&self, session: &Session, change: &ListedChange) -> Option<MissingChange> {
-        let uid = |turn: u32| session.turn(turn).and_then(|turn| turn.about.uid);
+        let uid = |turn: u32| session.turn(turn).map(|turn| turn.about.uid);
         Some(match change {
             ListedChange::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
             ListedChange::Other(change) => match &**change {
@@ -116,7 +115,7 @@ impl Session {
         });
         let mut about = turn.about.clone();
         let replaced = std::mem::take(&mut about.supersedes);
-        let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
+        let supersedes = replaced.into_iter().filter_map(|turn| Some(self.turn(turn)?.about.uid)).collect();
         let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());
         Some(Draft { prompt, response, logprobs, entropy, about, supersedes, is_retry: false })
     }

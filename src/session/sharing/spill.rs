@@ -117,7 +117,7 @@ impl Sharing {
 
 /// Whether a turn of the local log has no session in the process that recorded it; see [`Sharing::log_detached`].
 pub(super) fn is_only_logged(birth: Uid, turn: &Turn) -> bool {
-    turn.about.uid == Some(birth)
+    turn.about.uid == birth
 }
 
 /// The turns of a session that the local log has.

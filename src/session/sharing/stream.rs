@@ -244,7 +244,7 @@ impl Session {
     /// The number of the finished path that ends in the turn with this uid. The latest ones are searched first.
     fn number_of_path(&self, leaf: Uid) -> Option<u64> {
         let state = self.state();
-        let turn = |turn: u32| state.forest.turns().get(turn as usize).and_then(|turn| turn.about.uid);
+        let turn = |turn: u32| state.forest.turns().get(turn as usize).map(|turn| turn.about.uid);
         state.finished.iter().rev().find(|path| turn(path.leaf) == Some(leaf)).map(|path| path.number)
     }
 }

@@ -130,7 +130,7 @@ impl Sharing {
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
-        if self.is_full_of_detached() && draft.about.uid.is_none_or(|uid| known.turn(uid).is_none()) {
+        if self.is_full_of_detached() && known.turn(draft.about.uid).is_none() {
             return self.leave_out(line, known, &draft).await;
         }
         let written = self.detach(line, &mut known, draft);
@@ -176,7 +176,7 @@ impl Sharing {
             self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&session.state(), draft.clone()));
-            let uid = turn.about.uid.expect("a placed turn has one");
+            let uid = turn.about.uid;
             let record = session.record(Change::Turn(Arc::clone(&turn)));
             let mut entries = Vec::with_capacity(2);
             if known.position.is_none() {
@@ -216,14 +216,14 @@ impl Sharing {
     }
 
     /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later. The ack is that of the local log.
-    fn detach(&self, line: &Line, known: &mut ListCache, mut draft: Draft) -> Ack {
+    fn detach(&self, line: &Line, known: &mut ListCache, draft: Draft) -> Ack {
         known.forget_removed();
         if let Err(error) = self.begin(line, known) {
             tracing::error!(%error, session = %line.name, "a turn was not recorded");
             return Ack::done();
         }
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
-        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
+        let uid = draft.about.uid;
         let id = session.state().forest.next_id();
         let written = self.log_detached(&line.name, Some(session.birth), id, &draft);
         if let Some(turn) = known.turn(uid) {
@@ -284,7 +284,7 @@ mod tests {
 
     fn draft(prompt: &[u32], process: Option<ProcessId>) -> Draft {
         let span = Span { start: 0, end: 1, epoch: 3, until: 3, weight_version: None, version: None, process };
-        let about = TurnMetadata { policy: vec![span], uid: Some(Uid::unique()), ..TurnMetadata::default() };
+        let about = TurnMetadata { policy: vec![span], ..TurnMetadata::default() };
         Draft { prompt: Some(prompt.into()), response: vec![9], about, ..Draft::default() }
     }
 

@@ -146,7 +146,7 @@ fn order_is_real_time(history: &History, lists: &[SessionEntries]) -> Result<(),
     for read in &history.client_log.reads {
         let list = lists.iter().find(|list| list.name == read.session && list.birth == read.birth);
         let Some(list) = list.filter(|list| list.generation() == read.generation as usize) else { continue };
-        let turns: Vec<Uid> = list.turns().filter_map(|turn| turn.about.uid).collect();
+        let turns: Vec<Uid> = list.turns().map(|turn| turn.about.uid).collect();
         let may_differ = match history.settings.loss {
             Loss::None => false,
             // it may have seen an entry that no replica had confirmed, and that was evicted before the failover lost it
@@ -294,7 +294,7 @@ fn stream_has_each_leaf(history: &History, list: &SessionEntries) -> Result<(), 
     let turns: Vec<_> = list.turns().map(Arc::clone).collect();
     let leaves = published_leaves(&turns);
     for leaf in leaves {
-        let uid = turns[leaf as usize].about.uid.expect("shared turns have ids");
+        let uid = turns[leaf as usize].about.uid;
         match streamed.get(&uid) {
             Some(1) => {}
             Some(_) if history.settings.loss != Loss::None => {}
@@ -321,9 +321,9 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
             let Some(Ok(path)) = session.finished(number, Classes::default()) else {
                 return Err(format!("{}: path {number} does not exist", session.id));
             };
-            let uid = |step: &crate::session::Step| step.turn.about.uid.expect("shared turns have ids");
+            let uid = |step: &crate::session::Step| step.turn.about.uid;
             let turns: Vec<Uid> = path.steps.iter().filter(|step| step.trained).map(uid).collect();
-            let leaf = path.leaf().about.uid.expect("shared turns have ids");
+            let leaf = path.leaf().about.uid;
             if trained.insert(leaf, turns.clone()).is_some_and(|before| before != turns) {
                 return Err(format!("{}: path {leaf} trains other turns the second time", session.id));
             }
@@ -340,7 +340,7 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
         let exported: BTreeSet<u32> =
             leaves.into_iter().flat_map(|leaf| upwards(&turns, leaf)).map(|turn| turn.id).collect();
         for turn in exported.into_iter().map(|turn| &turns[turn as usize]).filter(|turn| turn.is_trainable()) {
-            let uid = turn.about.uid.expect("shared turns have ids");
+            let uid = turn.about.uid;
             match counts.get(&uid) {
                 Some(1) => {}
                 count => return Err(format!("{}: turn {} is trained {count:?} times", list.name, turn.id)),

@@ -54,7 +54,7 @@ impl RecordLog for LocalLog {
             // up to the one before
             let turns = records.iter().rev().filter_map(|(_, record)| match record {
                 LogRecord::Session(Record { session, change: Change::Turn(turn), .. }) if session == settled => {
-                    Some(turn.about.uid)
+                    Some(Some(turn.about.uid))
                 }
                 LogRecord::Process(ProcessRecord::Settled { session }) if session == settled => Some(None),
                 _ => None,
