@@ -11,7 +11,6 @@
 //! in between may belong to the epoch before or after it. Any other call that changes weights ends the update, because
 //! the trainer that began it may be gone.
 
-mod process_id;
 mod spans;
 
 use std::collections::VecDeque;
@@ -22,8 +21,8 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::ProcessId;
 use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
-pub use process_id::{InvalidProcessId, ProcessId};
 use spans::{begun, covers, cut, possible};
 
 /// SGLang's `weight_version` before an update sets another.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use super::is_name;
 use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
-use super::name::is_name;
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
 use super::state::{Frozen, RewardTarget, Session, SessionError};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
