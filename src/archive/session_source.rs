@@ -164,7 +164,7 @@ fn first_pause() -> Duration {
 
 impl FinishedSource for SessionSource {
     fn store_id(&self) -> String {
-        self.partitions.start.store_id().to_owned()
+        self.partitions.start.store_id()
     }
 
     fn partitions(&self) -> u32 {

@@ -171,9 +171,9 @@ impl Forest {
     /// Makes a turn known to [`Forest::place`].
     fn index(&mut self, turn: &Turn) {
         let from = self.end(turn.parent);
-        let prompt = self.tokens.insert(&self.turns, from, (turn.id, Part::Prompt));
+        let prompt = self.tokens.insert(&self.turns, from, turn.id, Part::Prompt);
         let sample_before = self.add_sample(turn, prompt);
-        let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
+        let end = self.tokens.insert(&self.turns, prompt, turn.id, Part::Response);
         // a turn that failed before its first token is never a parent: it would add nothing but its fault
         if !turn.response.is_empty() || turn.about.fault.is_none() {
             self.tokens.end(&self.turns, end, turn.id);

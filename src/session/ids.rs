@@ -59,10 +59,18 @@ impl Default for Uid {
     }
 }
 
-/// The process that counted a policy epoch. It is the id of its local log, which a restart does not change, or a random number of a process
-/// without one. Its text is 16 hexadecimal digits.
+/// The process that has a store and counts policy epochs. It is the id of its local log, which a restart does not change, or a random number
+/// of a process without one. Its text is 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessId(NonZeroU64);
+
+impl ProcessId {
+    pub(super) fn random() -> Self {
+        // SipHash under keys from the system's entropy
+        let hash = RandomState::new().hash_one(std::process::id());
+        Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
+    }
+}
 
 /// A text with other characters than lower-case hexadecimal digits, or with another number of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

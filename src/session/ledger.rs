@@ -17,6 +17,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use super::ProcessId;
 pub use ack::{Ack, AppendError};
 pub use log_record::{LogRecord, ProcessRecord};
 pub use record::{Change, Record, SCHEMA};
@@ -33,8 +34,8 @@ pub trait RecordLog: Debug + Send + Sync {
     /// Resolves when all records that were appended before are stored or have failed.
     fn written(&self) -> Ack;
 
-    /// The id of the log: 16 hexadecimal digits that stay the same after a restart. Cursors are valid for one log only.
-    fn id(&self) -> &str;
+    /// The id of the log, which a restart does not change. Cursors are valid for one log only.
+    fn id(&self) -> ProcessId;
 
     /// Calls `each` with all records that are stored, in their order. Blocks.
     ///

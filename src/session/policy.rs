@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -172,28 +172,24 @@ impl Policy {
         self.several_engines.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> MutexGuard<'_, PolicyState> {
-        self.state.lock()
-    }
-
     /// The current epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.state().last().number
+        self.state.lock().last().number
     }
 
     /// The possible epochs of tokens that are sampled now: the current one, and the next while weights are updated and the generation is
     /// not paused.
     #[must_use]
     pub fn sampled_epochs(&self) -> RangeInclusive<u64> {
-        self.state().sampled_epochs()
+        self.state.lock().sampled_epochs()
     }
 
     /// The possible epochs of tokens that have just arrived, of a request that was received at `requested`. A paused engine samples
     /// nothing for new requests, so such tokens show that it has continued.
     #[must_use]
     pub fn observe_tokens(&self, requested: Instant) -> RangeInclusive<u64> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.paused_at.is_some_and(|paused| requested > paused) {
             state.end_pause();
         }
@@ -203,13 +199,13 @@ impl Policy {
     /// Whether an update has begun and not ended.
     #[must_use]
     pub fn is_updating(&self) -> bool {
-        self.state().update.is_some()
+        self.state.lock().update.is_some()
     }
 
     /// The label and the trainer's name of the current epoch, if known. Until a reply has named the label, it is that of `/model_info`.
     #[must_use]
     pub fn names(&self) -> (Option<Box<str>>, Option<Box<str>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Epoch { number, label, version, .. } = state.last().clone();
         let reported =
             || state.model_info.as_ref().filter(|(epoch, _)| *epoch == number).map(|(_, label)| label.clone());
@@ -219,7 +215,7 @@ impl Policy {
     /// Begins an epoch: another engine answers, whose weights may differ.
     pub fn observe_new_engine(&self) -> u64 {
         let epoch = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.paused_at = None;
             state.next(None, None)
         };
@@ -231,7 +227,7 @@ impl Policy {
     /// before the named one.
     pub fn begin_named_epoch(&self, version: &str) -> (u64, Ack) {
         let epoch = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let current = state.last().clone();
             if let Some(update) = &mut state.update {
                 if &**update.version.get_or_insert_with(|| version.into()) == version {
@@ -260,7 +256,7 @@ impl Policy {
         use {WeightCall as Call, WeightCallOutcome as Outcome};
         let is_several = self.has_several_engines();
         let epoch = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_open = state.update.is_some();
             let begins_epoch = match (call, outcome) {
                 (_, Outcome::Unknown) | (Call::Whole | Call::End, Outcome::Succeeded) => true,
@@ -284,7 +280,7 @@ impl Policy {
 
     /// Records that the generation was paused, or may have been continued.
     pub fn set_paused(&self, is_paused: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match is_paused {
             true => state.paused_at = Some(Instant::now()),
             false => state.end_pause(),
@@ -297,7 +293,7 @@ impl Policy {
 
     /// Raises the epoch to at least the one before a restart.
     pub fn restore(&self, epoch: u64, version: Option<Box<str>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = state.last();
         if epoch >= known.number {
             *known = Epoch { number: epoch, label: None, version, by_label: false, is_gradual: false };
@@ -323,7 +319,7 @@ impl Policy {
     /// Returns the new epoch, if one began.
     pub fn observe_model_info(&self, epoch: u64, label: &str) -> Option<u64> {
         let before = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_outdated = state.model_info.as_ref().is_some_and(|(newest, _)| *newest > epoch);
             if is_outdated || state.update.is_some() {
                 return None; // the update explains the label, and the first answer after it counts
@@ -341,7 +337,7 @@ impl Policy {
     }
 
     fn take_label(&self, epoch: u64, label: &str) -> Option<Epoch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.update.is_some() {
             return None;
         }
@@ -371,7 +367,7 @@ impl Policy {
         if tokens == 0 {
             return Vec::new();
         }
-        let state = self.state();
+        let state = self.state.lock();
         let epochs = &state.epochs;
         let several = self.has_several_engines();
         let from = if several { begun(epochs, asked) } else { asked };
@@ -457,7 +453,7 @@ mod tests {
     impl Policy {
         /// Begins an epoch: the weights have changed.
         fn begin_epoch(&self) -> u64 {
-            let epoch = self.state().next(None, None);
+            let epoch = self.state.lock().next(None, None);
             self.append(epoch).0
         }
     }

@@ -135,7 +135,7 @@ impl Session {
     /// session grows.
     pub(super) fn apply(&self, change: Change) -> i64 {
         // locked before the state
-        let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication());
+        let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication.lock());
         let mut state = self.state();
         match change {
             Change::Begin { created_ms } => state.created_ms = created_ms,

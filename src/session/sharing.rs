@@ -173,10 +173,6 @@ impl Sharing {
         self.lines[usize::from(partition)].lock()
     }
 
-    fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
-        self.unsettled.lock()
-    }
-
     fn line(&self, name: &Arc<str>) -> Arc<Line> {
         let mut lines = self.lines(partition_of(name));
         let line = lines.entry(Arc::clone(name)).or_insert_with(|| {
@@ -258,7 +254,8 @@ impl Sharing {
         line: &Line,
         known: &ListCache,
         entries: &[Entry],
-        (finished, in_use): (Vec<Uid>, bool),
+        finished: Vec<Uid>,
+        in_use: bool,
     ) -> Result<Result<bool, Outdated>, LedgerError> {
         if self.fleet.lock().is_none() {
             // otherwise a loss of all data before the first round would not be noticed

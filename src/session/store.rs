@@ -16,7 +16,6 @@ use dashmap::DashMap;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::ledger::log::random_store_id;
 use super::ledger::{Ack, Change, RecordLog, SharedLog};
 use super::state::Session;
 use super::turn::Draft;
@@ -64,7 +63,8 @@ pub(super) struct Store {
     pub(super) limits: StoreLimits,
     pub(super) log: SharedLog,
     pub(super) restoration: Restoration,
-    name: Box<str>,
+    /// The id of a store without a log.
+    process: ProcessId,
     /// Whether it is the cache of a ledger, which has each session that may be evicted: an eviction is no change, and publishes no paths.
     pub(super) is_cache: bool,
     /// The bytes of changes that sessions lack. They are not those of a session yet.
@@ -82,7 +82,7 @@ pub fn now_ms() -> u64 {
 impl Store {
     /// An empty store that appends its records to `log` and reports to `observer`.
     pub(super) fn new(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
-        let name = random_store_id();
+        let process = ProcessId::random();
         let (sessions, order, pending, feed) =
             (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
@@ -95,7 +95,7 @@ impl Store {
             limits,
             log,
             restoration,
-            name,
+            process,
             is_cache: false,
             missing_bytes: Arc::default(),
             observer,
@@ -107,14 +107,9 @@ impl Store {
         Self { is_cache: true, ..Self::new(limits, log, observer) }
     }
 
-    /// The id of the store. Cursors contain it, because another store numbers its finished paths again from 1.
-    pub(super) fn name(&self) -> &str {
-        self.log.get().map_or(&self.name, RecordLog::id)
-    }
-
-    /// The process that counts the policy epochs of new turns.
-    pub(super) fn process(&self) -> Option<ProcessId> {
-        self.name().parse().ok()
+    /// The process that has the store. Cursors contain its id, because another store numbers its finished paths again from 1.
+    pub(super) fn process(&self) -> ProcessId {
+        self.log.get().map_or(self.process, RecordLog::id)
     }
 
     pub(super) fn touch(&self, session: &Arc<Session>, now: Instant) {

@@ -88,8 +88,8 @@ FAULTS = {
     ),
     "the local log forgets turns that are nowhere else": (
         SHARING + "spill.rs",
-        "self.spilled().contains_key(name)",
-        "!FAULT && self.spilled().contains_key(name)",
+        "self.spilled.lock().contains_key(name)",
+        "!FAULT && self.spilled.lock().contains_key(name)",
     ),
     "a turn does not wait for replicas": (
         SHARING + "turns.rs",

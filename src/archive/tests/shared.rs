@@ -128,14 +128,14 @@ async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
     // they are read, and the interval is not over
     tokio::time::sleep(Duration::from_secs(15)).await;
     let down = || ledger::LedgerError::Unavailable("it is down".into());
-    ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
+    ledger.failing.lock().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
     let begun = tokio::time::Instant::now();
     assert!(!process.archive.finish(HOUR).await, "nothing is archived");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     process.sharing.abort();
 
     // the ledger has the paths, and the next process archives them
-    ledger.failing().clear();
+    ledger.failing.lock().clear();
     let next = Process::start(&ledger, &storage).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(sessions(&storage).await.len(), 9);
@@ -148,12 +148,12 @@ async fn end_waits_for_a_ledger_that_fails_for_a_moment() {
     let process = Process::with_nine_sessions(&ledger, &storage).await;
     tokio::time::sleep(Duration::from_secs(15)).await;
     let down = || ledger::LedgerError::Unavailable("it is down".into());
-    ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
+    ledger.failing.lock().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
     let healing = tokio::spawn({
         let ledger = Arc::clone(&ledger);
         async move {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            ledger.failing().clear();
+            ledger.failing.lock().clear();
         }
     });
     assert!(process.archive.finish(HOUR).await);

@@ -66,12 +66,8 @@ impl MemoryLedger {
         self.state.lock()
     }
 
-    pub(crate) fn failing(&self) -> MutexGuard<'_, BTreeMap<u16, LedgerError>> {
-        self.failing.lock()
-    }
-
     fn failure<T: Send + 'static>(&self, partition: u16) -> Option<Fetching<T>> {
-        let error = self.failing().get(&partition)?.clone();
+        let error = self.failing.lock().get(&partition)?.clone();
         Some(Box::pin(std::future::ready(Err(error))))
     }
 
@@ -298,7 +294,7 @@ impl Ledger for MemoryLedger {
     }
 
     fn partitions_by_primary(&self) -> Vec<Vec<u16>> {
-        let failing = self.failing();
+        let failing = self.failing.lock();
         let (own, shared) = (0..PARTITIONS).partition::<Vec<u16>, _>(|partition| failing.contains_key(partition));
         own.into_iter().map(|partition| vec![partition]).chain([shared]).collect()
     }

@@ -26,7 +26,6 @@ mod permissions;
 mod script;
 mod sentinel;
 mod server;
-mod tls;
 
 #[cfg(test)]
 mod tests;

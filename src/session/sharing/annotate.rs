@@ -177,7 +177,7 @@ impl Sharing {
                 let entries: Vec<_> =
                     records.iter().map(|(uid, record)| entry(*uid, record)).collect::<Result<_, _>>()?;
                 let suspicion = self.suspicion();
-                match self.append(&line, &known, &entries, (planned.finished, in_use)).await? {
+                match self.append(&line, &known, &entries, planned.finished, in_use).await? {
                     Ok(replicated) => {
                         for (uid, record) in records {
                             self.apply(&line, &mut known, uid, record)?;
@@ -207,7 +207,7 @@ impl Session {
         let count = self.state().forest.next_id();
         let turns = self.turns(count);
         let mut leaves = published_leaves(&turns);
-        let publication = self.publication();
+        let publication = self.publication.lock();
         leaves.retain(|leaf| !publication.has(*leaf));
         leaves.truncate(limit);
         (turns, leaves)

@@ -192,9 +192,9 @@ mod tests {
 
     /// Records a turn in a process that cannot reach the ledger.
     async fn commit_cut_off(ledger: &MemoryLedger, store: &Arc<Sessions>, response: u32) {
-        ledger.failing().insert(partition_of("s"), LedgerError::Unavailable("it is cut off".into()));
+        ledger.failing.lock().insert(partition_of("s"), LedgerError::Unavailable("it is cut off".into()));
         assert!(!commit(store, response).await, "it is detached");
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         store.sharing().probe_primaries().await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -278,11 +278,11 @@ mod tests {
         assert!(!delete(&store).await);
         ledger.state().deleted.clear();
         let failing = (0..PARTITIONS).filter(|partition| *partition != works);
-        ledger.failing().extend(failing.map(|partition| (partition, LedgerError::Refused("it is full".into()))));
+        ledger.failing.lock().extend(failing.map(|partition| (partition, LedgerError::Refused("it is full".into()))));
         sharing.begin_recovery();
         sharing.restore_deletions().await;
         assert!(ledger.state().deleted.contains_key("s"));
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         sharing.restore_deletions().await;
         assert_eq!(ledger.state().deleted.len(), 1001);
     }
@@ -295,7 +295,7 @@ mod tests {
         sharing.probe_primaries().await;
         let other = (0..PARTITIONS).find(|partition| *partition != partition_of("s")).unwrap();
         commit_cut_off(&ledger, &store, 3).await;
-        ledger.failing().insert(other, LedgerError::Unavailable("it is down".into()));
+        ledger.failing.lock().insert(other, LedgerError::Unavailable("it is down".into()));
         ledger.is_fleet_down.store(true, Ordering::Relaxed);
         sharing.probe_primaries().await;
         store.settle().await;

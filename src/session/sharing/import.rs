@@ -56,23 +56,18 @@ impl Importer {
     /// # Errors
     /// When the ledger fails, or replicas do not confirm in time. A part of the session may be in the ledger; importing it again appends
     /// the rest.
-    pub async fn import(&self, session: &Session) -> Result<Imported, LedgerError> {
-        self.0.import(session).await
-    }
-}
-
-impl Sharing {
-    async fn import(&self, source: &Session) -> Result<Imported, LedgerError> {
+    pub async fn import(&self, source: &Session) -> Result<Imported, LedgerError> {
+        let sharing = &self.0;
         let records = source.records();
         let birth = records[0].0;
-        let line = self.line(&source.id);
+        let line = sharing.line(&source.id);
         let mut known = line.known.lock().await;
-        let suspicion = self.suspicion();
+        let suspicion = sharing.suspicion();
         let imported = loop {
-            let list = self.fetch_all(&line).await?;
+            let list = sharing.fetch_all(&line).await?;
             let same = records.iter().zip(&list).take_while(|((uid, _), entry)| *uid == entry.uid).count();
             if list.is_empty()
-                && let Some((deleted, at)) = self.deletion(&line).await?
+                && let Some((deleted, at)) = sharing.deletion(&line).await?
                 && (deleted == birth || source.latest(1).iter().all(|last| recorded_at(&last.about) <= at))
             {
                 break Imported::Skipped(SkipReason::Deleted);
@@ -86,20 +81,20 @@ impl Sharing {
             }
             if known.log.is_empty() {
                 for (uid, record) in &records {
-                    self.apply(&line, &mut known, *uid, record.clone())?;
+                    sharing.apply(&line, &mut known, *uid, record.clone())?;
                 }
             }
             known.position = Position::after(None, &list);
-            if self.append_detached(&line, &mut known).await?.is_ok() {
+            if sharing.append_detached(&line, &mut known).await?.is_ok() {
                 break Imported::Appended;
             }
         };
         if let Some(session) = std::mem::take(&mut *known).session {
-            self.store.remove_session(&session);
+            sharing.store.remove_session(&session);
         }
         if !matches!(imported, Imported::Skipped(_)) {
             // also after an import that was interrupted
-            self.replicated(&line, suspicion).await?;
+            sharing.replicated(&line, suspicion).await?;
         }
         Ok(imported)
     }

@@ -154,7 +154,7 @@ impl Sharing {
             ListOrder::Newest => is_first,
         };
         if has_most_recent {
-            page.detached = self.unsettled().iter().filter(|session| session.contains(&part)).cloned().collect();
+            page.detached = self.unsettled.lock().iter().filter(|session| session.contains(&part)).cloned().collect();
         }
         Ok(page)
     }

@@ -52,7 +52,7 @@ impl Sharing {
         if let Some(session) = &known.session {
             self.set_detached(session, true);
         }
-        self.unsettled().insert(Arc::clone(&line.name));
+        self.unsettled.lock().insert(Arc::clone(&line.name));
     }
 
     /// Removes the session from memory, and its detached changes.
@@ -69,7 +69,7 @@ impl Sharing {
         if let Some(session) = &known.session {
             self.store.remove_session(session);
         }
-        self.unsettled().remove(&line.name);
+        self.unsettled.lock().remove(&line.name);
         *known = ListCache { checked: known.checked, ..ListCache::default() };
     }
 
@@ -154,14 +154,14 @@ impl Sharing {
                 let line = self.line(&session);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");
                 known.missing.push_back(Missing::turn(turn, &self.store.missing_bytes));
-                self.unsettled().insert(session);
+                self.unsettled.lock().insert(session);
             }
             LogRecord::Session(Record { session, change: Change::Evicted, .. })
             | LogRecord::Process(ProcessRecord::Settled { session }) => {
                 let line = self.line(&session);
                 line.known.try_lock().expect("no call runs during the restoration").missing.clear();
-                self.unsettled().remove(&session);
-                self.spilled().remove(&session);
+                self.unsettled.lock().remove(&session);
+                self.spilled.lock().remove(&session);
             }
             _ => {}
         }
@@ -215,7 +215,7 @@ impl Sharing {
         if !self.is_spilled(&line.name) {
             self.end_detached(&line.name);
         }
-        self.unsettled().remove(&line.name);
+        self.unsettled.lock().remove(&line.name);
     }
 
     /// Appends the detached entries of the session in memory.
@@ -242,7 +242,7 @@ impl Sharing {
                 bytes += entry.body.len();
                 entries.push(entry);
             }
-            let Ok(replicated) = self.append(line, known, &entries, (finished, true)).await? else {
+            let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {
                 return Ok(Err(Outdated));
             };
             // until replicas have them, this process and its local log keep them as detached
@@ -268,7 +268,7 @@ impl Sharing {
             };
             let entry = entry(uid, &record)?;
             let entries = [entry];
-            let Ok(replicated) = self.append(line, known, &entries, (finished, true)).await? else {
+            let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {
                 return Ok(Err(Outdated));
             };
             known.is_unconfirmed |= !replicated;
@@ -285,7 +285,7 @@ impl Sharing {
     /// be applied any more.
     fn record_of(&self, session: &Arc<Session>, length: u64, change: &MissingChange) -> Option<(Record, Vec<Uid>)> {
         // locked before the state
-        let publication = session.publication();
+        let publication = session.publication.lock();
         let state = session.state();
         let id = |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == uid).map(|turn| turn.id);
         let mut finished = Vec::new();

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
-
 use super::{Session, State};
 use crate::session::labels::exclusion;
 use crate::session::view::Claims;
@@ -63,10 +61,6 @@ impl State {
 }
 
 impl Session {
-    pub(in crate::session) fn publication(&self) -> MutexGuard<'_, Publication> {
-        self.publication.lock()
-    }
-
     /// The number of turns, unless the session was removed.
     pub(in crate::session) fn live_turns(&self) -> Option<u32> {
         let state = self.state();

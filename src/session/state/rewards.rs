@@ -45,7 +45,8 @@ impl Rewards {
     pub(in crate::session) fn copy(
         &self,
         version: u32,
-        (from, count): (Option<u32>, usize),
+        from: Option<u32>,
+        count: usize,
         out: &mut HashMap<Option<u32>, Arc<Value>>,
     ) -> Option<Option<u32>> {
         let mut rest = self.0.range(from..);
@@ -83,7 +84,7 @@ mod tests {
             let (mut copied, mut next, mut parts) = (HashMap::new(), Some(None), 0);
             while let Some(from) = next {
                 let before = copied.len();
-                next = rewards.copy(version, (from, 4), &mut copied);
+                next = rewards.copy(version, from, 4, &mut copied);
                 assert!(copied.len() <= before + 4);
                 parts += 1;
             }

@@ -59,7 +59,7 @@ fn off_runtime(work: impl FnOnce() + Send + 'static) {
 impl Store {
     /// Publishes the paths of a session that were not published before.
     pub(in crate::session) fn finish(&self, session: &Arc<Session>) {
-        let mut publication = session.publication();
+        let mut publication = session.publication.lock();
         // before the turns are counted: a call that ends later marks the session as open again
         self.order().mark_published(session);
         let Some(count) = session.live_turns().filter(|turns| publication.advance(*turns)) else { return };

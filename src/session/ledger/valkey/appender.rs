@@ -193,7 +193,7 @@ impl Group {
         let mut stored = Vec::new();
         let mut unknown = Vec::new();
         for (call, answer) in self.appends {
-            match Outcome::of(answers.next(), connected) {
+            match Outcome::from_answer(answers.next(), connected) {
                 Outcome::Stored => stored.push(answer),
                 Outcome::UnknownScript => unknown.push((call, answer)),
                 Outcome::Other(result) => drop(answer.send(result)),
@@ -211,7 +211,7 @@ impl Group {
         };
         let mut confirmed = confirmed(&waited, options.replicas);
         if !unknown.is_empty() {
-            confirmed = resend(unknown, &mut stored, (connected, &wait, options.replicas)).await;
+            confirmed = resend(unknown, &mut stored, connected, &wait, options.replicas).await;
         }
         if let Err(failure) = &waited {
             // the appends are stored, so only the connection is judged
@@ -237,7 +237,9 @@ type Waiting = (Call, oneshot::Sender<Result<Appended, LedgerError>>);
 async fn resend(
     unknown: Vec<Waiting>,
     stored: &mut Vec<oneshot::Sender<Result<Appended, LedgerError>>>,
-    (connected, wait, replicas): (&Connected, &redis::Cmd, u32),
+    connected: &Connected,
+    wait: &redis::Cmd,
+    replicas: u32,
 ) -> bool {
     let mut pipeline = Pipeline::with_capacity(unknown.len() + 1);
     for (call, _) in &unknown {
@@ -251,7 +253,7 @@ async fn resend(
         Ok(answers) => {
             let mut answers = answers.into_iter();
             for (_, answer) in unknown {
-                match Outcome::of(answers.next(), connected) {
+                match Outcome::from_answer(answers.next(), connected) {
                     Outcome::Stored => stored.push(answer),
                     Outcome::UnknownScript => {
                         drop(answer.send(Err(LedgerError::Refused("the server does not keep scripts".into()))));
@@ -279,7 +281,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn of(answer: Option<Value>, connected: &Connected) -> Self {
+    fn from_answer(answer: Option<Value>, connected: &Connected) -> Self {
         match answer {
             Some(Value::Int(1)) => Self::Stored,
             Some(Value::Int(0)) => Self::Other(Ok(Appended::Behind)),

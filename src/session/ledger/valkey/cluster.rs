@@ -203,8 +203,7 @@ pub(super) async fn ask_url(options: &ValkeyOptions) -> Result<Ranges, LedgerErr
     for address in &options.url.addresses {
         let mut drivers = JoinSet::new();
         let ask = async {
-            let mut connection =
-                Connection::open((address, options, Credentials::OfServer), &mut drivers, || {}).await?;
+            let mut connection = Connection::open(address, options, Credentials::OfServer, &mut drivers, || {}).await?;
             connection.send(&cluster_slots()).await.map_err(|error| super::connection::at(address, &error))
         };
         match timeout(options.timeout / 2, ask).await {

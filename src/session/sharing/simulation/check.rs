@@ -352,12 +352,12 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
 
 fn nothing_is_detached(process: &Process) -> Result<(), String> {
     let sharing = process.store.sharing();
-    let unsettled = sharing.unsettled().clone();
+    let unsettled = sharing.unsettled.lock().clone();
     if !unsettled.is_empty() {
         return Err(format!("{unsettled:?} are not settled"));
     }
-    if !sharing.spilled().is_empty() {
-        return Err(format!("{:?} are in the local log only", sharing.spilled()));
+    if !sharing.spilled.lock().is_empty() {
+        return Err(format!("{:?} are in the local log only", sharing.spilled.lock()));
     }
     for (_, session) in process.store.memory().page(0, usize::MAX) {
         if session.state().is_detached {
