@@ -21,7 +21,8 @@ mod turn;
 mod view;
 
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
-pub use forest::{Fingerprint, Forest, HistoryChange, Placement, Prefix, TurnCounts};
+use forest::Forest;
+pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
 pub use path::{Path, Segment, Step};

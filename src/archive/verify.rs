@@ -26,22 +26,11 @@ pub struct Verification {
     pub problems: Vec<String>,
 }
 
-/// Reads all manifests and data files. Data files are read one at a time.
+/// Reads all manifests and data files. Data files are read one at a time. Calls `progress` after each manifest and its files.
 ///
 /// # Errors
 /// When the archive cannot be read.
-pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
-    verify_with_progress(storage, |_| {}).await
-}
-
-/// As [`verify`]. Calls `progress` after each manifest and its files.
-///
-/// # Errors
-/// When the archive cannot be read.
-pub async fn verify_with_progress(
-    storage: &Storage,
-    mut progress: impl FnMut(&Verification),
-) -> Result<Verification, ArchiveError> {
+pub async fn verify(storage: &Storage, mut progress: impl FnMut(&Verification)) -> Result<Verification, ArchiveError> {
     let mut found = Verification::default();
     let (mut keys, mut used) = (HashSet::new(), HashSet::new());
     for chain in chains(storage).await? {

@@ -99,9 +99,9 @@ impl Table {
     }
 
     /// A table of valid paths whose trained turns are settled.
-    pub(super) fn of_paths(paths: Vec<Path>, annotate: Option<Annotate>, format: &str, bounds: Bounds) -> Self {
+    pub(super) fn from_paths(paths: Vec<Path>, annotate: Option<Annotate>, format: &str, bounds: Bounds) -> Self {
         let empty = Self::new(Batch { annotate, ..Batch::default() }, format, bounds);
-        Self { tally: RowCounts::of(paths.len(), &[]), rows: Rows::Paths(paths), ..empty }
+        Self { tally: RowCounts::new(paths.len(), &[]), rows: Rows::Paths(paths), ..empty }
     }
 
     /// The columns, without the metadata.

@@ -56,7 +56,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn new(path: &Path) -> Self {
         let about = &path.leaf().about;
         // the fault `forwarded` does not describe how the turn ended
         match (about.fault.filter(|fault| *fault != Fault::Forwarded), about.finish.as_deref()) {
@@ -181,7 +181,7 @@ mod tests {
         let status = |finish: Option<&str>, fault| {
             let mut leaf = turn(0, None, &[1], &[2]);
             (leaf.about.finish, leaf.about.fault) = (finish.map(Into::into), fault);
-            Status::of(&path(&[&leaf.into()])).name()
+            Status::new(&path(&[&leaf.into()])).name()
         };
         assert_eq!(status(Some("stop"), None), "completed");
         assert_eq!(status(Some("length"), None), "truncated");

@@ -35,7 +35,7 @@ fn export(batch: Batch) -> Export {
 /// A file with the same columns of paths whose trained turns are settled and which are valid, see [`super::verdict`].
 #[must_use]
 pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
-    groups(Table::of_paths(paths, annotate, "parquet", BOUNDS)).flatten().collect()
+    groups(Table::from_paths(paths, annotate, "parquet", BOUNDS)).flatten().collect()
 }
 
 /// The `row_key` of each row of a file.

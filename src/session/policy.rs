@@ -18,76 +18,14 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::ProcessId;
 use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
-use spans::{begun, covers, cut, possible};
-
-/// SGLang's `weight_version` before an update sets another.
-pub const INITIAL_WEIGHT_VERSION: &str = "default";
+pub use spans::{EpochMark, INITIAL_WEIGHT_VERSION, ReportedVersions, Span};
+use spans::{LabelledPart, begun, covers, possible};
 
 /// Epochs whose label and name are remembered: more than any request spans.
 const REMEMBERED: usize = 1024;
-
-/// Tokens of one response that one policy sampled.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Span {
-    /// The first token, counted from the start of the response.
-    pub start: u32,
-    /// The position after the last token.
-    pub end: u32,
-    /// tokentap's policy epoch. If the weights changed and the engine did not report at which token, the first possible epoch.
-    pub epoch: u64,
-    /// The last possible epoch; equal to `epoch` if the epoch is certain.
-    pub until: u64,
-    /// The engine's `weight_version`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight_version: Option<Box<str>>,
-    /// The trainer's name of the epoch (`POST /v1/policy`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<Box<str>>,
-    /// The process that counted the epochs, if sessions are shared. Epochs of different processes cannot be compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub process: Option<ProcessId>,
-}
-
-impl Span {
-    /// Whether exactly one policy is possible.
-    #[must_use]
-    pub fn is_certain(&self) -> bool {
-        self.epoch == self.until
-    }
-
-    /// The engine's `weight_version`, unless it is empty or SGLang's initial one: every engine begins with that one.
-    #[must_use]
-    pub fn updated_weight_version(&self) -> Option<&str> {
-        self.weight_version.as_deref().filter(|label| !label.is_empty() && *label != INITIAL_WEIGHT_VERSION)
-    }
-}
-
-/// The weight versions that the engine reported for a response.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReportedVersions {
-    /// `weight_version`.
-    pub label: Option<Box<str>>,
-    /// `weight_versions`: label, first token, position after the last token.
-    pub spans: Vec<(Box<str>, u32, u32)>,
-}
-
-/// The possible epochs of tokens of a running response, and how many tokens had been received when these epochs were observed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EpochMark {
-    /// The first epoch.
-    pub epoch: u64,
-    /// The last epoch.
-    pub until: u64,
-    /// Tokens received up to the first observation.
-    pub first: u32,
-    /// Tokens received up to the last observation.
-    pub last: u32,
-}
 
 /// A call that changes the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -385,8 +323,9 @@ impl Policy {
             // without spans the engine's label is that of the last token, and the label of the first token is unknown; behind a router
             // it may have any number, because epochs are numbered in the order in which labels were first reported
             let (first, until) = possible(epochs, from, label.filter(|_| (covers || !several) && !is_gradual));
-            let epochs_of_part = (if covers { first } else { from }, until + u64::from(in_update));
-            cut(epochs, (epochs_of_part, covers), (label, start, end), seen, &mut spans);
+            let first = if covers { first } else { from };
+            let part = LabelledPart { label, start, end, first, until: until + u64::from(in_update), is_exact: covers };
+            part.divide(epochs, seen, &mut spans);
         }
         spans
     }

@@ -3,11 +3,11 @@
 mod annotations;
 mod change_feed;
 mod eviction;
-mod observer;
 mod order;
 mod pending;
 mod restoration;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,6 @@ use super::turn::Draft;
 use super::{ProcessId, Turn, Uid};
 use change_feed::ChangeFeed;
 pub use change_feed::CommittedTurn;
-pub use observer::{NoObserver, StoreObserver};
 pub use order::EvictedSession;
 use order::Order;
 #[cfg(test)]
@@ -72,6 +71,30 @@ pub(super) struct Store {
     pub(super) observer: Arc<dyn StoreObserver>,
 }
 
+/// Receives changes of a store. Its methods run under a lock of the store and must return quickly.
+pub trait StoreObserver: Debug + Send + Sync {
+    /// A turn was added.
+    fn turn_committed(&self, turn: &Turn);
+
+    /// A turn was not added, because its session was deleted while it ran.
+    fn turn_dropped(&self);
+
+    /// A session was evicted; the reason is `bytes` or `ttl`.
+    fn session_evicted(&self, reason: &'static str);
+}
+
+/// Ignores all changes.
+#[derive(Debug, Clone, Copy)]
+pub struct NoObserver;
+
+impl StoreObserver for NoObserver {
+    fn turn_committed(&self, _turn: &Turn) {}
+
+    fn turn_dropped(&self) {}
+
+    fn session_evicted(&self, _reason: &'static str) {}
+}
+
 /// Milliseconds since 1970.
 #[must_use]
 pub fn now_ms() -> u64 {
@@ -82,20 +105,16 @@ pub fn now_ms() -> u64 {
 impl Store {
     /// An empty store that appends its records to `log` and reports to `observer`.
     pub(super) fn new(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
-        let process = ProcessId::random();
-        let (sessions, order, pending, feed) =
-            (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
-        let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
         Self {
-            sessions,
-            order,
-            evicting,
-            pending,
-            feed,
+            sessions: DashMap::with_shard_amount(SHARDS),
+            order: Mutex::default(),
+            evicting: AtomicBool::new(false),
+            pending: PendingCalls::default(),
+            feed: ChangeFeed::default(),
             limits,
             log,
-            restoration,
-            process,
+            restoration: Restoration::default(),
+            process: ProcessId::random(),
             is_cache: false,
             missing_bytes: Arc::default(),
             observer,

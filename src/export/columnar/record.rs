@@ -16,7 +16,7 @@ use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::Field;
 
 use super::{Computed, SCHEMA_VERSION};
-use crate::export::column::{self, Column, numbers};
+use crate::export::per_token::{self, PerToken, numbers};
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, PathColumn, entry, facts};
 use crate::session::{Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
@@ -35,9 +35,9 @@ type Named = (Field, ArrayRef);
 
 /// The record batch of these rows.
 pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
-    let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
+    let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::new).collect();
     let joined: Vec<RowColumns> = rows.iter().map(|row| RowColumns::within(row, MAX_COLUMNS)).collect();
-    let texts: Vec<RowText> = rows.iter().map(|row| RowText::of(row, computed.decoder.as_ref())).collect();
+    let texts: Vec<RowText> = rows.iter().map(|row| RowText::decode(row, computed.decoder.as_ref())).collect();
     let mut columns = whole(rows);
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
@@ -81,15 +81,15 @@ fn tokens(rows: &[Path]) -> [Named; 6] {
     [
         required("token_ids", list(each(), Int32Array::from(ids), false)),
         required("loss_mask", list(each(), Int8Array::from(mask), false)),
-        required("logprobs", floats(Column::Logprobs)),
-        required("entropy", floats(Column::Entropy)),
+        required("logprobs", floats(PerToken::Logprobs)),
+        required("entropy", floats(PerToken::Entropy)),
         required("prompt_length", Int64Array::from(lengths(Path::prompt_len))),
         required("response_length", Int64Array::from(lengths(Path::response_len))),
     ]
 }
 
 /// A column of numbers; null for a missing number and one that is not finite.
-fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
+fn floats(rows: &[Path], count: usize, column: PerToken) -> Float32Array {
     let mut items = Float32Builder::with_capacity(count);
     for segment in rows.iter().flat_map(Path::segments) {
         match numbers(column, &segment) {
@@ -243,13 +243,13 @@ enum RowText {
 }
 
 impl RowText {
-    fn of(row: &Path, decoder: Option<&Decoder>) -> Self {
+    fn decode(row: &Path, decoder: Option<&Decoder>) -> Self {
         let Some(Decoder { model, decode, .. }) = decoder else { return Self::NotRequested };
         if row.steps.iter().any(|step| *step.turn.about.model != **model) {
             return Self::Unavailable;
         }
-        let response: Vec<u32> = column::response(row).flat_map(|segment| segment.ids).copied().collect();
-        let decoded = decode(column::prompt(row)).zip(decode(&response));
+        let response: Vec<u32> = per_token::response(row).flat_map(|segment| segment.ids).copied().collect();
+        let decoded = decode(per_token::prompt(row)).zip(decode(&response));
         decoded.map_or(Self::Unavailable, |(prompt, response)| Self::Decoded { prompt, response })
     }
 
@@ -281,7 +281,7 @@ struct ClientJson {
 }
 
 impl ClientJson {
-    fn of(row: &Path) -> Self {
+    fn new(row: &Path) -> Self {
         Self::within(row, MAX_EXTRAS, MAX_SAMPLING)
     }
 

@@ -51,7 +51,7 @@ pub struct CallerKey {
 impl CallerKey {
     /// Hashes the key of a caller. `salt` is random. A caller without a key has an empty key.
     #[must_use]
-    pub fn of(salt: &[u8], key: &[u8]) -> Self {
+    pub fn new(salt: &[u8], key: &[u8]) -> Self {
         let salt = Digest::sha256(salt);
         Self { salt, hash: Self::hash(&salt, key) }
     }
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn key_of_a_caller_is_recognised() {
-        let caller = CallerKey::of(b"random", b"secret");
+        let caller = CallerKey::new(b"random", b"secret");
         assert!(caller.is(b"secret"));
         assert!(!caller.is(b"Secret") && !caller.is(b""));
-        assert_ne!(caller, CallerKey::of(b"other", b"secret"), "equal keys have different hashes");
+        assert_ne!(caller, CallerKey::new(b"other", b"secret"), "equal keys have different hashes");
         let text = serde_json::to_string(&caller).unwrap();
         assert!(serde_json::from_str::<CallerKey>(&text).unwrap().is(b"secret"));
         assert!(!text.contains("secret"));

@@ -394,7 +394,7 @@ mod tests {
             previous: number.is_multiple_of(3).then_some(key),
             shared: number.is_multiple_of(5).then_some(SharedItems { turn: 3, count: 7 }),
             items: vec!["\"\\n\"".into(); (number % 3) as usize],
-            caller: CallerKey::of(b"salt", &number.to_le_bytes()),
+            caller: CallerKey::new(b"salt", &number.to_le_bytes()),
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::OpenError;
 use super::frame::Decoder;
-use super::segment::{Entry, Segment, TearPoint};
+use super::segment::{Segment, SegmentEntry, TearPoint};
 use crate::session::ProcessId;
 use crate::session::ledger::{LogRecord, SCHEMA};
 
@@ -152,7 +152,7 @@ pub(super) fn decoders() -> std::io::Result<Vec<Decoder>> {
 /// An event of reading the files.
 enum ReadEvent {
     /// An entry, and the bytes of its file up to its end.
-    Entry(u64, Entry),
+    Entry(u64, SegmentEntry),
     /// The end of a file.
     End(Result<(), TearPoint>),
 }
@@ -263,14 +263,14 @@ fn apply(
 
 impl ReplaySummary {
     /// Counts an entry. Returns its record.
-    fn count(&mut self, segment: &Segment, entry: Entry) -> Option<LogRecord> {
+    fn count(&mut self, segment: &Segment, entry: SegmentEntry) -> Option<LogRecord> {
         match entry {
-            Entry::Record(record) => {
+            SegmentEntry::Record(record) => {
                 self.records += 1;
                 return Some(record);
             }
-            Entry::Unknown | Entry::Frame(..) => self.unknown += 1,
-            Entry::Damage { offset, bytes, reason } => self.damage(&segment.path, offset, bytes, reason),
+            SegmentEntry::Unknown | SegmentEntry::Frame(..) => self.unknown += 1,
+            SegmentEntry::Damage { offset, bytes, reason } => self.damage(&segment.path, offset, bytes, reason),
         }
         None
     }

@@ -54,7 +54,7 @@ pub(super) struct Segment {
 
 /// One part of a file's content.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Entry {
+pub(super) enum SegmentEntry {
     /// A frame that is not decoded yet, its offset and its length.
     Frame(Frame, u64, u64),
     /// A record.
@@ -72,7 +72,7 @@ pub(super) enum Entry {
     },
 }
 
-impl Entry {
+impl SegmentEntry {
     /// Decodes a frame. Other entries stay as they are.
     pub(super) fn decode(self, decoder: &mut Decoder) -> Self {
         let Self::Frame(frame, offset, bytes) = self else { return self };
@@ -92,7 +92,7 @@ impl Entry {
 }
 
 /// Called with each entry and the number of bytes of the file that were read up to its end.
-pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, Entry) -> ControlFlow<()>;
+pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, SegmentEntry) -> ControlFlow<()>;
 
 /// The place from which on a file could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +219,7 @@ fn scan(
         }
     };
     let mut offset = FIRST_LINE;
-    if is_damaged && visit(offset, Entry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
+    if is_damaged && visit(offset, SegmentEntry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
         return Ok(());
     }
     source.seek(SeekFrom::Start(offset)).map_err(|_| at_start("the file cannot be read"))?;
@@ -228,7 +228,7 @@ fn scan(
             return scan_damaged(source, offset..bytes, marker, visit);
         };
         offset += length;
-        if visit(offset, Entry::Frame(frame, offset - length, length)).is_break() {
+        if visit(offset, SegmentEntry::Frame(frame, offset - length, length)).is_break() {
             break;
         }
     }
@@ -258,11 +258,11 @@ fn scan_damaged(
     while at < rest.len() {
         let here = offset + at as u64;
         let (entry, length) = match Frame::read(&mut &rest[at..], (rest.len() - at) as u64, marker) {
-            Ok((frame, length)) => (Entry::Frame(frame, here, length), length),
+            Ok((frame, length)) => (SegmentEntry::Frame(frame, here, length), length),
             Err(reason) => {
                 let reason = if ends_in_zeros(&rest[at..], here, marker) { ZEROS } else { reason };
                 let length = salvage.resume(&rest[at..]).ok_or(TearPoint { offset: here, reason })? as u64;
-                (Entry::Damage { offset: here, bytes: length, reason }, length)
+                (SegmentEntry::Damage { offset: here, bytes: length, reason }, length)
             }
         };
         at += usize::try_from(length).expect("it is within the rest");
@@ -311,7 +311,7 @@ mod tests {
         (bytes, records, ends)
     }
 
-    fn entries(bytes: &[u8]) -> (Vec<Entry>, Result<(), TearPoint>) {
+    fn entries(bytes: &[u8]) -> (Vec<SegmentEntry>, Result<(), TearPoint>) {
         let mut entries = Vec::new();
         let mut decoder = Decoder::try_new().unwrap();
         let mut source = io::Cursor::new(bytes);
@@ -324,12 +324,12 @@ mod tests {
 
     fn read(bytes: &[u8]) -> (Vec<LogRecord>, u64, Result<(), TearPoint>) {
         let (entries, read) = entries(bytes);
-        let unknown = entries.iter().filter(|entry| **entry == Entry::Unknown).count() as u64;
+        let unknown = entries.iter().filter(|entry| **entry == SegmentEntry::Unknown).count() as u64;
         (records(entries), unknown, read)
     }
 
-    fn records(entries: Vec<Entry>) -> Vec<LogRecord> {
-        let record = |entry| if let Entry::Record(record) = entry { Some(record) } else { None };
+    fn records(entries: Vec<SegmentEntry>) -> Vec<LogRecord> {
+        let record = |entry| if let SegmentEntry::Record(record) = entry { Some(record) } else { None };
         entries.into_iter().filter_map(record).collect()
     }
 
@@ -355,7 +355,7 @@ mod tests {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (bit % 8);
             let (entries, read) = entries(&changed);
-            let damage = entries.iter().filter(|entry| matches!(entry, Entry::Damage { .. })).count();
+            let damage = entries.iter().filter(|entry| matches!(entry, SegmentEntry::Damage { .. })).count();
             let damaged = ends.iter().position(|end| at < *end).expect("it is in the file");
             let mut expected = all.clone();
             if damaged > 0 {
@@ -377,7 +377,7 @@ mod tests {
             let mut changed = bytes.clone();
             changed[destroyed.clone()].iter_mut().for_each(|byte| *byte ^= 0x81);
             let (entries, read) = entries(&changed);
-            let damage = |entry: &&Entry| matches!(entry, Entry::Damage { offset: 0, bytes: 58, .. });
+            let damage = |entry: &&SegmentEntry| matches!(entry, SegmentEntry::Damage { offset: 0, bytes: 58, .. });
             assert_eq!((entries.iter().filter(damage).count(), read), (1, Ok(())), "{destroyed:?}");
             assert_eq!(records(entries), all, "{destroyed:?}");
         }
@@ -423,9 +423,9 @@ mod tests {
         let (entries, read) = entries(&changed);
         let damage: Vec<_> = entries
             .iter()
-            .filter_map(
-                |entry| if let Entry::Damage { offset, bytes, .. } = entry { Some((*offset, *bytes)) } else { None },
-            )
+            .filter_map(|entry| {
+                if let SegmentEntry::Damage { offset, bytes, .. } = entry { Some((*offset, *bytes)) } else { None }
+            })
             .collect();
         let span = |frame: usize| (ends[frame] as u64, (ends[frame + 1] - ends[frame]) as u64);
         assert_eq!((damage, read), (vec![span(0), span(2)], Ok(())));
