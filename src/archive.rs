@@ -36,7 +36,7 @@ pub enum ArchiveError {
     Manifest {
         /// The name of the object.
         name: String,
-        /// What is wrong.
+        /// The error message.
         cause: String,
     },
     /// The source cannot be read.

@@ -22,7 +22,7 @@ pub struct Verification {
     pub missed: u64,
     /// Objects that no manifest names. An archiver that was interrupted, or that was not the first one, leaves them.
     pub unused: u64,
-    /// What is wrong, a line each.
+    /// The problems, a line each.
     pub problems: Vec<String>,
 }
 

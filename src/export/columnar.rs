@@ -25,7 +25,7 @@ pub(super) struct Bounds {
 
 /// The functions that compute columns from a path.
 #[derive(Default)]
-struct Computed {
+struct ComputedColumns {
     annotate: Option<Annotate>,
     decoder: Option<Decoder>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Table {
     /// The first row of the next batch.
     at: usize,
     bounds: Bounds,
-    computed: Computed,
+    computed: ComputedColumns,
     /// The metadata of the file, by name.
     pub(super) metadata: Vec<(&'static str, String)>,
     pub(super) tally: RowCounts,
@@ -93,7 +93,7 @@ impl Table {
         if let Some(decoder) = &batch.decoder {
             metadata.push(("tokenizer", decoder.tokenizer.clone()));
         }
-        let computed = Computed { annotate: batch.annotate, decoder: batch.decoder };
+        let computed = ComputedColumns { annotate: batch.annotate, decoder: batch.decoder };
         let rows = Rows::Selected(settled.rows);
         Self { tally: settled.tally, rows, at: 0, bounds, computed, metadata }
     }

@@ -43,7 +43,7 @@ pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
 /// Reads this column alone. A reader of record batches would add its code for every type to the binary, 2 MB.
 ///
 /// # Errors
-/// A line for the user when the content is not such a file.
+/// The error message if the content is not such a file.
 pub(crate) fn row_keys(content: Bytes) -> Result<Vec<String>, String> {
     let content = Arc::new(content);
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&*content).map_err(|error| error.to_string())?;

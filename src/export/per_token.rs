@@ -103,7 +103,7 @@ pub(super) fn prompt(path: &Path) -> &[u32] {
     path.steps.first().map_or(&[], |step| &step.turn.prompt)
 }
 
-/// The segments after the first prompt: what trainers call the response.
+/// The segments after the first prompt. Trainers call them the response.
 pub(super) fn response(path: &Path) -> impl Iterator<Item = Segment<'_>> {
     path.segments().skip(usize::from(path.prompt_len() > 0))
 }

@@ -2,7 +2,7 @@
 
 use crate::session::{Path, Span, Step, Turn};
 
-/// What numbers the policies of a row. Numbers of different kinds cannot be compared, so a row of a shared session has one kind.
+/// The source of the version numbers of a row. Numbers of different sources cannot be compared, so a row of a shared session has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbering {
     /// The session is not shared: the trainer's number, or the epoch of a span that has none.

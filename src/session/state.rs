@@ -98,7 +98,7 @@ pub struct Frozen {
     pub turns: u32,
 }
 
-/// What a reward is for.
+/// The target of a reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RewardTarget {
     /// The leaf; `None`: the whole session.
@@ -218,8 +218,8 @@ impl Session {
         Self { id, number, birth, tick: AtomicU64::new(0), state, publication, replies }
     }
 
-    /// Takes what grows with the session out of it.
-    pub(super) fn take(&mut self) -> (Replies, State) {
+    /// Moves the turns and their indexes out of the session.
+    pub(super) fn take_contents(&mut self) -> (Replies, State) {
         let replies = self.replies.get_mut();
         let state = self.state.get_mut();
         (std::mem::take(replies), std::mem::take(state))

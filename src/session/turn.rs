@@ -300,7 +300,7 @@ impl Turn {
         self.about.fault.is_none() && !self.response.is_empty()
     }
 
-    /// What its request was for, if the client said so.
+    /// The purpose of its request, if the client stated it.
     #[must_use]
     pub fn request_class(&self) -> Option<RequestClass> {
         self.about.labels.as_ref()?.request_class
@@ -311,6 +311,19 @@ impl Turn {
     pub fn stored_key(&self) -> Option<TurnKey> {
         self.about.chat.as_ref()?.stored.as_ref()?;
         Some(TurnKey::of(self.about.rid.as_ref()?, self.about.index as usize))
+    }
+
+    /// The turn as a draft that can be placed elsewhere, with this whole prompt.
+    pub(super) fn into_draft(self, prompt: Option<Arc<[u32]>>) -> Draft {
+        Draft {
+            prompt,
+            response: self.response.into_vec(),
+            logprobs: self.logprobs.into_vec(),
+            entropy: self.entropy.into_vec(),
+            about: self.about,
+            supersedes: Vec::new(),
+            is_retry: false,
+        }
     }
 
     /// The bytes that it takes.

@@ -50,8 +50,8 @@ FAULTS = {
     ),
     "changes from after a deletion are dropped": (
         SHARING + "deletions.rs",
-        "let later = |logged: &&Logged| logged.at > deleted;",
-        "let later = |logged: &&Logged| !FAULT && logged.at > deleted;",
+        "let later = |logged: &&CachedEntry| logged.at > deleted;",
+        "let later = |logged: &&CachedEntry| !FAULT && logged.at > deleted;",
     ),
     "deletions are not written again after a loss of all data": (
         SHARING + "deletions.rs",

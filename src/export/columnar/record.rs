@@ -15,7 +15,7 @@ use arrow_array::{
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::Field;
 
-use super::{Computed, SCHEMA_VERSION};
+use super::{ComputedColumns, SCHEMA_VERSION};
 use crate::export::per_token::{self, PerToken, numbers};
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, PathColumn, entry, facts};
@@ -34,7 +34,7 @@ const MAX_SAMPLING: u64 = 64 << 20;
 type Named = (Field, ArrayRef);
 
 /// The record batch of these rows.
-pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
+pub(super) fn batch(rows: &[Path], computed: &ComputedColumns) -> RecordBatch {
     let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::new).collect();
     let joined: Vec<RowColumns> = rows.iter().map(|row| RowColumns::within(row, MAX_COLUMNS)).collect();
     let texts: Vec<RowText> = rows.iter().map(|row| RowText::decode(row, computed.decoder.as_ref())).collect();
@@ -193,7 +193,7 @@ fn token_columns(rows: &[RowColumns<'_>]) -> ListArray {
     list(rows.iter().map(|row| row.columns.len()), items, false)
 }
 
-/// The columns about the end of a row and the row as a whole. `omitted` has the flags of what is left out of each row.
+/// The columns about the end of a row and the row as a whole. `omitted` has the flags of the values that are left out of each row.
 fn ends(rows: &[Path], omitted: Vec<Vec<&'static str>>) -> Vec<Named> {
     let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
     let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
@@ -215,7 +215,7 @@ fn ends(rows: &[Path], omitted: Vec<Vec<&'static str>>) -> Vec<Named> {
 }
 
 /// The columns that the caller computes; null without its function.
-fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 4] {
+fn computed_columns(rows: &[Path], computed: &ComputedColumns) -> [Named; 4] {
     let thinking: Vec<_> =
         rows.iter().map(|row| computed.annotate.as_ref().map(|annotate| annotate(row)).unwrap_or_default()).collect();
     let finite = |number: Option<f64>| number.filter(|number| number.is_finite());

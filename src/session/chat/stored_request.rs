@@ -1,4 +1,4 @@
-//! The request of a stored response: what is needed, besides the tokens of its turn, to return the response or to continue it.
+//! The request of a stored response. With the tokens of its turn it suffices to return the response, or to continue it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::{Digest, TurnKey};
 
-/// The request of a stored response. What it shares with an earlier one of the session is not repeated, so that the requests of a
+/// The request of a stored response. Members and items that an earlier request of the session has are not repeated, so that the requests of a
 /// conversation take as much memory as the conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {

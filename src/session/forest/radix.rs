@@ -35,7 +35,7 @@ struct Node {
     above: u32,
     /// Whether a turn of several sampled tokens ends here with its stop token.
     stops: bool,
-    /// Whether such a turn ends one token below.
+    /// Whether a turn of several sampled tokens ends one token below, with its stop token.
     stops_below: bool,
     /// The first token of its first edge, and the node at the end of that edge.
     child: Option<(u32, u32)>,

@@ -181,7 +181,7 @@ impl Log {
     }
 
     fn reject(&self, bytes: u64, error: AppendError) -> Ack {
-        self.shared.take(bytes);
+        self.shared.remove_waiting(bytes);
         if matches!(error, AppendError::QueueFull) {
             add(&self.shared.stats.dropped_queue_full, 1);
             if !self.shared.overrun.swap(true, Ordering::Relaxed) {

@@ -27,7 +27,7 @@ pub struct Record {
     pub change: Change,
 }
 
-/// What a record changes. Its serialized form has no token columns.
+/// The kind of a change. Its serialized form has no token columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -165,10 +165,10 @@ impl Record {
         if let Change::Turn(turn) = &mut change {
             let turn = Arc::get_mut(turn).expect("it was made by the decoder");
             let [prompt, response, logprobs, entropy] = lengths?;
-            turn.prompt = take(&mut rest, prompt, u32::from_le_bytes)?;
-            turn.response = take(&mut rest, response, u32::from_le_bytes)?;
-            turn.logprobs = take(&mut rest, logprobs, f32::from_le_bytes)?;
-            turn.entropy = take(&mut rest, entropy, f32::from_le_bytes)?;
+            turn.prompt = read_values(&mut rest, prompt, u32::from_le_bytes)?;
+            turn.response = read_values(&mut rest, response, u32::from_le_bytes)?;
+            turn.logprobs = read_values(&mut rest, logprobs, f32::from_le_bytes)?;
+            turn.entropy = read_values(&mut rest, entropy, f32::from_le_bytes)?;
             turn.about.columns =
                 columns.into_iter().map(|column| column.with_data(&mut rest)).collect::<Option<_>>()?;
         }
@@ -227,7 +227,7 @@ fn push<T: Copy>(out: &mut Vec<u8>, values: &[T], bytes: impl Fn(T) -> [u8; 4]) 
 }
 
 /// The next `count` values of `rest`.
-fn take<T, C: FromIterator<T>>(rest: &mut &[u8], count: u32, value: impl Fn([u8; 4]) -> T) -> Option<C> {
+fn read_values<T, C: FromIterator<T>>(rest: &mut &[u8], count: u32, value: impl Fn([u8; 4]) -> T) -> Option<C> {
     let bytes = usize::try_from(count).ok()?.checked_mul(4)?;
     let (values, after) = rest.split_at_checked(bytes)?;
     *rest = after;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Backend, Sessions};
 use crate::long_work::offload;
 use crate::session::ledger::{Ack, LedgerError, PARTITIONS, StreamId};
-use crate::session::sharing::{Consumer, FleetCursor, Found};
+use crate::session::sharing::{Consumer, FleetCursor, LoadedPath};
 use crate::session::store::Store;
 use crate::session::{Classes, ExcludedLeaf, Path, ProcessId, Uid};
 
@@ -35,7 +35,7 @@ enum FinishedPosition {
 /// Some finished paths.
 #[derive(Debug)]
 pub struct FinishedList {
-    /// What follows the requested position.
+    /// The paths after the requested position.
     pub items: Vec<FinishedItem>,
     /// The position after all of them.
     pub end: FinishedCursor,
@@ -72,7 +72,7 @@ pub struct ListedPath {
 enum PathLookup {
     /// The path with this number of this store.
     Store(Arc<Store>, u64),
-    Fleet(Found),
+    Fleet(Result<LoadedPath, &'static str>),
 }
 
 /// Why a listed path is not returned.
@@ -191,7 +191,7 @@ impl ListedPath {
                 let found = store.session(&self.session).and_then(|session| session.finished(*number, classes));
                 (found, store.eviction_of(&self.session).map_or("deleted", |_| "evicted"))
             }
-            PathLookup::Fleet(Ok((session, number))) => (session.finished(*number, classes), "deleted"),
+            PathLookup::Fleet(Ok(LoadedPath { session, number })) => (session.finished(*number, classes), "deleted"),
             PathLookup::Fleet(Err(reason)) => (None, *reason),
         };
         found.ok_or(NoPath::Gone(gone))?.map_err(NoPath::Excluded)
@@ -263,7 +263,7 @@ impl Sessions {
                 let cursor = |cursor| FinishedCursor(FinishedPosition::Fleet(cursor));
                 let missed = page.trimmed.map(|end| FinishedItem::Missed { count: None, cursor: cursor(end) });
                 let paths = page.paths.into_iter().map(|path| {
-                    let (session, lookup) = (path.session, PathLookup::Fleet(path.found));
+                    let (session, lookup) = (path.session, PathLookup::Fleet(path.loaded));
                     FinishedItem::Path(ListedPath { session, cursor: cursor(path.cursor), lookup })
                 });
                 let items = missed.into_iter().chain(paths).collect();

@@ -1,5 +1,5 @@
-//! Work of a process that shares sessions which no request asks for: it appends detached changes, compares lists after a disruption, and
-//! finishes idle sessions.
+//! The background work of a process that shares sessions: it appends detached changes, compares lists after a disruption, and finishes idle
+//! sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ impl Sharing {
         tokio::join!(self.watch(), self.keep_settled(), self.sweep());
     }
 
-    /// Finds out which partitions work, and marks sessions with running calls as used.
+    /// Probes the primaries, and renews the sessions with running calls.
     async fn watch(&self) {
         let mut renewed = Instant::now();
         loop {
@@ -44,8 +44,8 @@ impl Sharing {
         }
     }
 
-    /// Finds out which partitions take writes: one of each primary is asked. The id of the fleet is on one primary of a cluster, so it says
-    /// nothing of the others.
+    /// Probes one partition of each primary for writes. The id of the fleet is on one primary of a cluster, so reading it does not show
+    /// whether the others work.
     pub(super) async fn probe_primaries(&self) {
         let was_any_down = self.is_any_down();
         let fleet = self.within_timeout(None, self.check_fleet()).await;
@@ -59,7 +59,7 @@ impl Sharing {
                         self.down[usize::from(partition)].store(false, Ordering::Relaxed);
                     }
                 }
-                // also one that refuses writes: what it has may be old
+                // also one that refuses writes: its data may be outdated
                 Err(error) => self.mark_down(&partitions, error),
             }
         };
@@ -120,7 +120,7 @@ impl Sharing {
         Ok(fleet)
     }
 
-    /// Settles all sessions that are not settled, but those of partitions that failed.
+    /// Settles all unsettled sessions, except those of partitions that failed.
     pub(in crate::session) async fn settle_all(&self) {
         let mut names: Vec<Arc<str>> = self.unsettled.lock().iter().map(Arc::clone).collect();
         let settle_from = || self.settle_from.lock();

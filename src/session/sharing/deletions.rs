@@ -1,7 +1,7 @@
 //! Deletions of sessions.
 //!
-//! A deletion is by name and time: it removes what was recorded before it, also in a process that was cut off and began another session
-//! under the name. What was recorded after it belongs to a new session. The ledger remembers deletions. After the ledger has lost its data,
+//! A deletion is by name and time: it removes the turns that were recorded before it, also those of a process without a connection that began
+//! another session under the name. Later turns belong to a new session. The ledger remembers deletions. After the ledger has lost its data,
 //! the processes that made them write them again, before any process appends lost sessions.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::background::ROUND;
-use super::list_cache::{ListCache, Logged};
+use super::list_cache::{CachedEntry, ListCache};
 use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::Uid;
@@ -136,7 +136,7 @@ impl Sharing {
         Ok(deletion.and_then(|Deletion { birth, ago }| Some((birth, asked.checked_sub(ago)?))))
     }
 
-    /// Forgets what was recorded before the session was deleted. What was recorded after it is missing then. Returns whether the session in
+    /// Drops the changes from before the deletion of the session. Later ones are missing then. Returns whether the session in
     /// memory was deleted. `is_gone` tells that the ledger has refused to begin it.
     pub(super) async fn forget_deleted(
         &self,
@@ -153,9 +153,9 @@ impl Sharing {
         if !is_deleted {
             return Ok(false);
         }
-        let later = |logged: &&Logged| logged.at > deleted;
+        let later = |logged: &&CachedEntry| logged.at > deleted;
         let session = known.session.clone();
-        let missing = |logged: &Logged| {
+        let missing = |logged: &CachedEntry| {
             let change = self.missing_change(session.as_ref()?, &logged.change)?;
             Some(Missing::new(logged.uid, logged.at, change, &self.store.missing_bytes))
         };
@@ -165,7 +165,7 @@ impl Sharing {
         if kept.is_empty() {
             self.discard(line, known);
         } else {
-            // the local log has them, too; what it has from before the deletion is forgotten again after a restart
+            // the local log has them, too; its turns from before the deletion are dropped again after a restart
             self.remove_from_memory(line, known);
             known.missing = kept;
             self.mark_unsettled(line, known);

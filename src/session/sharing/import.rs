@@ -11,7 +11,7 @@ use crate::session::state::Session;
 use crate::session::store::NoObserver;
 use crate::session::store::{Store, StoreLimits};
 
-/// What became of a session that was to be imported.
+/// The outcome of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
     /// It was appended, or the rest of it after an import that was interrupted.

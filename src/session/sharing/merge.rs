@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::list_cache::{ListCache, Logged, entry};
+use super::list_cache::{CachedEntry, ListCache, entry};
 use super::missing::{Missing, MissingChange};
 use super::spill::is_only_logged;
 use super::{Line, Outdated, Sharing};
@@ -73,7 +73,7 @@ impl Sharing {
         *known = ListCache { checked: known.checked, ..ListCache::default() };
     }
 
-    /// Replaces the session in memory by the fold of its list, and keeps what the list lacks as missing.
+    /// Replaces the session in memory by the fold of its list, and keeps the changes that the list lacks as missing.
     pub(super) async fn merge(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         let list = self.fetch_all(line).await?;
         let Some(first) = list.first() else { return self.list_is_absent(line, known).await };
@@ -110,7 +110,7 @@ impl Sharing {
         let mut before = std::mem::take(known);
         let mut missing = std::mem::take(&mut before.missing);
         if let Some(session) = &before.session {
-            let lacks = |(at, logged): (usize, &Logged)| {
+            let lacks = |(at, logged): (usize, &CachedEntry)| {
                 if present.contains(&logged.uid) {
                     return None;
                 }
@@ -143,8 +143,8 @@ impl Sharing {
         Ok(())
     }
 
-    /// Restores a detached turn from the local log, or forgets those of a session that was appended. What has no room in memory is read
-    /// back later.
+    /// Restores a detached turn from the local log, or forgets those of a session that was appended. Turns that have no room in memory are
+    /// read back later.
     pub(in crate::session) fn restore(&self, record: LogRecord) {
         match record {
             LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) => {

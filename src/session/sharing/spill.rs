@@ -14,9 +14,9 @@ use super::missing::{Missing, MissingChange};
 use crate::session::ledger::{Change, LedgerError, LogRecord, ProcessRecord, Record, SharedLog};
 use crate::session::{Draft, Turn, Uid};
 
-/// What a session has in the local log only.
+/// The turns of a session that are in the local log only.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) struct Spilled {
+pub(super) struct SpilledTurns {
     bytes: u64,
     /// The turns that no process has in memory. A log that has fewer is damaged.
     turns: u64,
@@ -52,7 +52,7 @@ impl Sharing {
         if self.is_spilled(name) { Err(LedgerError::Unconfirmed) } else { Ok(()) }
     }
 
-    /// Reads spilled turns back: those of some sessions whose partitions work, so that they have room.
+    /// Reads the spilled turns of some sessions back, whose partitions work, as far as the memory has room.
     pub(super) async fn recall(&self) {
         let mut left = self.detached_limit().saturating_sub(self.detached_bytes());
         if left < self.detached_limit() / 2 {

@@ -9,7 +9,7 @@ use crate::session::labels::exclusion;
 use crate::session::view::Claims;
 use crate::session::{Classes, ExcludedLeaf, Path, Step, Turn};
 
-/// What finished paths hold.
+/// The leaves and the turns of the published paths.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Publication {
     /// The leaves of the finished paths.

@@ -51,15 +51,15 @@ impl Rewards {
     ) -> Option<Option<u32>> {
         let mut rest = self.0.range(from..);
         let part = rest.by_ref().take(count);
-        out.extend(part.filter_map(|(leaf, known)| Some((*leaf, Self::of(known, version)?))));
+        out.extend(part.filter_map(|(leaf, known)| Some((*leaf, Self::last_up_to(known, version)?))));
         rest.next().map(|(leaf, _)| *leaf)
     }
 
     fn last_of(&self, version: u32, leaf: Option<u32>) -> Option<Arc<Value>> {
-        Self::of(self.0.get(&leaf)?, version)
+        Self::last_up_to(self.0.get(&leaf)?, version)
     }
 
-    fn of(known: &[Reward], version: u32) -> Option<Arc<Value>> {
+    fn last_up_to(known: &[Reward], version: u32) -> Option<Arc<Value>> {
         let after = known.partition_point(|reward| reward.version <= version);
         Some(Arc::clone(&known[after.checked_sub(1)?].value))
     }

@@ -104,7 +104,7 @@ pub(super) struct TearPoint {
 }
 
 impl TearPoint {
-    /// Whether a kill or a power loss causes such a file end.
+    /// Whether this is the typical end of a file after a kill or a power loss.
     pub(super) fn is_crash(reason: &str) -> bool {
         [CUT, LINE_CUT, ZEROS].contains(&reason)
     }

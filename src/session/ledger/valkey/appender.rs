@@ -32,7 +32,7 @@ pub(super) struct Appender {
     room: Arc<Semaphore>,
 }
 
-/// What is asked of the connection for appends.
+/// A task of the connection for appends, with its share of the queue.
 #[derive(Debug)]
 pub(super) struct Request {
     task: Task,
@@ -103,7 +103,7 @@ pub(super) async fn run(mut requests: mpsc::Receiver<Request>, mut state: watch:
 
 #[derive(Default)]
 struct Group {
-    appends: Vec<(Call, oneshot::Sender<Result<Appended, LedgerError>>)>,
+    appends: Vec<PendingAppend>,
     confirms: Vec<oneshot::Sender<Result<bool, LedgerError>>>,
     mark: Option<Vec<u8>>,
     bytes: usize,
@@ -231,11 +231,11 @@ impl Group {
     }
 }
 
-type Waiting = (Call, oneshot::Sender<Result<Appended, LedgerError>>);
+type PendingAppend = (Call, oneshot::Sender<Result<Appended, LedgerError>>);
 
 /// Sends appends again with the text of the script, which the server did not know. Returns whether the replicas confirm them.
 async fn resend(
-    unknown: Vec<Waiting>,
+    unknown: Vec<PendingAppend>,
     stored: &mut Vec<oneshot::Sender<Result<Appended, LedgerError>>>,
     connected: &Connected,
     wait: &redis::Cmd,
@@ -273,7 +273,7 @@ async fn resend(
     }
 }
 
-/// What the server answered to an append.
+/// The outcome of an append, from the answer of the server.
 enum Outcome {
     Stored,
     UnknownScript,

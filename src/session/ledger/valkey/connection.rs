@@ -40,7 +40,7 @@ pub(super) struct Connected {
     _drivers: JoinSet<()>,
 }
 
-/// What an operation learned about its connection.
+/// A problem of the connection that an operation has observed.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// A command had no answer within the time limit.
@@ -115,7 +115,7 @@ impl Connected {
         }
     }
 
-    /// The error of a failed command. Reports what it tells about the connection.
+    /// The error of a failed command. Reports a problem of the connection.
     pub(super) fn judge(&self, failure: &Failure) -> LedgerError {
         let error = self.error(failure);
         match (&error, failure) {
@@ -157,7 +157,7 @@ pub(super) enum Failure {
     Error(RedisError),
 }
 
-/// Who checks the credentials.
+/// The credentials of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Credentials {
     OfServer,
@@ -278,7 +278,7 @@ fn is_passing(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(TryAgain | Ask | Moved | ClusterDown)) || error.code() == Some("BUSY")
 }
 
-/// What an error means for a ledger.
+/// Maps an error of the client to one of the ledger.
 pub(super) fn ledger_error(error: &RedisError) -> LedgerError {
     use ServerErrorKind as Server;
     let text: Arc<str> = match (error.code(), error.detail()) {

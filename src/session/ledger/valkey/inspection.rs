@@ -14,7 +14,7 @@ use super::server::Server;
 use super::{META, cluster, key, meta, sentinel, text};
 use crate::session::ledger::{LedgerError, PARTITIONS};
 
-/// What a primary says about itself.
+/// The result of examining a primary.
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// Its address.
@@ -40,7 +40,7 @@ pub struct ServerFacts {
     pub min_replicas_to_write: Option<u32>,
     /// The description of the ledger, on the primary that has it.
     pub description: Description,
-    /// What the user may do.
+    /// The permissions of the user.
     pub permissions: Permissions,
     /// Clients that give no password may use it, and its address is not one of this machine alone.
     pub is_open: bool,

@@ -1,4 +1,4 @@
-//! Asks Sentinels for the address of a primary.
+//! Requests the address of a primary from Sentinels.
 
 use std::sync::Arc;
 

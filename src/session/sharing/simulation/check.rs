@@ -12,7 +12,7 @@ use super::faults::Loss;
 use super::history::{History, Process};
 use super::plain::processes_agree_with_a_plain_store;
 use crate::session::ledger::{Change, ListOrder, Record};
-use crate::session::sharing::FleetQuery;
+use crate::session::sharing::{FleetQuery, LoadedPath};
 use crate::session::view::{published_leaves, upwards};
 use crate::session::{Classes, Consumer, Uid};
 
@@ -317,7 +317,7 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
             break;
         }
         for path in page.paths {
-            let Ok((session, number)) = path.found else { continue };
+            let Ok(LoadedPath { session, number }) = path.loaded else { continue };
             let Some(Ok(path)) = session.finished(number, Classes::default()) else {
                 return Err(format!("{}: path {number} does not exist", session.id));
             };
