@@ -46,7 +46,7 @@ async fn measure(name: &str, storage: Storage, store: &Arc<Sessions>, tokens: us
     let begin = Instant::now();
     assert!(archiver.spawn().finish(Duration::from_secs(600)).await, "it ends");
     let seconds = begin.elapsed().as_secs_f64();
-    let found = verify(&storage).await.unwrap();
+    let found = verify(&storage, |_| ()).await.unwrap();
     assert!(found.problems.is_empty() && found.rows == metrics.archive.rows.get(), "{found:?}");
     let (memory, written) = (store.size().1 as f64 / 1e6, found.bytes as f64 / 1e6);
     println!(

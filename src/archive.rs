@@ -23,7 +23,7 @@ pub use position::Position;
 pub use session_source::SessionSource;
 pub use source::{Content, Entry, FinishedSource};
 pub use storage::Storage;
-pub use verify::{Verification, verify, verify_with_progress};
+pub use verify::{Verification, verify};
 
 /// An operation of the archive failed.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum ArchiveError {
     Manifest {
         /// The name of the object.
         name: String,
-        /// What is wrong.
+        /// The error message.
         cause: String,
     },
     /// The source cannot be read.

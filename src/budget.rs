@@ -47,10 +47,10 @@ pub(crate) fn values_bytes(json: &[u8]) -> usize {
 
 /// A limit in bytes and a count of the bytes in use. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Counted>);
+pub struct Budget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Counted {
+struct BudgetState {
     limit: u64,
     taken: AtomicU64,
     /// Requests that found no room.
@@ -65,7 +65,7 @@ impl Budget {
     /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Counted { limit, taken: AtomicU64::new(0), shed: AtomicU64::new(0) }))
+        Self(Arc::new(BudgetState { limit, taken: AtomicU64::new(0), shed: AtomicU64::new(0) }))
     }
 
     /// Bytes in use.
@@ -191,7 +191,7 @@ impl Share {
     /// Ties the share to `bytes`: it is released when the last reference to them is dropped.
     #[must_use]
     pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
-        Bytes::from_owner(Held { bytes: bytes.into(), _share: self })
+        Bytes::from_owner(BudgetedBytes { bytes: bytes.into(), _share: self })
     }
 }
 
@@ -202,12 +202,12 @@ impl Drop for Share {
     }
 }
 
-struct Held {
+struct BudgetedBytes {
     bytes: Bytes,
     _share: Share,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for BudgetedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -8,7 +8,6 @@ use crate::session::{ExcludedLeaf, Path, Row};
 
 mod areal;
 mod arrow;
-mod column;
 mod columnar;
 pub(crate) mod entry;
 mod facts;
@@ -17,22 +16,20 @@ mod fixture;
 mod format;
 mod jsonl;
 mod miles;
+mod non_tensor;
 pub(crate) mod parquet;
 pub(crate) mod part;
 mod path_columns;
+mod per_token;
 mod policies;
 mod repeats;
 mod rllm;
-mod row_count;
-mod row_key;
 mod safetensors;
 mod settle;
 mod size;
 mod slime;
 mod strands;
-mod table;
 mod text;
-mod thinking;
 mod tunix;
 mod validate;
 mod verl;
@@ -42,17 +39,44 @@ pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_key
 pub use crate::config::Format;
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use facts::flags;
-pub(crate) use facts::{groups, reward as reward_number};
+pub(crate) use facts::{groups, reward as reward_number, row_key};
 use format::Exporter;
 pub(crate) use path_columns::PathColumn;
 pub(crate) use repeats::{repeated_paths, repeated_rows};
-pub use row_count::RowCounts;
-pub(crate) use row_key::row_key;
-pub use settle::{SelectedRows, settle};
+pub use settle::{RowCounts, SelectedRows, settle};
 pub use size::{Longest, TooLarge};
-pub use thinking::Thinking;
 pub use validate::Needs;
 pub(crate) use validate::verdict;
+
+/// Statistics of the thinking in a path. The caller of an export computes them, because the export does not know the think tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Thinking {
+    /// Mean entropy of the thinking in nats; `None` if none of its tokens has an entropy.
+    pub entropy_mean: Option<f64>,
+    /// Tokens of the thinking; `None` if the think tokens are unknown.
+    pub tokens: Option<u64>,
+    /// Whether every span of thinking was closed; `None` without a span.
+    pub closed: Option<bool>,
+    /// Share of the sampled tokens with a high entropy, 0 to 1; `None` if no token has an entropy.
+    pub high_entropy_share: Option<f64>,
+}
+
+impl Thinking {
+    /// The members of an entry, each with its value as JSON text.
+    #[must_use]
+    pub fn members(&self) -> [(&'static str, String); 4] {
+        [
+            ("think_entropy_mean", json(self.entropy_mean)),
+            ("think_token_count", json(self.tokens)),
+            ("think_closed", json(self.closed)),
+            ("high_entropy_share", json(self.high_entropy_share)),
+        ]
+    }
+}
+
+fn json(value: Option<impl Into<serde_json::Value>>) -> String {
+    value.map_or(serde_json::Value::Null, Into::into).to_string()
+}
 
 /// Computes the statistics of a path's thinking.
 pub type Annotate = Arc<dyn Fn(&Path) -> Thinking + Send + Sync>;
@@ -118,6 +142,10 @@ pub struct Export {
 impl Export {
     fn new(content_type: &'static str, chunks: Box<dyn Iterator<Item = Bytes> + Send>) -> Self {
         Self { content_type, length: None, chunks, tally: RowCounts::default(), least: 0, longest: None }
+    }
+
+    fn counted(self, tally: RowCounts) -> Self {
+        Self { tally, ..self }
     }
 }
 

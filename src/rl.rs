@@ -13,7 +13,6 @@ mod response;
 mod row_index;
 mod rows;
 mod think;
-mod thinking_columns;
 
 pub use advantage::{GroupStats, Shaping};
 pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest};
@@ -22,8 +21,7 @@ pub use request::Request;
 pub use response::{AdvantageResponse, GroupResponse, SampleResponse, advantages};
 pub use row_index::RowIndex;
 pub use rows::add_advantages;
-pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens};
-pub use thinking_columns::thinking;
+pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens, thinking};
 
 #[cfg(test)]
 mod tests;

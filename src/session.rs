@@ -6,9 +6,9 @@
 
 mod chat;
 mod forest;
+mod ids;
 mod labels;
 pub mod ledger;
-mod name;
 mod path;
 mod policy;
 mod restore;
@@ -18,18 +18,15 @@ mod snapshot;
 mod state;
 mod store;
 mod turn;
-mod uid;
 mod view;
 
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
-pub use forest::{Fingerprint, Forest, HistoryChange, Placement, Prefix, TurnCounts};
+use forest::Forest;
+pub use forest::{Fingerprint, HistoryChange, Prefix};
+pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
-pub use name::{LONGEST_NAME, is_name};
 pub use path::{Path, Segment, Step};
-pub use policy::{
-    EpochMark, INITIAL_WEIGHT_VERSION, InvalidProcessId, Policy, ProcessId, ReportedVersions, Span, WeightCall,
-    WeightCallOutcome,
-};
+pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Span, WeightCall, WeightCallOutcome};
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
     ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedPath, ListedSession, NoPath, Sessions, Turns,
@@ -42,7 +39,6 @@ pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, ReplyChange, ReplyChanges, SamplingSource, SamplingSources, Turn,
     TurnKey, TurnMetadata,
 };
-pub use uid::Uid;
 pub use view::TurnSelection;
 
 #[cfg(test)]

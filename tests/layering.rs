@@ -42,7 +42,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
         &[
             "src/serve/connection/tls.rs",
             "src/serve/connection/tls/",
-            "src/session/ledger/valkey/tls.rs",
+            "src/session/ledger/valkey/connection.rs",
             "src/tls_client.rs",
         ],
     ),

@@ -83,7 +83,8 @@ pub fn tokens(seed: u32, count: usize) -> Vec<u32> {
 
 /// A turn that samples `response` after `parent`.
 pub fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: Vec<u32>) -> Arc<Turn> {
-    let about = TurnMetadata { uid: format!("{id:032x}").parse().ok(), ..metadata(response.len()) };
+    let about =
+        TurnMetadata { uid: format!("{id:032x}").parse().expect("hexadecimal digits"), ..metadata(response.len()) };
     let (logprobs, entropy) = floats(&response);
     Arc::new(Turn {
         id,

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::batch::{Batch, Encoded, encode};
-use super::chain::{Added, Chain};
+use super::batch::{Batch, EncodedBatch, encode};
+use super::chain::{AddOutcome, Chain};
 use super::{ArchiveError, FinishedSource, Storage};
 use crate::export::Annotate;
 use crate::metrics::Metrics;
@@ -257,7 +257,7 @@ impl<S: FinishedSource> Worker<'_, S> {
         batch.refresh(present);
         let (annotate, end) = (annotate(), chain.clone());
         let encoded = tokio::task::spawn_blocking(move || encode(batch, &end, &annotate)).await;
-        let Encoded { manifest, objects } = match encoded {
+        let EncodedBatch { manifest, objects } = match encoded {
             Ok(Some(encoded)) => encoded,
             Ok(None) => return Some(()),
             // the process is ending, or a path cannot be encoded: then its batch is tried again, and the log says why
@@ -273,7 +273,7 @@ impl<S: FinishedSource> Worker<'_, S> {
             self.retry("data", stop, || storage.put(&name, content.clone())).await?;
         }
         match self.retry("manifest", stop, || Chain::add(storage, &manifest)).await? {
-            Added::Own => {
+            AddOutcome::Own => {
                 let archive = &metrics.archive;
                 archive.rows.inc_by(manifest.rows);
                 archive.bytes.inc_by(size);
@@ -290,7 +290,7 @@ impl<S: FinishedSource> Worker<'_, S> {
                 tracing::debug!(rows = manifest.rows, bytes = size, manifest = manifest.name(), "archived");
                 chain.pass(&manifest);
             }
-            Added::Other(other) => {
+            AddOutcome::Other(other) => {
                 tracing::debug!(manifest = other.name(), "another archiver has archived these paths");
                 chain.pass(&other);
             }

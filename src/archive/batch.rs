@@ -78,14 +78,14 @@ impl Batch {
 
 /// The objects of a range.
 #[derive(Debug)]
-pub(super) struct Encoded {
+pub(super) struct EncodedBatch {
     pub(super) manifest: Manifest,
     /// The names and contents of the data files and blobs.
     pub(super) objects: Vec<(String, Bytes)>,
 }
 
 /// Encodes a batch as the range after the end of `chain`. Takes long: not for a task.
-pub(super) fn encode(batch: Batch, chain: &Chain, annotate: &Annotate) -> Option<Encoded> {
+pub(super) fn encode(batch: Batch, chain: &Chain, annotate: &Annotate) -> Option<EncodedBatch> {
     let last = batch.end()?.clone();
     let mut by_label: BTreeMap<Option<Arc<str>>, Vec<Path>> = BTreeMap::new();
     let mut excluded: BTreeMap<String, u64> = BTreeMap::new();
@@ -140,7 +140,7 @@ pub(super) fn encode(batch: Batch, chain: &Chain, annotate: &Annotate) -> Option
         missed,
     };
     objects.extend(blobs.0.into_iter().map(|(sha256, content)| (blob_name(&sha256), content)));
-    Some(Encoded { manifest, objects })
+    Some(EncodedBatch { manifest, objects })
 }
 
 /// The label of the policy that sampled the end of a path: the trainer's version, else the engine's.

@@ -24,9 +24,9 @@ pub(super) struct Chain {
     pub(super) has_begun: bool,
 }
 
-/// What a chain has after an attempt to add a manifest.
+/// The outcome of an attempt to add a manifest to a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Added {
+pub(super) enum AddOutcome {
     /// This manifest.
     Own,
     /// The manifest of another archiver.
@@ -95,17 +95,17 @@ impl Chain {
     ///
     /// # Errors
     /// When the outcome is unknown. The caller tries again with the same manifest.
-    pub(super) async fn add(storage: &Storage, manifest: &Manifest) -> Result<Added, ArchiveError> {
+    pub(super) async fn add(storage: &Storage, manifest: &Manifest) -> Result<AddOutcome, ArchiveError> {
         let (name, content) = (manifest.name(), manifest.to_bytes());
         let refusal = match storage.create(&name, content.clone()).await {
-            Ok(true) => return Ok(Added::Own),
+            Ok(true) => return Ok(AddOutcome::Own),
             Ok(false) => None,
             Err(error) => Some(error),
         };
         // the answer to a put that was carried out may be lost, and a repeated put is refused then
         match storage.get(&name).await? {
-            Some(found) if found == content => Ok(Added::Own),
-            Some(found) => Ok(Added::Other(Box::new(Manifest::read(&name, &found)?))),
+            Some(found) if found == content => Ok(AddOutcome::Own),
+            Some(found) => Ok(AddOutcome::Other(Box::new(Manifest::read(&name, &found)?))),
             None => Err(refusal.unwrap_or_else(|| vanished(&name))),
         }
     }
@@ -149,7 +149,7 @@ impl<'a> Manifests<'a> {
         Ok(Self { storage, chain, listed, end: None })
     }
 
-    /// The next manifest, and what is wrong with its place in the chain. `None` at the end.
+    /// The next manifest, and the problem of its place in the chain, if it has one. `None` at the end.
     ///
     /// # Errors
     /// When the archive cannot be read, or the manifest is none; the one after it can still be read.
@@ -172,7 +172,7 @@ impl<'a> Manifests<'a> {
     }
 }
 
-/// What is wrong with the place of a manifest after the end of the one before it.
+/// The problem of the place of a manifest, if it does not follow the end of the previous one.
 fn problem(end: Option<&Position>, manifest: &Manifest) -> Option<String> {
     let Manifest { after, begins, .. } = manifest;
     match end {

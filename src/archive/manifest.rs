@@ -1,4 +1,4 @@
-//! A manifest: the list of data files of one range of finished paths. Storing it is what adds the range to the archive.
+//! A manifest: the list of data files of one range of finished paths. Storing it adds the range to the archive.
 
 use std::collections::BTreeMap;
 

@@ -29,14 +29,14 @@ const POLL: Duration = Duration::from_secs(1);
 /// How long paths wait whose sessions this version cannot read. A process of a later version may take the partition over and archive them.
 const UNREADABLE: Duration = Duration::from_secs(3600);
 
-/// How long a partition with such a path is left to other processes.
+/// How long this process does not claim a partition with an unreadable path, so that another one can.
 const RELEASE: Duration = Duration::from_secs(60);
 
 /// Entries that are read at once, in all partitions, and of one partition at least. Each may need a session that is not in memory.
 const PAGE: usize = 512;
 const LEAST_PAGE: usize = 16;
 
-/// What this process knows of its claim of a partition.
+/// The claim of this process on a partition.
 #[derive(Debug, Default)]
 struct Claim {
     /// When it was last claimed; `None` if another process has it.
@@ -164,7 +164,7 @@ fn first_pause() -> Duration {
 
 impl FinishedSource for SessionSource {
     fn store_id(&self) -> String {
-        self.partitions.start.store_id().to_owned()
+        self.partitions.start.store_id()
     }
 
     fn partitions(&self) -> u32 {

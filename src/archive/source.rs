@@ -38,7 +38,7 @@ pub trait FinishedSource: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Entry>, ArchiveError>> + Send;
 }
 
-/// What a source has at a position.
+/// The content of a source at a position.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The position; of several missed paths the last one.

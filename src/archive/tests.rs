@@ -27,6 +27,7 @@ use faulty::{Faulty, Random};
 fn path(number: u64) -> Path {
     let label = format!("step {}", number / 7).into();
     let about = TurnMetadata {
+        uid: format!("{number:032x}").parse().unwrap(),
         model: "m".into(),
         started_ms: number,
         policy: vec![Span {
@@ -195,7 +196,7 @@ async fn two_archivers(seed: u64) {
     expected.sort();
     assert_eq!(keys, expected, "each row once");
     assert_eq!(found_missed.iter().map(|(_, count)| count).sum::<u64>(), missed, "each missed path once");
-    assert_eq!(verify(&storage).await.unwrap().problems, Vec::<String>::new());
+    assert_eq!(verify(&storage, |_| ()).await.unwrap().problems, Vec::<String>::new());
 }
 
 proptest! {
@@ -235,7 +236,7 @@ async fn full_batch_is_archived_at_once() {
     (1..=3).for_each(|number| source.add(0, number, content(number, &mut expected)));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(contents(&storage).await.0, expected);
-    assert_eq!(verify(&storage).await.unwrap().manifests, 3, "each path fills a batch");
+    assert_eq!(verify(&storage, |_| ()).await.unwrap().manifests, 3, "each path fills a batch");
     drop(running);
 }
 
@@ -281,9 +282,9 @@ async fn large_extras_are_blobs() {
     let extras =
         format!(r#"{{"routed_experts":{{"blob_sha256":"{}","bytes":{}}},"small":7}}"#, blob.sha256, large.len());
     assert_eq!(crate::export::parquet::turn_extras(file), [extras]);
-    assert_eq!(verify(&storage).await.unwrap().problems, Vec::<String>::new());
+    assert_eq!(verify(&storage, |_| ()).await.unwrap().problems, Vec::<String>::new());
     inner.delete(&Location::from(format!("a/prefix/blobs/{}", blob.sha256))).await.unwrap();
-    assert_eq!(verify(&storage).await.unwrap().problems, [format!("blobs/{}: does not exist", blob.sha256)]);
+    assert_eq!(verify(&storage, |_| ()).await.unwrap().problems, [format!("blobs/{}: does not exist", blob.sha256)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,7 +304,7 @@ async fn source_that_lost_positions_continues_in_a_new_chain() {
     assert_eq!(contents(&storage).await.0, expected, "each row once, none skipped");
     let parts: Vec<String> = chains(&storage).await.unwrap().into_iter().map(|chain| chain.part).collect();
     assert_eq!(parts, ["0", "0.1"], "a restart without a loss continues the chain");
-    assert_eq!(verify(&storage).await.unwrap().problems, Vec::<String>::new());
+    assert_eq!(verify(&storage, |_| ()).await.unwrap().problems, Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,7 +364,7 @@ async fn verify_reports_missing_and_damaged_objects() {
                     drop(inner.put(&at(&changed.name()), changed.to_bytes().into()).await.unwrap());
                 }
             }
-            found.insert(fault, verify(&storage).await.unwrap().problems.join("\n"));
+            found.insert(fault, verify(&storage, |_| ()).await.unwrap().problems.join("\n"));
         }
         found
     };
@@ -396,7 +397,7 @@ async fn folder_is_an_archive() {
     expected.sort();
     assert_eq!(keys, expected);
     assert_eq!(storage.probe().await, Ok(()));
-    let found = verify(&storage).await.unwrap();
+    let found = verify(&storage, |_| ()).await.unwrap();
     assert_eq!((found.problems.len(), found.rows, found.unused), (0, 10, 0), "{found:?}");
 }
 

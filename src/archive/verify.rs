@@ -22,26 +22,15 @@ pub struct Verification {
     pub missed: u64,
     /// Objects that no manifest names. An archiver that was interrupted, or that was not the first one, leaves them.
     pub unused: u64,
-    /// What is wrong, a line each.
+    /// The problems, a line each.
     pub problems: Vec<String>,
 }
 
-/// Reads all manifests and data files. Data files are read one at a time.
+/// Reads all manifests and data files. Data files are read one at a time. Calls `progress` after each manifest and its files.
 ///
 /// # Errors
 /// When the archive cannot be read.
-pub async fn verify(storage: &Storage) -> Result<Verification, ArchiveError> {
-    verify_with_progress(storage, |_| {}).await
-}
-
-/// As [`verify`]. Calls `progress` after each manifest and its files.
-///
-/// # Errors
-/// When the archive cannot be read.
-pub async fn verify_with_progress(
-    storage: &Storage,
-    mut progress: impl FnMut(&Verification),
-) -> Result<Verification, ArchiveError> {
+pub async fn verify(storage: &Storage, mut progress: impl FnMut(&Verification)) -> Result<Verification, ArchiveError> {
     let mut found = Verification::default();
     let (mut keys, mut used) = (HashSet::new(), HashSet::new());
     for chain in chains(storage).await? {

@@ -11,7 +11,7 @@ use super::{Full, Share};
 #[derive(Debug)]
 pub(crate) struct BodyBuffer {
     bytes: Vec<u8>,
-    /// What the buffer takes of the budget; `None` where it is too small to be counted.
+    /// The share of the buffer in the budget; `None` if it is too small to be counted.
     share: Option<Share>,
     /// The announced length in bytes; `None` where no length was announced.
     whole: Option<usize>,
@@ -110,7 +110,7 @@ impl BodyBuffer {
         }
     }
 
-    /// A request is refused because there is no room for it.
+    /// Counts the request as refused because the budget is full.
     pub(crate) fn shed(self) {
         self.share.into_iter().for_each(Share::shed);
     }

@@ -13,7 +13,7 @@ pub struct Work {
     state: Arc<WorkState>,
 }
 
-/// What the parts of one work have in common.
+/// The state that the parts of one work share.
 #[derive(Debug, Default)]
 pub(super) struct WorkState {
     /// The bytes of its shares.
@@ -52,7 +52,7 @@ impl Work {
         Self { budget: budget.clone(), state: Arc::default() }
     }
 
-    /// Work that follows this one and goes on if this one is abandoned. It counts what is in use now.
+    /// Work that follows this one and goes on if this one is abandoned. It counts the bytes in use now.
     #[must_use]
     pub(crate) fn following(&self) -> Self {
         let taken = AtomicU64::new(self.state.taken.load(Ordering::Relaxed));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::archive::{ArchiveError, Manifest, Manifests, Storage, Verification, chains, verify_with_progress};
+use crate::archive::{ArchiveError, Manifest, Manifests, Storage, Verification, chains, verify};
 use crate::cli::print;
 use crate::cli::progress::Progress;
 use crate::config::{ArchiveArgs, ArchiveOperation};
@@ -24,7 +24,7 @@ pub async fn run(args: &ArchiveArgs) -> Result<bool, String> {
 /// Prints the problems and the counts. Returns whether there is no problem.
 async fn check(storage: &Storage) -> Result<bool, ArchiveError> {
     let progress = Progress::bytes("verifying", None);
-    let found = verify_with_progress(storage, |found| progress.set(found.bytes)).await?;
+    let found = verify(storage, |found| progress.set(found.bytes)).await?;
     progress.clear();
     let mut text = String::new();
     for problem in &found.problems {

@@ -21,7 +21,7 @@ pub struct ColumnSource {
     pub values: Values,
     /// The tokens that the payload covers.
     pub alignment: Alignment,
-    /// What the formats of trainers call it: pairs of a format and a name.
+    /// Its names in the formats of trainers: pairs of a format and a name.
     pub trainers: &'static [(&'static str, &'static str)],
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::column::Column;
+use super::non_tensor;
+use super::per_token::PerToken;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
-use super::table;
 use super::versions::Numbering;
 use super::{Batch, Export, Exporter, Needs, facts, settle};
 use crate::session::{Row, Segment};
@@ -16,8 +16,8 @@ pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages
 fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
     let rows = settled.rows;
-    let entries = table::entries(&rows, |_| [None, None]);
-    let mut metadata = table::metadata("areal", &entries, &settled.refused);
+    let table = non_tensor::rows(&rows, |_| [None, None]);
+    let mut metadata = non_tensor::metadata("areal", &table, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
 
     let width = rows.iter().map(Row::len).max().unwrap_or(0);
@@ -28,7 +28,7 @@ fn export(batch: Batch) -> Export {
     };
     let pad = batch.shape.pad_token_id;
     let paths = rows.clone();
-    let ids = Box::new(move |at: usize, sink: Sink<'_>| Column::Ids { pad }.fill(paths[at].segments(), width, sink));
+    let ids = Box::new(move |at: usize, sink: Sink<'_>| PerToken::Ids { pad }.fill(paths[at].segments(), width, sink));
     let mut tensors = vec![
         Tensor {
             name: "input_ids".to_owned(),
@@ -37,14 +37,14 @@ fn export(batch: Batch) -> Export {
             rows: Split::Even(rows.len()),
             row: ids,
         },
-        tensor("loss_mask", Dtype::I64, |row, width, sink| Column::Mask.fill(row.segments(), width, sink)),
-        tensor("logprobs", Dtype::F32, |row, width, sink| Column::Logprobs.fill(row.segments(), width, sink)),
+        tensor("loss_mask", Dtype::I64, |row, width, sink| PerToken::Mask.fill(row.segments(), width, sink)),
+        tensor("logprobs", Dtype::F32, |row, width, sink| PerToken::Logprobs.fill(row.segments(), width, sink)),
         tensor("versions", Dtype::I64, |row, width, sink| {
             // a turn has at most one trained segment
             let segments: Vec<_> = row.segments().collect();
             let trained = segments.iter().filter(|segment| segment.trained);
-            let numbering = Numbering::of(trained.flat_map(|segment| &segment.turn.about.policy));
-            segments.into_iter().for_each(|segment| of_segment(&segment, numbering, sink));
+            let numbering = Numbering::new(trained.flat_map(|segment| &segment.turn.about.policy));
+            segments.into_iter().for_each(|segment| write_versions(&segment, numbering, sink));
             sink(Run::Integer(UNKNOWN, width - row.len()));
         }),
         tensor("attention_mask", Dtype::Bool, |row, width, sink| {
@@ -54,16 +54,16 @@ fn export(batch: Batch) -> Export {
     ];
     if settled.entropy {
         tensors.push(tensor("entropy", Dtype::F32, |row, width, sink| {
-            Column::Entropy.fill(row.segments(), width, sink);
+            PerToken::Entropy.fill(row.segments(), width, sink);
         }));
     }
     if rows.iter().any(|row| row.advantage().is_some()) {
         tensors.push(tensor("advantages", Dtype::F32, |row, width, sink| {
-            Column::Advantage(row.advantage().unwrap_or(0.0)).fill(row.segments(), width, sink);
+            PerToken::Advantage(row.advantage().unwrap_or(0.0)).fill(row.segments(), width, sink);
         }));
     }
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
-        tensors.push(of_rewards(rewards.into()));
+        tensors.push(rewards_tensor(rewards.into()));
     }
     safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&rows, 0)
 }
@@ -71,14 +71,14 @@ fn export(batch: Batch) -> Export {
 /// The version of tokens that are not trained or whose policy is unknown.
 const UNKNOWN: i64 = -1;
 
-fn of_rewards(rewards: Arc<[f32]>) -> Tensor {
+fn rewards_tensor(rewards: Arc<[f32]>) -> Tensor {
     let shape = vec![rewards.len()];
     let row = Box::new(move |_: usize, sink: Sink<'_>| sink(Run::Floats(&rewards)));
     Tensor { name: "rewards".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(1), row }
 }
 
 /// If several policies are possible, writes the earliest: for staleness checks it is the safe choice.
-fn of_segment(segment: &Segment<'_>, numbering: Numbering, sink: Sink<'_>) {
+fn write_versions(segment: &Segment<'_>, numbering: Numbering, sink: Sink<'_>) {
     let mut at = 0;
     let spans = if segment.trained { segment.turn.about.policy.as_slice() } else { &[] };
     for span in spans {

@@ -25,7 +25,7 @@ pub(super) struct Bounds {
 
 /// The functions that compute columns from a path.
 #[derive(Default)]
-struct Computed {
+struct ComputedColumns {
     annotate: Option<Annotate>,
     decoder: Option<Decoder>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Table {
     /// The first row of the next batch.
     at: usize,
     bounds: Bounds,
-    computed: Computed,
+    computed: ComputedColumns,
     /// The metadata of the file, by name.
     pub(super) metadata: Vec<(&'static str, String)>,
     pub(super) tally: RowCounts,
@@ -93,15 +93,15 @@ impl Table {
         if let Some(decoder) = &batch.decoder {
             metadata.push(("tokenizer", decoder.tokenizer.clone()));
         }
-        let computed = Computed { annotate: batch.annotate, decoder: batch.decoder };
+        let computed = ComputedColumns { annotate: batch.annotate, decoder: batch.decoder };
         let rows = Rows::Selected(settled.rows);
         Self { tally: settled.tally, rows, at: 0, bounds, computed, metadata }
     }
 
     /// A table of valid paths whose trained turns are settled.
-    pub(super) fn of_paths(paths: Vec<Path>, annotate: Option<Annotate>, format: &str, bounds: Bounds) -> Self {
+    pub(super) fn from_paths(paths: Vec<Path>, annotate: Option<Annotate>, format: &str, bounds: Bounds) -> Self {
         let empty = Self::new(Batch { annotate, ..Batch::default() }, format, bounds);
-        Self { tally: RowCounts::of(paths.len(), &[]), rows: Rows::Paths(paths), ..empty }
+        Self { tally: RowCounts::new(paths.len(), &[]), rows: Rows::Paths(paths), ..empty }
     }
 
     /// The columns, without the metadata.

@@ -1,6 +1,6 @@
 //! One trajectory as JSON: an entry of `GET /v1/sessions/{id}/trajectories`, a line of `GET /v1/trajectories`.
 
-use super::column::{Column, numbers};
+use super::per_token::{PerToken, numbers};
 use super::text::Text;
 use super::{Annotate, PathColumn, facts};
 use crate::session::{EntropyMethod, Fault, Labels, Path, Segment, Step, TurnMetadata};
@@ -16,10 +16,10 @@ pub(crate) fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>)
         text.key("version").integer(path.version);
         text.key("leaf").integer(path.leaf().id);
         segments(path, text);
-        Column::Ids { pad: 0 }.list(path.segments(), "0", text.key("token_ids"));
-        Column::Mask.list(path.segments(), "0", text.key("loss_mask"));
-        floats(path, Column::Logprobs, text.key("logprobs"));
-        floats(path, Column::Entropy, text.key("entropy"));
+        PerToken::Ids { pad: 0 }.list(path.segments(), "0", text.key("token_ids"));
+        PerToken::Mask.list(path.segments(), "0", text.key("loss_mask"));
+        floats(path, PerToken::Logprobs, text.key("logprobs"));
+        floats(path, PerToken::Entropy, text.key("entropy"));
         policy(path, text);
         columns(path, text);
         outcome(path, true, annotate, text);
@@ -62,7 +62,7 @@ pub(super) fn segments(path: &Path, text: &mut Text) {
     });
 }
 
-fn floats(path: &Path, column: Column, text: &mut Text) {
+fn floats(path: &Path, column: PerToken, text: &mut Text) {
     text.array(|list| {
         for segment in path.segments() {
             match numbers(column, &segment) {

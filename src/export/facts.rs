@@ -56,7 +56,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn new(path: &Path) -> Self {
         let about = &path.leaf().about;
         // the fault `forwarded` does not describe how the turn ended
         match (about.fault.filter(|fault| *fault != Fault::Forwarded), about.finish.as_deref()) {
@@ -125,6 +125,13 @@ pub(crate) fn groups(rows: &[Row]) -> Vec<usize> {
     rows.iter().map(number).collect()
 }
 
+/// A key of a row that is the same in every export: the uid of the last turn, which determines the path. Turns and their parents never
+/// change, except that a shared ledger that has lost turns may get them again in another order. The key does not depend on the version, on
+/// other rows, or on the process, so the same path has the same key after a restart and on another replica.
+pub(crate) fn row_key(path: &Path) -> String {
+    path.leaf().about.uid.to_string()
+}
+
 /// A hash of the first prompt (FNV-1a over the ids), the same in every export. verl groups samples by it as `uid`.
 pub(super) fn prompt_name(row: &Row) -> String {
     let bytes = row.prompt().iter().flat_map(|id| id.to_le_bytes());
@@ -174,7 +181,7 @@ mod tests {
         let status = |finish: Option<&str>, fault| {
             let mut leaf = turn(0, None, &[1], &[2]);
             (leaf.about.finish, leaf.about.fault) = (finish.map(Into::into), fault);
-            Status::of(&path(&[&leaf.into()])).name()
+            Status::new(&path(&[&leaf.into()])).name()
         };
         assert_eq!(status(Some("stop"), None), "completed");
         assert_eq!(status(Some("length"), None), "truncated");

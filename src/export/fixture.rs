@@ -19,7 +19,12 @@ pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32
         response: response.into(),
         logprobs: ordinals().map(|at| -0.5 * at).collect(),
         entropy: ordinals().map(|at| 0.25 * at).collect(),
-        about: TurnMetadata { finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() },
+        about: TurnMetadata {
+            uid: format!("{id:032x}").parse().expect("hexadecimal digits"),
+            finish: Some("stop".into()),
+            model: "m".into(),
+            ..TurnMetadata::default()
+        },
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Batch, Export, areal, arrow, jsonl, miles, rllm, slime, strands, tunix, verl};
 use crate::config::Format;
 
-/// What a format can hold, and its code.
+/// The properties and the code of a format.
 #[derive(Debug)]
 pub(super) struct Exporter {
     /// The format can hold decoded text.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::column::Column;
 use super::facts::{self, Status};
+use super::per_token::PerToken;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::text::{self, Text};
 use super::versions;
@@ -34,17 +34,17 @@ fn export(batch: Batch) -> Export {
     for (at, row) in rows.iter().enumerate() {
         let width = row.response_len();
         tensors.push(tensor("tokens", at, Dtype::I64, row.len(), |row, width, sink| {
-            Column::Ids { pad: 0 }.fill(row.segments(), width, sink);
+            PerToken::Ids { pad: 0 }.fill(row.segments(), width, sink);
         }));
         tensors.push(tensor("loss_mask", at, Dtype::U8, width, |row, width, sink| {
-            Column::Mask.fill(row.response(), width, sink);
+            PerToken::Mask.fill(row.response(), width, sink);
         }));
         tensors.push(tensor("rollout_log_probs", at, Dtype::F64, width, |row, width, sink| {
-            Column::Logprobs.fill(row.response(), width, sink);
+            PerToken::Logprobs.fill(row.response(), width, sink);
         }));
         if settled.entropy {
             tensors.push(tensor("rollout_entropys", at, Dtype::F32, width, |row, width, sink| {
-                Column::Entropy.fill(row.response(), width, sink);
+                PerToken::Entropy.fill(row.response(), width, sink);
             }));
         }
     }
@@ -83,7 +83,7 @@ fn sample(path: &Path, list: &mut Text) {
         // the export has tokens only
         text.key("response").string("");
         text.key("response_length").integer(path.response_len());
-        text.key("status").string(Status::of(path).name());
+        text.key("status").string(Status::new(path).name());
         weight_versions(path, text.key("weight_versions"));
         // empty, so that a reader that knows the member uses its defaults
         text.key("spec_info").object(|_| {});
@@ -102,7 +102,7 @@ fn sample(path: &Path, list: &mut Text) {
 /// checks that the spans are labelled, in order and inside the sample. Earlier versions accept any list, and labels instead of the lists.
 fn weight_versions(path: &Path, text: &mut Text) {
     text.array(|calls| {
-        for spans in versions::of_calls(path) {
+        for spans in versions::labelled_spans(path) {
             calls.array(|list| {
                 for (version, start, end) in spans {
                     list.object(|text| {

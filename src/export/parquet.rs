@@ -35,7 +35,7 @@ fn export(batch: Batch) -> Export {
 /// A file with the same columns of paths whose trained turns are settled and which are valid, see [`super::verdict`].
 #[must_use]
 pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
-    groups(Table::of_paths(paths, annotate, "parquet", BOUNDS)).flatten().collect()
+    groups(Table::from_paths(paths, annotate, "parquet", BOUNDS)).flatten().collect()
 }
 
 /// The `row_key` of each row of a file.
@@ -43,7 +43,7 @@ pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
 /// Reads this column alone. A reader of record batches would add its code for every type to the binary, 2 MB.
 ///
 /// # Errors
-/// A line for the user when the content is not such a file.
+/// The error message if the content is not such a file.
 pub(crate) fn row_keys(content: Bytes) -> Result<Vec<String>, String> {
     let content = Arc::new(content);
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&*content).map_err(|error| error.to_string())?;

@@ -26,7 +26,8 @@ pub(crate) fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) 
 /// ranks of turns whose request asked for bounds and statistics; else null.
 pub(crate) fn tokens(path: &Path, range: Range<usize>, out: &mut Vec<u8>) {
     let range = range.start.min(path.len())..range.end.min(path.len());
-    let parts: Vec<Part<'_>> = placed(path).filter_map(|(start, segment)| Part::of(segment, start, &range)).collect();
+    let parts: Vec<Part<'_>> =
+        placed(path).filter_map(|(start, segment)| Part::within(segment, start, &range)).collect();
     let mut text = Text::default();
     text.object(|text| {
         text.key("from").integer(range.start);
@@ -50,7 +51,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(segment: Segment<'a>, start: usize, range: &Range<usize>) -> Option<Self> {
+    fn within(segment: Segment<'a>, start: usize, range: &Range<usize>) -> Option<Self> {
         let end = (start + segment.ids.len()).min(range.end);
         let from = start.max(range.start);
         (from < end).then(|| Self { segment, own: from - start..end - start })

@@ -50,11 +50,11 @@ impl<'a> PathColumn<'a> {
                 }
             }
         }
-        by_name.into_iter().flat_map(|(name, values)| Self::of_one_kind(name, &values)).collect()
+        by_name.into_iter().flat_map(|(name, values)| Self::of_name(name, &values)).collect()
     }
 
     /// The columns of one name: one for each type and shape.
-    fn of_one_kind(name: &'a str, values: &[Option<Value<'a>>]) -> Vec<Self> {
+    fn of_name(name: &'a str, values: &[Option<Value<'a>>]) -> Vec<Self> {
         let mut columns: Vec<Self> = Vec::new();
         let known = values.iter().enumerate().filter_map(|(at, value)| Some((at, (*value)?)));
         for (at, (number, shape, row)) in known {

@@ -52,7 +52,7 @@ fn record(path: &Path, step: usize, text: &mut Text) {
     text.key("logprobs").array(|list| list.floats(&turn.logprobs));
     text.key("routing_matrices").literal("null");
     text.key("finish_reason").maybe_string(turn.about.finish.as_deref());
-    text.key("weight_version").maybe(versions::of_turn(turn));
+    text.key("weight_version").maybe(versions::version_of_turn(turn));
     text.key("latency_ms").integer(turn.about.elapsed_ms);
     text.key("token_counts").object(|text| {
         text.key("prompt").integer(prompt + turn.prompt.len());

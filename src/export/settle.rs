@@ -1,9 +1,10 @@
 //! Selects the rows to export, and the row that trains each turn.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::validate::{numbers, verdicts};
-use super::{ExcludedLeaf, Needs, RowCounts, repeated_rows};
+use super::{ExcludedLeaf, Needs, repeated_rows};
 use crate::session::{Path, Row, Turn};
 
 /// The rows to export.
@@ -17,6 +18,25 @@ pub struct SelectedRows {
     pub entropy: bool,
     /// The counts of both.
     pub tally: RowCounts,
+}
+
+/// Exported rows and excluded leaves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowCounts {
+    /// Exported rows.
+    pub rows: usize,
+    /// Excluded leaves by reason.
+    pub refused: BTreeMap<&'static str, usize>,
+}
+
+impl RowCounts {
+    pub(super) fn new(rows: usize, leaves: &[ExcludedLeaf]) -> Self {
+        let mut refused = BTreeMap::new();
+        for leaf in leaves {
+            *refused.entry(leaf.reason).or_default() += 1;
+        }
+        Self { rows, refused }
+    }
 }
 
 /// Drops the rows that do not meet `needs`, and trains each turn in the first remaining row that holds it. The time is linear in turns,
@@ -37,7 +57,7 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
     refused.append(&mut dropped);
     let repeated = repeated_rows(&kept);
     kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
-    let tally = RowCounts::of(kept.len(), &refused);
+    let tally = RowCounts::new(kept.len(), &refused);
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }
 

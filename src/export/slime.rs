@@ -1,7 +1,7 @@
 //! slime: dictionaries for `Sample.from_dict`.
 
-use super::column::{self, Column};
 use super::facts::{self, Status};
+use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, settle};
 use super::{miles, versions};
@@ -30,20 +30,20 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("prompt").string("");
     text.key("response").string("");
     text.key("label").literal("null");
-    Column::Ids { pad: 0 }.list(path.segments(), "0", text.key("tokens"));
+    PerToken::Ids { pad: 0 }.list(path.segments(), "0", text.key("tokens"));
     text.key("response_length").integer(path.response_len());
-    Column::Mask.list(column::response(path), "0", text.key("loss_mask"));
-    Column::Logprobs.list(column::response(path), "0.0", text.key("rollout_log_probs"));
-    text.key("weight_versions").strings(versions::of_generations(path));
-    text.key("status").string(Status::of(path).name());
+    PerToken::Mask.list(per_token::response(path), "0", text.key("loss_mask"));
+    PerToken::Logprobs.list(per_token::response(path), "0.0", text.key("rollout_log_probs"));
+    text.key("weight_versions").strings(versions::labels(path));
+    text.key("status").string(Status::new(path).name());
     text.key("reward").value(facts::raw_reward(path));
     text.key("rollout_id").string(&path.session);
     text.key("session_id").string(&path.session);
     text.key("remove_sample").literal("false");
     text.key("prefix_cache_info").object(|text| miles::prefix_cache(path, text));
     text.key("train_metadata").object(|text| {
-        column::entropies(path, "rollout_entropys", text);
-        column::advantages(path, column::response(path), text);
+        per_token::entropies(path, "rollout_entropys", text);
+        per_token::advantages(path, per_token::response(path), text);
     });
     text.key("metadata").object(|text| {
         text.key("session").string(&path.session);

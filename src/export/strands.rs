@@ -1,6 +1,6 @@
 //! strands-sglang: the arrays and segments of its rollout.
 
-use super::column::{self, Column};
+use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, facts, settle};
 use crate::engine::sglang::extras;
@@ -23,12 +23,12 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("session").string(&path.session);
     text.key("version").integer(path.version);
     text.key("leaf").integer(path.leaf().id);
-    Column::Ids { pad: 0 }.list(path.segments(), "0", text.key("token_ids"));
-    Column::Mask.list(path.segments(), "0", text.key("loss_mask"));
-    Column::Logprobs.list(path.segments(), "null", text.key("logprobs"));
+    PerToken::Ids { pad: 0 }.list(path.segments(), "0", text.key("token_ids"));
+    PerToken::Mask.list(path.segments(), "0", text.key("loss_mask"));
+    PerToken::Logprobs.list(path.segments(), "null", text.key("logprobs"));
     prompt_logprobs(path, text);
-    Column::Entropy.list(path.segments(), "null", text.key("entropy"));
-    column::advantages(path, path.segments(), text);
+    PerToken::Entropy.list(path.segments(), "null", text.key("entropy"));
+    per_token::advantages(path, path.segments(), text);
     text.key("segment_info").array(|list| {
         for segment in path.segments() {
             list.array(|pair| {

@@ -1,7 +1,7 @@
 //! tunix: the rows as token-mode trajectories and as one `RolloutOutput`.
 
-use super::column::{self, Column};
 use super::facts::{self, Status};
+use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Exporter, Needs, settle};
@@ -32,7 +32,7 @@ fn export(batch: Batch) -> Export {
     });
     let texts = each(r#"],"rollout_output":{"text":["#, |_, text| text.string(""));
     let tokens = each(r#"],"logits":null,"tokens":["#, |path, text| {
-        Column::Ids { pad: 0 }.list(column::response(path), "0", text);
+        PerToken::Ids { pad: 0 }.list(per_token::response(path), "0", text);
     });
     let paths = rows.clone();
     let prompts = text::list(r#"],"left_padded_prompt_tokens":["#, count, move |at, text| {
@@ -44,7 +44,7 @@ fn export(batch: Batch) -> Export {
         });
     });
     let logprobs = each(r#"],"logprobs":["#, |path, text| {
-        Column::Logprobs.list(column::response(path), "0.0", text);
+        PerToken::Logprobs.list(per_token::response(path), "0.0", text);
     });
     let texts = samples.chain(texts).chain(tokens).chain(prompts).chain(logprobs);
     let padding: usize = settled.rows.iter().map(|row| width.saturating_sub(row.prompt_len())).sum();
@@ -55,15 +55,15 @@ fn export(batch: Batch) -> Export {
 
 /// Writes a trajectory without its group. `conversation_*` begin after the first prompt.
 fn trajectory(path: &Path, text: &mut Text) {
-    text.key("prompt_tokens").array(|list| list.ids(column::prompt(path)));
-    Column::Ids { pad: 0 }.list(column::response(path), "0", text.key("conversation_tokens"));
-    Column::Mask.list(column::response(path), "0", text.key("conversation_masks"));
-    Column::Logprobs.list(column::response(path), "0.0", text.key("old_logprobs"));
-    column::entropies(path, "entropies", text);
-    column::advantages(path, column::response(path), text);
+    text.key("prompt_tokens").array(|list| list.ids(per_token::prompt(path)));
+    PerToken::Ids { pad: 0 }.list(per_token::response(path), "0", text.key("conversation_tokens"));
+    PerToken::Mask.list(per_token::response(path), "0", text.key("conversation_masks"));
+    PerToken::Logprobs.list(per_token::response(path), "0.0", text.key("old_logprobs"));
+    per_token::entropies(path, "entropies", text);
+    per_token::advantages(path, per_token::response(path), text);
     // tunix has one version per trajectory: the policy at its start
     text.key("policy_version").maybe(versions::range(path).map(|range| range.0));
-    text.key("status").string(match Status::of(path) {
+    text.key("status").string(match Status::new(path) {
         Status::Completed => "SUCCEEDED",
         Status::Truncated => "MAX_CONTEXT_LIMIT_REACHED",
         Status::Aborted | Status::Failed => "FAILED",

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::column::Column;
+use super::non_tensor;
+use super::per_token::PerToken;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
-use super::table;
 use super::{Batch, Export, Exporter, Needs, Shape, facts, settle};
 use crate::session::Row;
 
@@ -21,20 +21,20 @@ fn export(batch: Batch) -> Export {
         batch.refused,
         Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length, ..Needs::default() },
     );
-    let frame = Frame::of(settled.rows, batch.shape);
+    let frame = Frame::new(settled.rows, batch.shape);
     let rewards = facts::rewards(&frame.rows).filter(|rewards| !rewards.is_empty());
-    let entries = table::entries(&frame.rows, |row| frame.cut(row));
-    let mut metadata = table::metadata("verl", &entries, &settled.refused);
+    let table = non_tensor::rows(&frame.rows, |row| frame.cut(row));
+    let mut metadata = non_tensor::metadata("verl", &table, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
 
     let pad = frame.shape.pad_token_id;
     let mut tensors = vec![
         frame.tensor("prompts", Dtype::I64, frame.prompts, |frame, row, sink| frame.prompt(row, sink)),
-        frame.column("responses", Dtype::I64, Column::Ids { pad }),
-        frame.column("response_mask", Dtype::I64, Column::Mask),
+        frame.column("responses", Dtype::I64, PerToken::Ids { pad }),
+        frame.column("response_mask", Dtype::I64, PerToken::Mask),
         frame.tensor("input_ids", Dtype::I64, frame.prompts + frame.responses, move |frame, row, sink| {
             frame.prompt(row, sink);
-            Column::Ids { pad }.fill(row.response(), frame.responses, sink);
+            PerToken::Ids { pad }.fill(row.response(), frame.responses, sink);
         }),
         frame.tensor("attention_mask", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
             let (before, tokens, behind) = frame.extent(row);
@@ -49,15 +49,15 @@ fn export(batch: Batch) -> Export {
             // like cumsum(attention_mask) - 1: the padding repeats the last position
             sink(Run::Integer(tokens.saturating_sub(1) as i64, behind));
         }),
-        frame.column("rollout_log_probs", Dtype::F32, Column::Logprobs),
+        frame.column("rollout_log_probs", Dtype::F32, PerToken::Logprobs),
     ];
     if settled.entropy {
-        tensors.push(frame.column("rollout_entropys", Dtype::F32, Column::Entropy));
-        tensors.push(frame.column("rollout_entropy", Dtype::F32, Column::Entropy));
+        tensors.push(frame.column("rollout_entropys", Dtype::F32, PerToken::Entropy));
+        tensors.push(frame.column("rollout_entropy", Dtype::F32, PerToken::Entropy));
     }
     if frame.rows.iter().any(|row| row.advantage().is_some()) {
         tensors.push(frame.tensor("advantages", Dtype::F32, frame.responses, |frame, row, sink| {
-            Column::Advantage(row.advantage().unwrap_or(0.0)).fill(row.response(), frame.responses, sink);
+            PerToken::Advantage(row.advantage().unwrap_or(0.0)).fill(row.response(), frame.responses, sink);
         }));
     }
     if let Some(rewards) = rewards {
@@ -78,7 +78,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(rows: Arc<[Row]>, shape: Shape) -> Self {
+    fn new(rows: Arc<[Row]>, shape: Shape) -> Self {
         let longest = |length: fn(&Row) -> usize| rows.iter().map(length).max().unwrap_or(0);
         let prompts = shape.max_prompt_length.unwrap_or_else(|| longest(Row::prompt_len));
         let responses = shape.max_response_length.unwrap_or_else(|| longest(Row::response_len));
@@ -98,7 +98,7 @@ impl Frame {
     }
 
     /// A tensor of the response side.
-    fn column(&self, name: &str, dtype: Dtype, column: Column) -> Tensor {
+    fn column(&self, name: &str, dtype: Dtype, column: PerToken) -> Tensor {
         self.tensor(name, dtype, self.responses, move |frame, row, sink| {
             column.fill(row.response(), frame.responses, sink);
         })

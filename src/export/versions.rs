@@ -2,7 +2,7 @@
 
 use crate::session::{Path, Span, Step, Turn};
 
-/// What numbers the policies of a row. Numbers of different kinds cannot be compared, so a row of a shared session has one kind.
+/// The source of the version numbers of a row. Numbers of different sources cannot be compared, so a row of a shared session has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbering {
     /// The session is not shared: the trainer's number, or the epoch of a span that has none.
@@ -15,7 +15,7 @@ pub(super) enum Numbering {
 
 impl Numbering {
     /// That of the spans of the trained tokens of a row: the kind that all spans have, else the trainer's numbers if there are any.
-    pub(super) fn of<'a>(trained: impl Iterator<Item = &'a Span> + Clone) -> Self {
+    pub(super) fn new<'a>(trained: impl Iterator<Item = &'a Span> + Clone) -> Self {
         if trained.clone().all(|span| span.process.is_none()) {
             Self::NamesOrEpochs
         } else if trained.clone().all(|span| labelled(span).is_some()) {
@@ -48,7 +48,7 @@ fn trained(path: &Path) -> impl Iterator<Item = &Span> + Clone {
 
 /// The first and the last version among the trained tokens of a row, if all are known.
 pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
-    let numbering = Numbering::of(trained(path));
+    let numbering = Numbering::new(trained(path));
     let mut range: Option<(i64, i64)> = None;
     for span in trained(path) {
         let (first, last) = (numbering.earliest(span)?, numbering.number(span, span.until)?);
@@ -60,7 +60,7 @@ pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
 
 /// `weight_versions`: the engine's label at the end of each generation of the row, else the epoch. If neither is known, the generation
 /// has no entry, as in slime.
-pub(super) fn of_generations(path: &Path) -> impl Iterator<Item = String> {
+pub(super) fn labels(path: &Path) -> impl Iterator<Item = String> {
     path.steps.iter().filter_map(|Step { turn, .. }| {
         let last = turn.about.policy.last().filter(|_| !turn.response.is_empty())?;
         label(last)
@@ -69,7 +69,7 @@ pub(super) fn of_generations(path: &Path) -> impl Iterator<Item = String> {
 
 /// The spans of each call of the row: the engine's label, else the epoch, and positions in the whole row. A span without either is left
 /// out.
-pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, usize)>> {
+pub(super) fn labelled_spans(path: &Path) -> impl Iterator<Item = Vec<(String, usize, usize)>> {
     let mut before = 0;
     path.steps.iter().map(move |Step { turn, .. }| {
         let start = before + turn.prompt.len();
@@ -85,7 +85,7 @@ pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, 
 }
 
 /// `weight_version` as a number: the policy at the end of the turn.
-pub(super) fn of_turn(turn: &Turn) -> Option<i64> {
+pub(super) fn version_of_turn(turn: &Turn) -> Option<i64> {
     let last = turn.about.policy.last()?;
     let epoch = || last.process.is_none().then(|| i64::try_from(last.epoch).unwrap_or(i64::MAX));
     named(last).or_else(|| labelled(last)).or_else(epoch)
@@ -119,10 +119,10 @@ mod tests {
         let rows = settled(&rows_of(turns()));
         assert_eq!(range(&rows[0]), Some((10, 13)));
         assert_eq!(range(&rows[1]), Some((12, 12)), "only trained tokens count");
-        assert_eq!(of_generations(&rows[0]).collect::<Vec<_>>(), ["w1", "w2"]);
-        assert_eq!(of_generations(&rows[1]).collect::<Vec<_>>(), ["w1", "12"]);
+        assert_eq!(labels(&rows[0]).collect::<Vec<_>>(), ["w1", "w2"]);
+        assert_eq!(labels(&rows[1]).collect::<Vec<_>>(), ["w1", "12"]);
         assert_eq!(
-            of_calls(&rows[0]).collect::<Vec<_>>(),
+            labelled_spans(&rows[0]).collect::<Vec<_>>(),
             [vec![("w1".to_owned(), 3, 5)], vec![("11".to_owned(), 6, 7), ("w2".to_owned(), 7, 9)]]
         );
         let named = |version: Option<&str>, weights: Option<&str>| {
@@ -132,7 +132,7 @@ mod tests {
                 weight_version: weights.map(Into::into),
                 ..span(0, 1, 4)
             }];
-            of_turn(&turn)
+            version_of_turn(&turn)
         };
         assert_eq!(named(Some("3"), Some("2")), Some(3));
         assert_eq!(named(Some("main"), Some("2")), Some(2));
@@ -146,10 +146,14 @@ mod tests {
         turns[0].about.policy = vec![span(0, 2, 4), unlabelled, span(2, 2, 6)];
         turns[1].about.policy = vec![span(1, 9, 7)];
         let mut rows = settled(&rows_of(turns));
-        let calls: Vec<_> = of_calls(&rows[0]).collect();
+        let calls: Vec<_> = labelled_spans(&rows[0]).collect();
         assert_eq!(calls, [vec![("4".to_owned(), 3, 5)], vec![("7".to_owned(), 7, 9)]]);
         Arc::make_mut(&mut rows[0].steps[0].turn).about.policy[0].end = 1;
-        assert_eq!(of_calls(&rows[0]).next().unwrap()[1], ("5".to_owned(), 4, 5), "an empty label counts as missing");
+        assert_eq!(
+            labelled_spans(&rows[0]).next().unwrap()[1],
+            ("5".to_owned(), 4, 5),
+            "an empty label counts as missing"
+        );
     }
 
     #[test]
@@ -171,15 +175,15 @@ mod tests {
         assert_eq!(range(&named[0]), Some((10, 12)));
         let labelled = rows([(Some("120"), Some("7")), (None, Some("7")), (None, Some("8"))]);
         assert_eq!(range(&labelled[0]), Some((7, 8)), "one span has no name");
-        assert_eq!(of_generations(&known[0]).collect::<Vec<_>>(), ["8"], "a generation without a label has no entry");
+        assert_eq!(labels(&known[0]).collect::<Vec<_>>(), ["8"], "a generation without a label has no entry");
         let calls = [vec![], vec![("7".to_owned(), 6, 7), ("8".to_owned(), 7, 9)]];
-        assert_eq!(of_calls(&known[0]).collect::<Vec<_>>(), calls);
-        let versions = |rows: &[Path]| rows[0].steps.iter().map(|step| of_turn(&step.turn)).collect::<Vec<_>>();
+        assert_eq!(labelled_spans(&known[0]).collect::<Vec<_>>(), calls);
+        let versions = |rows: &[Path]| rows[0].steps.iter().map(|step| version_of_turn(&step.turn)).collect::<Vec<_>>();
         assert_eq!(versions(&known), [Some(10), Some(8)]);
         let unknown = rows([ten, none, (None, Some("default"))]);
         assert_eq!(range(&unknown[0]), None, "the range of all trained tokens is not known");
-        assert_eq!(of_generations(&unknown[0]).collect::<Vec<_>>(), ["default"]);
-        assert_eq!(of_calls(&unknown[0]).nth(1), Some(vec![("default".to_owned(), 7, 9)]));
+        assert_eq!(labels(&unknown[0]).collect::<Vec<_>>(), ["default"]);
+        assert_eq!(labelled_spans(&unknown[0]).nth(1), Some(vec![("default".to_owned(), 7, 9)]));
         assert_eq!(versions(&unknown), [Some(10), None]);
     }
 
@@ -189,8 +193,8 @@ mod tests {
         turns.iter_mut().for_each(|turn| turn.about.policy.clear());
         let rows = settled(&rows_of(turns));
         assert_eq!(range(&rows[0]), None);
-        assert_eq!(of_generations(&rows[0]).count(), 0);
-        assert_eq!(of_calls(&rows[0]).collect::<Vec<_>>(), [vec![], vec![]], "the calls are listed nevertheless");
-        assert_eq!(of_turn(&rows[0].steps[0].turn), None);
+        assert_eq!(labels(&rows[0]).count(), 0);
+        assert_eq!(labelled_spans(&rows[0]).collect::<Vec<_>>(), [vec![], vec![]], "the calls are listed nevertheless");
+        assert_eq!(version_of_turn(&rows[0].steps[0].turn), None);
     }
 }

@@ -18,7 +18,7 @@ pub struct GroupStats {
 impl GroupStats {
     /// Computes the statistics of `rewards`, which must be finite and in the range of float32.
     #[must_use]
-    pub fn of(rewards: &[f64]) -> Self {
+    pub fn new(rewards: &[f64]) -> Self {
         let [first, _, ..] = rewards else { return Self { mean: 0.0, std: 1.0 } };
         let count = rewards.len() as f64;
         // relative to the first reward, so that the mean of equal rewards is exactly that reward
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn advantages_of_a_group_are_centred_and_scaled() {
-        let stats = GroupStats::of(&[1.0, 0.0, 0.0, 1.0]);
+        let stats = GroupStats::new(&[1.0, 0.0, 0.0, 1.0]);
         assert_eq!(stats, GroupStats { mean: 0.5, std: (1.0_f64 / 3.0).sqrt() });
         assert!((stats.advantage(1.0, true) - 0.866_023_903_787_036_7).abs() < 1e-12);
         assert_eq!(stats.advantage(0.0, false), -0.5);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn advantage_of_a_group_of_one_is_not_centred() {
-        let stats = GroupStats::of(&[3.0]);
+        let stats = GroupStats::new(&[3.0]);
         assert_eq!(stats, GroupStats { mean: 0.0, std: 1.0 });
         assert_eq!(stats.advantage(3.0, true), 3.0 / 1.000_001);
         assert_eq!(stats.advantage(3.0, false), 3.0);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn advantage_of_equal_rewards_is_exactly_zero() {
-        let stats = GroupStats::of(&[0.1; 7]);
+        let stats = GroupStats::new(&[0.1; 7]);
         assert_eq!((stats.mean, stats.std, stats.advantage(0.1, true)), (0.1, 0.0, 0.0));
     }
 
@@ -118,7 +118,7 @@ mod tests {
             let mut reordered = rewards.clone();
             reordered.rotate_left(by % rewards.len());
             reordered.swap(0, 1);
-            let (stats, other) = (GroupStats::of(&rewards), GroupStats::of(&reordered));
+            let (stats, other) = (GroupStats::new(&rewards), GroupStats::new(&reordered));
             for reward in rewards {
                 let (a, b) = (stats.advantage(reward, true), other.advantage(reward, true));
                 prop_assert!((a - b).abs() < 1e-9, "{} and {}", a, b);

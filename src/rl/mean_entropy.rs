@@ -17,7 +17,7 @@ pub(super) struct MeanEntropy {
 
 impl MeanEntropy {
     /// `H` of a path with this thinking.
-    pub(super) fn of(path: &Path, think: &ThinkStats, options: &AdvantageOptions) -> Self {
+    pub(super) fn new(path: &Path, think: &ThinkStats, options: &AdvantageOptions) -> Self {
         match options.entropy_over {
             EntropyScope::Thinking => Self::of_thinking(think),
             EntropyScope::Response => Self::of_response(path),
@@ -115,11 +115,11 @@ mod tests {
             let body = format!(r#"{{"entropy_over":"{scope}","think_start":{START},"think_end":{END}}}"#);
             let options: AdvantageOptions = serde_json::from_str(&body).unwrap();
             let path = path("s", line.iter().map(|id| Turn::clone(&turns[*id])).collect());
-            let think = ThinkStats::of(&path, options.think_tokens(), HIGH_ENTROPY);
+            let think = ThinkStats::new(&path, options.think_tokens(), HIGH_ENTROPY);
             let leaf = *line.last().unwrap();
             assert_eq!(
                 MeanEntropy::by_turn(&turns, &options)[leaf],
-                MeanEntropy::of(&path, &think, &options),
+                MeanEntropy::new(&path, &think, &options),
                 "{scope}"
             );
         }

@@ -97,7 +97,7 @@ pub fn advantages(
             found.push((reward, path));
         }
         let rewards: Vec<f64> = found.iter().map(|(reward, _)| *reward).collect();
-        let stats = GroupStats::of(&rewards);
+        let stats = GroupStats::new(&rewards);
         let repeated = repeated_paths(found.iter().map(|(_, path)| path));
         let sample = |((reward, path), repeats_sample): (&(f64, Path), bool)| SampleResponse {
             repeats_sample,
@@ -113,8 +113,8 @@ pub fn advantages(
 impl Request {
     fn sample(&self, reward: f64, stats: GroupStats, path: &Path) -> SampleResponse {
         let options = &self.options;
-        let think = ThinkStats::of(path, options.think_tokens(), self.high_entropy_threshold);
-        let entropy = MeanEntropy::of(path, &think, options);
+        let think = ThinkStats::new(path, options.think_tokens(), self.high_entropy_threshold);
+        let entropy = MeanEntropy::new(path, &think, options);
         let grpo_advantage = stats.advantage(reward, options.normalize_std);
         let advantage = options.advantage(grpo_advantage, entropy.nats);
         SampleResponse {

@@ -29,7 +29,7 @@ pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOpti
     let entropies = entropies(rows, options);
     for group in groups {
         let rewards: Vec<f64> = group.iter().map(|(_, reward)| *reward).collect();
-        let stats = GroupStats::of(&rewards);
+        let stats = GroupStats::new(&rewards);
         for (at, reward) in group {
             let advantage = options.advantage(stats.advantage(reward, options.normalize_std), entropies[at].nats);
             rows[at].set_advantage(advantage, entropies[at].incomplete);

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::export::Thinking;
 use crate::session::{Path, Turn};
 
 /// The threshold of a token with high entropy, in nats: the 80th percentile in the "80/20" paper (arXiv 2506.01939).
@@ -47,7 +48,7 @@ impl ThinkStats {
     /// Computes the statistics of a path. `threshold` is that of a token with high entropy, in nats. Without think
     /// tokens the path has no spans.
     #[must_use]
-    pub fn of(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
+    pub fn new(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
         let mut counter = ThinkCounter::new(tokens, threshold);
         for step in &path.steps {
             counter.turn(&step.turn);
@@ -61,6 +62,19 @@ impl ThinkStats {
         let mut counter = ThinkCounter::new(tokens, threshold);
         counter.turn(turn);
         counter.finish()
+    }
+}
+
+/// Computes the columns of an exported row about thinking. `threshold` is that of a token with high entropy, in nats. If the think tokens are unknown, all
+/// statistics except `high_entropy_share` are `None`.
+#[must_use]
+pub fn thinking(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Thinking {
+    let think = ThinkStats::new(path, tokens, threshold);
+    Thinking {
+        entropy_mean: think.mean,
+        tokens: tokens.map(|_| think.tokens as u64),
+        closed: think.present.then_some(think.closed),
+        high_entropy_share: think.high_share,
     }
 }
 
@@ -176,7 +190,7 @@ mod tests {
     use crate::session::Fault;
 
     fn think(turns: Vec<Turn>) -> ThinkStats {
-        ThinkStats::of(&path("s", turns), Some(THINK), HIGH_ENTROPY)
+        ThinkStats::new(&path("s", turns), Some(THINK), HIGH_ENTROPY)
     }
 
     #[test]
@@ -217,7 +231,7 @@ mod tests {
         ];
         let mut path = path("s", turns);
         path.steps[0].trained = false;
-        let found = ThinkStats::of(&path, Some(THINK), HIGH_ENTROPY);
+        let found = ThinkStats::new(&path, Some(THINK), HIGH_ENTROPY);
         assert_eq!((found.mean, found.tokens, found.closed), (Some(2.0), 4, true));
     }
 
@@ -264,5 +278,26 @@ mod tests {
             assert_eq!((found.mean, found.incomplete), (None, true));
         }
         assert_eq!(think(vec![cut]).mean, Some(0.5), "the turn was aborted, but its entropies are valid");
+    }
+
+    #[test]
+    fn unknown_statistics_are_null() {
+        let thought = path("s", vec![turn(&[1], &[START, 7, 8, END], &[0.0, 0.5, 1.0, 0.0])]);
+        let expected = [("mean", "0.75"), ("count", "2"), ("closed", "true"), ("share", "0.25")];
+        check(thinking(&thought, Some(THINK), 0.672), expected);
+        let silent = path("s", vec![turn(&[1], &[7], &[])]);
+        let expected = [("mean", "null"), ("count", "0"), ("closed", "null"), ("share", "null")];
+        check(thinking(&silent, Some(THINK), 0.672), expected);
+        let cut = path("s", vec![turn(&[START], &[7], &[0.5])]);
+        let expected = [("mean", "0.5"), ("count", "1"), ("closed", "false"), ("share", "1.0")];
+        check(thinking(&cut, Some(THINK), 0.25), expected);
+        let expected = [("mean", "null"), ("count", "null"), ("closed", "null"), ("share", "0.25")];
+        check(thinking(&thought, None, 0.672), expected);
+    }
+
+    fn check(found: Thinking, expected: [(&str, &str); 4]) {
+        for ((name, value), (ending, text)) in found.members().iter().zip(expected) {
+            assert!(name.ends_with(ending) && value == text, "{name} is {value}, not {text}");
+        }
     }
 }

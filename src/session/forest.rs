@@ -6,7 +6,6 @@
 
 mod branch;
 mod conversation;
-mod counts;
 mod leaves;
 mod radix;
 
@@ -18,11 +17,11 @@ use radix::{Part, ROOT, RadixTree};
 use super::{Cause, Digest, Turn, TurnKey};
 use conversation::ConversationIndex;
 pub use conversation::{Fingerprint, HistoryChange, Prefix};
-pub use counts::TurnCounts;
+use leaves::TurnCounts;
 
 /// The turns of a session. The indexes are B-trees: a hash map that grows moves all entries, while the session is locked.
 #[derive(Debug, Default)]
-pub struct Forest {
+pub(super) struct Forest {
     turns: Vec<Arc<Turn>>,
     /// The prompts of all turns.
     stems: Vec<Stem>,
@@ -70,53 +69,53 @@ struct Stem {
 
 /// The place of a prompt in the forest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placement {
+pub(super) struct Placement {
     /// The turn it continues.
-    pub parent: Option<u32>,
+    pub(super) parent: Option<u32>,
     /// Tokens of the prompt that end with that turn.
-    pub known: usize,
+    pub(super) known: usize,
     /// The new tokens of the prompt; shared with turns that sampled the same prompt.
-    pub suffix: Arc<[u32]>,
+    pub(super) suffix: Arc<[u32]>,
     /// How it relates to the turns of the forest.
-    pub cause: Cause,
+    pub(super) cause: Cause,
     /// The latest turn of the conversation that the call changed, if it changed one.
-    pub predecessor: Option<u32>,
+    pub(super) predecessor: Option<u32>,
 }
 
 impl Forest {
     /// All turns by their numbers.
-    #[must_use]
-    pub fn turns(&self) -> &[Arc<Turn>] {
+    pub(super) fn turns(&self) -> &[Arc<Turn>] {
         &self.turns
     }
 
     /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64.
-    pub fn answers(&self, conversation: Digest) -> impl Iterator<Item = &Arc<Turn>> {
+    pub(super) fn answers(&self, conversation: Digest) -> impl Iterator<Item = &Arc<Turn>> {
         self.conversations.answers(conversation).map(|turn| &self.turns[turn as usize])
     }
 
     /// The change that a call made to the recorded conversations; `None` if they do not show one.
-    #[must_use]
-    pub fn history_change(&self, prefixes: &[Prefix], call: &Fingerprint, continues: bool) -> Option<HistoryChange> {
+    pub(super) fn history_change(
+        &self,
+        prefixes: &[Prefix],
+        call: &Fingerprint,
+        continues: bool,
+    ) -> Option<HistoryChange> {
         self.conversations.history_change(&self.turns, prefixes, call, continues)
     }
 
     /// The turn of the stored response with this key.
-    #[must_use]
-    pub fn stored(&self, key: TurnKey) -> Option<&Arc<Turn>> {
+    pub(super) fn stored(&self, key: TurnKey) -> Option<&Arc<Turn>> {
         self.stored.get(&key.digest()).map(|turn| &self.turns[*turn as usize])
     }
 
     /// The number of the next turn.
-    #[must_use]
-    pub fn next_id(&self) -> u32 {
+    pub(super) fn next_id(&self) -> u32 {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
     /// Finds the place of a call with this prompt. `changes` are the changes that its messages show. The first that no earlier call made
     /// is its cause.
-    #[must_use]
-    pub fn place(&self, prompt: &[u32], changes: &[HistoryChange]) -> Placement {
+    pub(super) fn place(&self, prompt: &[u32], changes: &[HistoryChange]) -> Placement {
         let (mut parent, mut known) = self.tokens.deepest(&self.turns, prompt);
         if let Some(empty) = parent.map(|turn| &self.turns[turn as usize]).filter(|turn| turn.response.is_empty())
             && known == prompt.len()
@@ -144,8 +143,7 @@ impl Forest {
     }
 
     /// The stored copy of this prompt after this parent, if it was sampled before.
-    #[must_use]
-    pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
+    pub(super) fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
         let stem = self.prompts.get(&(parent, node))?;
         let first = self.stems[*stem as usize].first;
@@ -153,7 +151,7 @@ impl Forest {
     }
 
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent was added before.
-    pub fn push(&mut self, turn: Arc<Turn>) {
+    pub(super) fn push(&mut self, turn: Arc<Turn>) {
         debug_assert_eq!(turn.id, self.next_id());
         self.count(&turn);
         self.conversations.insert(&turn);
@@ -171,9 +169,9 @@ impl Forest {
     /// Makes a turn known to [`Forest::place`].
     fn index(&mut self, turn: &Turn) {
         let from = self.end(turn.parent);
-        let prompt = self.tokens.insert(&self.turns, from, (turn.id, Part::Prompt));
+        let prompt = self.tokens.insert(&self.turns, from, turn.id, Part::Prompt);
         let sample_before = self.add_sample(turn, prompt);
-        let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
+        let end = self.tokens.insert(&self.turns, prompt, turn.id, Part::Response);
         // a turn that failed before its first token is never a parent: it would add nothing but its fault
         if !turn.response.is_empty() || turn.about.fault.is_none() {
             self.tokens.end(&self.turns, end, turn.id);

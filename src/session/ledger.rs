@@ -17,12 +17,13 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use super::ProcessId;
 pub use ack::{Ack, AppendError};
 pub use log_record::{LogRecord, ProcessRecord};
 pub use record::{Change, Record, SCHEMA};
 pub use shared::{
-    Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
-    PARTITIONS, Position, StreamId, Tail, partition_of,
+    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture,
+    ListOrder, PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 
 /// The log of one process. Stores records in the order in which they are appended.
@@ -33,8 +34,8 @@ pub trait RecordLog: Debug + Send + Sync {
     /// Resolves when all records that were appended before are stored or have failed.
     fn written(&self) -> Ack;
 
-    /// The id of the log: 16 hexadecimal digits that stay the same after a restart. Cursors are valid for one log only.
-    fn id(&self) -> &str;
+    /// The id of the log, which a restart does not change. Cursors are valid for one log only.
+    fn id(&self) -> ProcessId;
 
     /// Calls `each` with all records that are stored, in their order. Blocks.
     ///
@@ -48,7 +49,7 @@ pub trait RecordLog: Debug + Send + Sync {
     /// Counts since it was opened.
     fn stats(&self) -> RecordLogStats;
 
-    /// Whether so many records wait to be stored that only calls should append more.
+    /// Whether the queue is so long that only calls should append, and background work should wait.
     fn is_behind(&self) -> bool;
 }
 
@@ -108,7 +109,7 @@ impl SharedLog {
         drop(self.append(record));
     }
 
-    /// Whether so many records wait to be stored that only calls should append more.
+    /// See [`RecordLog::is_behind`].
     pub(super) fn is_behind(&self) -> bool {
         self.get().is_some_and(RecordLog::is_behind)
     }

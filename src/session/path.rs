@@ -26,7 +26,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path without a reward, and without what only an export knows.
+    /// A path without a reward and without the marks of an export.
     #[must_use]
     pub fn new(session: Arc<str>, version: u32, steps: Vec<Step>) -> Self {
         Self {
@@ -79,11 +79,11 @@ impl Path {
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
         self.steps
             .iter()
-            .flat_map(|step| Segment::of(&step.turn, step.trained))
+            .flat_map(|step| Segment::of_turn(&step.turn, step.trained))
             .filter(|segment| !segment.ids.is_empty())
     }
 
-    /// Tokens of the first prompt: what trainers call the prompt.
+    /// Tokens of the first prompt. Trainers call it the prompt.
     #[must_use]
     pub fn prompt_len(&self) -> usize {
         self.steps.first().map_or(0, |step| step.turn.prompt.len())
@@ -101,7 +101,7 @@ impl Path {
         self.len() == 0
     }
 
-    /// Tokens after the first prompt, including later prompts: what trainers call the response.
+    /// Tokens after the first prompt, including later prompts. Trainers call them the response.
     #[must_use]
     pub fn response_len(&self) -> usize {
         self.len() - self.prompt_len()
@@ -116,7 +116,7 @@ impl Path {
 
 impl<'a> Segment<'a> {
     /// The prompt and the response of a turn.
-    pub(super) fn of(turn: &'a Turn, trained: bool) -> [Self; 2] {
+    pub(super) fn of_turn(turn: &'a Turn, trained: bool) -> [Self; 2] {
         let prompt = Self { turn, is_response: false, trained: false, ids: &turn.prompt, logprobs: &[], entropy: &[] };
         let response = Self {
             turn,

@@ -11,84 +11,21 @@
 //! in between may belong to the epoch before or after it. Any other call that changes weights ends the update, because
 //! the trainer that began it may be gone.
 
-mod process_id;
 mod spans;
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
-pub use process_id::{InvalidProcessId, ProcessId};
-use spans::{begun, covers, cut, possible};
-
-/// SGLang's `weight_version` before an update sets another.
-pub const INITIAL_WEIGHT_VERSION: &str = "default";
+pub use spans::{EpochMark, INITIAL_WEIGHT_VERSION, ReportedVersions, Span};
+use spans::{LabelledPart, begun, covers, possible};
 
 /// Epochs whose label and name are remembered: more than any request spans.
 const REMEMBERED: usize = 1024;
-
-/// Tokens of one response that one policy sampled.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Span {
-    /// The first token, counted from the start of the response.
-    pub start: u32,
-    /// The position after the last token.
-    pub end: u32,
-    /// tokentap's policy epoch. If the weights changed and the engine did not report at which token, the first possible epoch.
-    pub epoch: u64,
-    /// The last possible epoch; equal to `epoch` if the epoch is certain.
-    pub until: u64,
-    /// The engine's `weight_version`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight_version: Option<Box<str>>,
-    /// The trainer's name of the epoch (`POST /v1/policy`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<Box<str>>,
-    /// The process that counted the epochs, if sessions are shared. Epochs of different processes cannot be compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub process: Option<ProcessId>,
-}
-
-impl Span {
-    /// Whether exactly one policy is possible.
-    #[must_use]
-    pub fn is_certain(&self) -> bool {
-        self.epoch == self.until
-    }
-
-    /// The engine's `weight_version`, unless it is empty or SGLang's initial one: every engine begins with that one.
-    #[must_use]
-    pub fn updated_weight_version(&self) -> Option<&str> {
-        self.weight_version.as_deref().filter(|label| !label.is_empty() && *label != INITIAL_WEIGHT_VERSION)
-    }
-}
-
-/// The weight versions that the engine reported for a response.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReportedVersions {
-    /// `weight_version`.
-    pub label: Option<Box<str>>,
-    /// `weight_versions`: label, first token, position after the last token.
-    pub spans: Vec<(Box<str>, u32, u32)>,
-}
-
-/// The possible epochs of tokens of a running response, and how many tokens had been received when these epochs were observed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EpochMark {
-    /// The first epoch.
-    pub epoch: u64,
-    /// The last epoch.
-    pub until: u64,
-    /// Tokens received up to the first observation.
-    pub first: u32,
-    /// Tokens received up to the last observation.
-    pub last: u32,
-}
 
 /// A call that changes the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,28 +110,24 @@ impl Policy {
         self.several_engines.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> MutexGuard<'_, PolicyState> {
-        self.state.lock()
-    }
-
     /// The current epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.state().last().number
+        self.state.lock().last().number
     }
 
     /// The possible epochs of tokens that are sampled now: the current one, and the next while weights are updated and the generation is
     /// not paused.
     #[must_use]
     pub fn sampled_epochs(&self) -> RangeInclusive<u64> {
-        self.state().sampled_epochs()
+        self.state.lock().sampled_epochs()
     }
 
     /// The possible epochs of tokens that have just arrived, of a request that was received at `requested`. A paused engine samples
     /// nothing for new requests, so such tokens show that it has continued.
     #[must_use]
     pub fn observe_tokens(&self, requested: Instant) -> RangeInclusive<u64> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.paused_at.is_some_and(|paused| requested > paused) {
             state.end_pause();
         }
@@ -204,13 +137,13 @@ impl Policy {
     /// Whether an update has begun and not ended.
     #[must_use]
     pub fn is_updating(&self) -> bool {
-        self.state().update.is_some()
+        self.state.lock().update.is_some()
     }
 
     /// The label and the trainer's name of the current epoch, if known. Until a reply has named the label, it is that of `/model_info`.
     #[must_use]
     pub fn names(&self) -> (Option<Box<str>>, Option<Box<str>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Epoch { number, label, version, .. } = state.last().clone();
         let reported =
             || state.model_info.as_ref().filter(|(epoch, _)| *epoch == number).map(|(_, label)| label.clone());
@@ -220,7 +153,7 @@ impl Policy {
     /// Begins an epoch: another engine answers, whose weights may differ.
     pub fn observe_new_engine(&self) -> u64 {
         let epoch = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.paused_at = None;
             state.next(None, None)
         };
@@ -232,7 +165,7 @@ impl Policy {
     /// before the named one.
     pub fn begin_named_epoch(&self, version: &str) -> (u64, Ack) {
         let epoch = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let current = state.last().clone();
             if let Some(update) = &mut state.update {
                 if &**update.version.get_or_insert_with(|| version.into()) == version {
@@ -261,7 +194,7 @@ impl Policy {
         use {WeightCall as Call, WeightCallOutcome as Outcome};
         let is_several = self.has_several_engines();
         let epoch = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_open = state.update.is_some();
             let begins_epoch = match (call, outcome) {
                 (_, Outcome::Unknown) | (Call::Whole | Call::End, Outcome::Succeeded) => true,
@@ -285,7 +218,7 @@ impl Policy {
 
     /// Records that the generation was paused, or may have been continued.
     pub fn set_paused(&self, is_paused: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match is_paused {
             true => state.paused_at = Some(Instant::now()),
             false => state.end_pause(),
@@ -298,7 +231,7 @@ impl Policy {
 
     /// Raises the epoch to at least the one before a restart.
     pub fn restore(&self, epoch: u64, version: Option<Box<str>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = state.last();
         if epoch >= known.number {
             *known = Epoch { number: epoch, label: None, version, by_label: false, is_gradual: false };
@@ -324,7 +257,7 @@ impl Policy {
     /// Returns the new epoch, if one began.
     pub fn observe_model_info(&self, epoch: u64, label: &str) -> Option<u64> {
         let before = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_outdated = state.model_info.as_ref().is_some_and(|(newest, _)| *newest > epoch);
             if is_outdated || state.update.is_some() {
                 return None; // the update explains the label, and the first answer after it counts
@@ -342,7 +275,7 @@ impl Policy {
     }
 
     fn take_label(&self, epoch: u64, label: &str) -> Option<Epoch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.update.is_some() {
             return None;
         }
@@ -372,7 +305,7 @@ impl Policy {
         if tokens == 0 {
             return Vec::new();
         }
-        let state = self.state();
+        let state = self.state.lock();
         let epochs = &state.epochs;
         let several = self.has_several_engines();
         let from = if several { begun(epochs, asked) } else { asked };
@@ -390,8 +323,9 @@ impl Policy {
             // without spans the engine's label is that of the last token, and the label of the first token is unknown; behind a router
             // it may have any number, because epochs are numbered in the order in which labels were first reported
             let (first, until) = possible(epochs, from, label.filter(|_| (covers || !several) && !is_gradual));
-            let epochs_of_part = (if covers { first } else { from }, until + u64::from(in_update));
-            cut(epochs, (epochs_of_part, covers), (label, start, end), seen, &mut spans);
+            let first = if covers { first } else { from };
+            let part = LabelledPart { label, start, end, first, until: until + u64::from(in_update), is_exact: covers };
+            part.divide(epochs, seen, &mut spans);
         }
         spans
     }
@@ -458,7 +392,7 @@ mod tests {
     impl Policy {
         /// Begins an epoch: the weights have changed.
         fn begin_epoch(&self) -> u64 {
-            let epoch = self.state().next(None, None);
+            let epoch = self.state.lock().next(None, None);
             self.append(epoch).0
         }
     }

@@ -11,7 +11,7 @@ use super::sessions::Sessions;
 use super::state::FinishedPath;
 use super::state::{Reward, Session, State};
 use super::store::Store;
-use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata};
+use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata, Uid};
 
 /// Names of damaged sessions that are logged. Others are only counted.
 const NAMED: usize = 20;
@@ -135,17 +135,17 @@ impl Session {
     /// session grows.
     pub(super) fn apply(&self, change: Change) -> i64 {
         // locked before the state
-        let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication());
+        let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication.lock());
         let mut state = self.state();
         match change {
             Change::Begin { created_ms } => state.created_ms = created_ms,
             Change::Healed => state.generation += 1,
-            Change::Turn(turn) => return i64::try_from(state.restore(turn)).unwrap_or(i64::MAX),
+            Change::Turn(turn) => return i64::try_from(state.restore(self.birth, turn)).unwrap_or(i64::MAX),
             Change::Reward { leaf, reward, version } => {
                 return state.reward(Reward { version, leaf, value: reward });
             }
             Change::Freeze { turns } => {
-                state.fill(turns);
+                state.fill(self.birth, turns);
                 // concurrent freezes may be in the log in the reverse order
                 let at = state.frozen.partition_point(|before| *before < turns);
                 state.frozen.insert(at, turns);
@@ -159,7 +159,7 @@ impl Session {
                 state.deleted_responses.insert(turn);
             }
             Change::Finished { leaf, turns, number } => {
-                state.fill(turns);
+                state.fill(self.birth, turns);
                 let publication = publication.as_mut().expect("it is locked for this change");
                 state.finish(publication, FinishedPath { number, leaf, turns, trained_from: 0 });
             }
@@ -172,7 +172,7 @@ impl Session {
 impl State {
     /// Adds a turn under its old number and returns the bytes that it takes. A turn that continues a missing turn has lost the beginning of
     /// its prompt, and is not trained.
-    fn restore(&mut self, turn: Arc<Turn>) -> u64 {
+    fn restore(&mut self, birth: Uid, turn: Arc<Turn>) -> u64 {
         if turn.id < self.forest.next_id() {
             return 0; // restored before
         }
@@ -180,7 +180,7 @@ impl State {
         if self.forest.turns().is_empty() {
             self.created_ms = turn.about.started_ms;
         }
-        self.fill(turn.id);
+        self.fill(birth, turn.id);
         let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.lacks_beginning(parent));
         let turn = if lost {
             let mut turn = Arc::unwrap_or_clone(turn);
@@ -197,11 +197,14 @@ impl State {
         self.bytes - before
     }
 
-    /// Adds a placeholder for each missing turn below `until`, so that the numbers of later turns stay the same.
-    fn fill(&mut self, until: u32) {
+    /// Adds a placeholder for each missing turn below `until`, so that the numbers of later turns stay the same. Its uid is the same after each
+    /// restoration.
+    fn fill(&mut self, birth: Uid, until: u32) {
         while self.forest.next_id() < until {
             let id = self.forest.next_id();
-            let about = TurnMetadata { fault: Some(Fault::Lost), cause: Cause::Unplaced, ..TurnMetadata::default() };
+            let uid = birth.derive(&[&id.to_be_bytes()]);
+            let about =
+                TurnMetadata { uid, fault: Some(Fault::Lost), cause: Cause::Unplaced, ..TurnMetadata::default() };
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
             self.forest.push(Arc::new(Turn { id, parent: None, prompt, response, logprobs, entropy, about }));
@@ -218,7 +221,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{StoreLimits, Uid};
+    use crate::session::StoreLimits;
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
         let about = TurnMetadata { finish: Some("stop".into()), started_ms, ..TurnMetadata::default() };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use super::is_name;
 use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
-use super::name::is_name;
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
 use super::state::{Frozen, RewardTarget, Session, SessionError};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
@@ -27,23 +27,23 @@ pub struct Sessions {
     backend: Backend,
 }
 
-/// Who has the sessions.
+/// Where the sessions are stored.
 #[derive(Debug)]
 pub(super) enum Backend {
-    /// This process.
+    /// In this process.
     Local(Arc<Store>),
-    /// A ledger, which other processes use as well. This process has a cache of it.
+    /// In a ledger that other processes use as well; this process caches them.
     Shared(Arc<Sharing>),
 }
 
-/// What a process that shares its sessions knows of the ledger.
+/// The status of the ledger, as this process observes it.
 #[derive(Debug, Clone, Copy)]
 pub struct LedgerStatus<'a> {
     /// Counts since the start.
     pub counts: &'a SharingCounts,
     /// Whether the ledger fails now.
     pub is_down: bool,
-    /// The bytes of the sessions of which the ledger lacks changes, and of the changes that these lack.
+    /// Bytes of the sessions with changes that are not in the ledger yet, and of the changes that are not in a session.
     pub detached_bytes: u64,
 }
 
@@ -118,10 +118,10 @@ impl Sessions {
         }
     }
 
-    /// Reads what other processes have appended to these sessions.
+    /// Reads the entries that other processes have appended to these sessions.
     ///
     /// # Errors
-    /// When the ledger fails. What is in memory may be outdated then.
+    /// When the ledger fails. The sessions in memory may be outdated then.
     pub async fn refresh(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), LedgerError> {
         let Backend::Shared(sharing) = &self.backend else { return Ok(()) };
         for name in names {
@@ -202,7 +202,7 @@ impl Sessions {
             Backend::Local(store) => store.delete_response(session, turn),
             Backend::Shared(sharing) => {
                 let found = session.turn(turn).filter(|turn| !session.state().deleted_responses.contains(&turn.id));
-                Some(sharing.delete_response(&session.id, found?.about.uid?))
+                Some(sharing.delete_response(&session.id, found?.about.uid))
             }
         }
     }
@@ -239,15 +239,15 @@ impl Sessions {
         self.memory().sweep();
     }
 
-    /// Works on shared sessions until it is dropped: appends detached turns, heals, and finishes idle sessions. Returns at once if there is
-    /// no ledger.
+    /// Runs the background work on shared sessions until it is dropped: appends detached turns, heals, and finishes idle sessions. Returns
+    /// immediately if sessions are not shared.
     pub async fn run(self: Arc<Self>) {
         if let Backend::Shared(sharing) = &self.backend {
             sharing.run().await;
         }
     }
 
-    /// Appends what the ledger lacks.
+    /// Appends the changes that are not in the ledger.
     pub async fn settle(&self) {
         if let Backend::Shared(sharing) = &self.backend {
             sharing.settle_all().await;
@@ -260,7 +260,7 @@ impl Sessions {
         self.memory().log.get().map(|log: &dyn RecordLog| (log.health(), log.stats()))
     }
 
-    /// What is known of the ledger, if there is one.
+    /// The status of the ledger; `None` if sessions are not shared.
     #[must_use]
     pub fn ledger_status(&self) -> Option<LedgerStatus<'_>> {
         let Backend::Shared(sharing) = &self.backend else { return None };
@@ -268,8 +268,8 @@ impl Sessions {
         Some(LedgerStatus { counts: &sharing.counts, is_down, detached_bytes })
     }
 
-    /// Resolves only if the first answer of the ledger is that this build cannot use it. Later the process keeps what it has recorded
-    /// meanwhile, and changes nothing in such a ledger.
+    /// Resolves only if the first answer of the ledger shows that this build cannot use it. If that happens later, the process keeps the
+    /// turns that it has recorded, and does not write to the ledger.
     pub async fn ledger_refusal(&self) -> LedgerError {
         if let Backend::Shared(sharing) = &self.backend
             && let Err(error @ (LedgerError::OtherSchema(_) | LedgerError::Unreadable(_))) =

@@ -35,9 +35,9 @@ use deletions::Deletions;
 pub use import::{Imported, Importer, SkipReason};
 use list_cache::ListCache;
 pub(super) use listing::{FleetPage, FleetQuery, LastUseCursor};
-use spill::Spilled;
+use spill::SpilledTurns;
 pub use stream::Consumer;
-pub(super) use stream::{FleetCursor, Found};
+pub(super) use stream::{FleetCursor, LoadedPath};
 use turns::Queue;
 
 /// How long replies do not wait for replicas that did not confirm in time.
@@ -101,7 +101,7 @@ pub(super) struct Sharing {
     /// The first of them that the next settlement tries, if the one before ended early.
     settle_from: Mutex<Option<Arc<str>>>,
     /// The sessions with turns that are in the local log only.
-    spilled: Mutex<BTreeMap<Arc<str>, Spilled>>,
+    spilled: Mutex<BTreeMap<Arc<str>, SpilledTurns>>,
     /// The partitions that failed lately. Replies do not wait for them then. Those of a cluster fail on their own.
     down: Box<[AtomicBool]>,
     /// Whether the id of the fleet could not be read.
@@ -119,7 +119,7 @@ pub(super) struct Sharing {
     pub(super) counts: SharingCounts,
 }
 
-/// The access to one session name. One operation runs at a time.
+/// Serializes the operations on one session name.
 #[derive(Debug)]
 struct Line {
     name: Arc<str>,
@@ -163,7 +163,7 @@ impl Sharing {
         }
     }
 
-    /// Another number means that the ledger may have lost entries.
+    /// A number that changes when the ledger may have lost entries.
     fn suspicion(&self) -> u64 {
         self.losses.load(Ordering::Relaxed) + *self.disruptions.borrow()
     }
@@ -171,10 +171,6 @@ impl Sharing {
     /// The lines of the sessions of one partition.
     fn lines(&self, partition: u16) -> MutexGuard<'_, Lines> {
         self.lines[usize::from(partition)].lock()
-    }
-
-    fn unsettled(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
-        self.unsettled.lock()
     }
 
     fn line(&self, name: &Arc<str>) -> Arc<Line> {
@@ -186,10 +182,10 @@ impl Sharing {
         Arc::clone(line)
     }
 
-    /// Reads what other processes have appended to a session, and loads the session if it is not in memory.
+    /// Reads the entries that other processes have appended to a session, and loads the session if it is not in memory.
     ///
     /// # Errors
-    /// When the ledger fails. What is in memory may be outdated then.
+    /// When the ledger fails. The session in memory may be outdated then.
     pub(super) async fn refresh(&self, name: &Arc<str>) -> Result<(), LedgerError> {
         if self.is_down(name) {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
@@ -258,7 +254,8 @@ impl Sharing {
         line: &Line,
         known: &ListCache,
         entries: &[Entry],
-        (finished, in_use): (Vec<Uid>, bool),
+        finished: Vec<Uid>,
+        in_use: bool,
     ) -> Result<Result<bool, Outdated>, LedgerError> {
         if self.fleet.lock().is_none() {
             // otherwise a loss of all data before the first round would not be noticed

@@ -118,7 +118,7 @@ impl Session {
     fn rewards(&self, version: u32) -> HashMap<Option<u32>, Arc<Value>> {
         let (mut rewards, mut next) = (HashMap::new(), Some(None));
         while let Some(from) = next {
-            next = self.state().rewards.copy(version, (from, PER_LOCK), &mut rewards);
+            next = self.state().rewards.copy(version, from, PER_LOCK, &mut rewards);
         }
         rewards
     }

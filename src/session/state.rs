@@ -98,7 +98,7 @@ pub struct Frozen {
     pub turns: u32,
 }
 
-/// What a reward is for.
+/// The target of a reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RewardTarget {
     /// The leaf; `None`: the whole session.
@@ -173,7 +173,7 @@ impl State {
     /// The number of the turn with this uid, if it is one of the latest.
     fn turn_with(&self, uid: Uid) -> Option<u32> {
         let latest = self.forest.turns().iter().rev().take(SEARCHED);
-        latest.into_iter().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id)
+        latest.into_iter().find(|turn| turn.about.uid == uid).map(|turn| turn.id)
     }
 
     /// The turn of an earlier attempt of the same call: it has the same request id, which a client that repeats a call has chosen, and the
@@ -218,8 +218,8 @@ impl Session {
         Self { id, number, birth, tick: AtomicU64::new(0), state, publication, replies }
     }
 
-    /// Takes what grows with the session out of it.
-    pub(super) fn take(&mut self) -> (Replies, State) {
+    /// Moves the turns and their indexes out of the session.
+    pub(super) fn take_contents(&mut self) -> (Replies, State) {
         let replies = self.replies.get_mut();
         let state = self.state.get_mut();
         (std::mem::take(replies), std::mem::take(state))

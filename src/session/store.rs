@@ -3,11 +3,11 @@
 mod annotations;
 mod change_feed;
 mod eviction;
-mod observer;
 mod order;
 mod pending;
 mod restoration;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,14 +16,12 @@ use dashmap::DashMap;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::ledger::log::random_store_id;
 use super::ledger::{Ack, Change, RecordLog, SharedLog};
 use super::state::Session;
 use super::turn::Draft;
 use super::{ProcessId, Turn, Uid};
 use change_feed::ChangeFeed;
 pub use change_feed::CommittedTurn;
-pub use observer::{NoObserver, StoreObserver};
 pub use order::EvictedSession;
 use order::Order;
 #[cfg(test)]
@@ -64,12 +62,37 @@ pub(super) struct Store {
     pub(super) limits: StoreLimits,
     pub(super) log: SharedLog,
     pub(super) restoration: Restoration,
-    name: Box<str>,
+    /// The id of a store without a log.
+    process: ProcessId,
     /// Whether it is the cache of a ledger, which has each session that may be evicted: an eviction is no change, and publishes no paths.
     pub(super) is_cache: bool,
     /// The bytes of changes that sessions lack. They are not those of a session yet.
     pub(super) missing_bytes: Arc<AtomicU64>,
     pub(super) observer: Arc<dyn StoreObserver>,
+}
+
+/// Receives changes of a store. Its methods run under a lock of the store and must return quickly.
+pub trait StoreObserver: Debug + Send + Sync {
+    /// A turn was added.
+    fn turn_committed(&self, turn: &Turn);
+
+    /// A turn was not added, because its session was deleted while it ran.
+    fn turn_dropped(&self);
+
+    /// A session was evicted; the reason is `bytes` or `ttl`.
+    fn session_evicted(&self, reason: &'static str);
+}
+
+/// Ignores all changes.
+#[derive(Debug, Clone, Copy)]
+pub struct NoObserver;
+
+impl StoreObserver for NoObserver {
+    fn turn_committed(&self, _turn: &Turn) {}
+
+    fn turn_dropped(&self) {}
+
+    fn session_evicted(&self, _reason: &'static str) {}
 }
 
 /// Milliseconds since 1970.
@@ -82,20 +105,16 @@ pub fn now_ms() -> u64 {
 impl Store {
     /// An empty store that appends its records to `log` and reports to `observer`.
     pub(super) fn new(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
-        let name = random_store_id();
-        let (sessions, order, pending, feed) =
-            (DashMap::with_shard_amount(SHARDS), Mutex::default(), PendingCalls::default(), ChangeFeed::default());
-        let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
         Self {
-            sessions,
-            order,
-            evicting,
-            pending,
-            feed,
+            sessions: DashMap::with_shard_amount(SHARDS),
+            order: Mutex::default(),
+            evicting: AtomicBool::new(false),
+            pending: PendingCalls::default(),
+            feed: ChangeFeed::default(),
             limits,
             log,
-            restoration,
-            name,
+            restoration: Restoration::default(),
+            process: ProcessId::random(),
             is_cache: false,
             missing_bytes: Arc::default(),
             observer,
@@ -107,14 +126,9 @@ impl Store {
         Self { is_cache: true, ..Self::new(limits, log, observer) }
     }
 
-    /// The id of the store. Cursors contain it, because another store numbers its finished paths again from 1.
-    pub(super) fn name(&self) -> &str {
-        self.log.get().map_or(&self.name, RecordLog::id)
-    }
-
-    /// The process that counts the policy epochs of new turns.
-    pub(super) fn process(&self) -> Option<ProcessId> {
-        self.name().parse().ok()
+    /// The process that has the store. Cursors contain its id, because another store numbers its finished paths again from 1.
+    pub(super) fn process(&self) -> ProcessId {
+        self.log.get().map_or(self.process, RecordLog::id)
     }
 
     pub(super) fn touch(&self, session: &Arc<Session>, now: Instant) {

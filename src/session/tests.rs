@@ -31,14 +31,15 @@ pub(super) fn store(limits: StoreLimits) -> Arc<Sessions> {
 
 /// Sessions of a ledger, which are idle after this time.
 pub(super) fn shared(ledger: &Arc<MemoryLedger>, idle: Duration) -> Arc<Sessions> {
-    shared_with(ledger, SharedLog::default(), (BOUNDLESS, idle))
+    shared_with(ledger, SharedLog::default(), BOUNDLESS, idle)
 }
 
 /// The same with a log and limits.
 pub(super) fn shared_with(
     ledger: &Arc<MemoryLedger>,
     log: SharedLog,
-    (limits, idle): (StoreLimits, Duration),
+    limits: StoreLimits,
+    idle: Duration,
 ) -> Arc<Sessions> {
     let sharing = SharingLimits { timeout: Duration::from_secs(2), idle };
     let ledger = SharedLedger { ledger: Arc::clone(ledger) as _, limits: sharing };

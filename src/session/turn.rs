@@ -54,8 +54,8 @@ pub struct Turn {
 /// The metadata of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnMetadata {
-    /// Its globally unique id; `None` in a draft, and for a turn that is lost.
-    pub uid: Option<Uid>,
+    /// Its globally unique id. A call that commits a draft replaces the id of the draft.
+    pub uid: Uid,
     /// The URL of the engine that sampled it; `None` if a router chose the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
@@ -163,7 +163,7 @@ pub struct Draft {
     pub logprobs: Vec<f32>,
     /// Their entropies, or an empty list.
     pub entropy: Vec<f32>,
-    /// The metadata. Its cause is set when the turn is placed, and its uid if it has none.
+    /// The metadata. Its cause is set when the turn is placed.
     pub about: TurnMetadata,
     /// Further turns of the same request that it replaces. Turns of another session are ignored.
     pub supersedes: Vec<Uid>,
@@ -187,7 +187,7 @@ impl Draft {
             response: self.response.into(),
             logprobs: self.logprobs.into(),
             entropy: self.entropy.into(),
-            about: TurnMetadata { uid: Some(self.about.uid.unwrap_or_else(Uid::unique)), cause, ..self.about },
+            about: TurnMetadata { cause, ..self.about },
         }
     }
 }
@@ -300,7 +300,7 @@ impl Turn {
         self.about.fault.is_none() && !self.response.is_empty()
     }
 
-    /// What its request was for, if the client said so.
+    /// The purpose of its request, if the client stated it.
     #[must_use]
     pub fn request_class(&self) -> Option<RequestClass> {
         self.about.labels.as_ref()?.request_class
@@ -311,6 +311,19 @@ impl Turn {
     pub fn stored_key(&self) -> Option<TurnKey> {
         self.about.chat.as_ref()?.stored.as_ref()?;
         Some(TurnKey::of(self.about.rid.as_ref()?, self.about.index as usize))
+    }
+
+    /// The turn as a draft that can be placed elsewhere, with this whole prompt.
+    pub(super) fn into_draft(self, prompt: Option<Arc<[u32]>>) -> Draft {
+        Draft {
+            prompt,
+            response: self.response.into_vec(),
+            logprobs: self.logprobs.into_vec(),
+            entropy: self.entropy.into_vec(),
+            about: self.about,
+            supersedes: Vec::new(),
+            is_retry: false,
+        }
     }
 
     /// The bytes that it takes.

@@ -212,7 +212,7 @@ async fn log(dir: &Path, turns: u32) {
     let (log, _) = Log::open(&Options { fsync: Fsync::Never, ..Options::new(dir) }, |_| ()).unwrap();
     let mut last = None;
     for id in 0..2 * turns {
-        let uid = Some(format!("{id:032x}").parse().unwrap());
+        let uid = format!("{id:032x}").parse().unwrap();
         let about = TurnMetadata { uid, finish: Some("stop".into()), model: "m".into(), ..TurnMetadata::default() };
         let turn = Turn {
             id,

@@ -27,7 +27,7 @@ fn record(session: &str, change: Change) -> Record {
 
 fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
     let about = TurnMetadata {
-        uid: Some(format!("{id:032x}").parse().unwrap()),
+        uid: format!("{id:032x}").parse().unwrap(),
         cause: if id == 0 { Cause::First } else { Cause::Extends },
         finish: Some("stop".into()),
         model: "m".into(),

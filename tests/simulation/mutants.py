@@ -50,8 +50,8 @@ FAULTS = {
     ),
     "changes from after a deletion are dropped": (
         SHARING + "deletions.rs",
-        "let later = |logged: &&Logged| logged.at > deleted;",
-        "let later = |logged: &&Logged| !FAULT && logged.at > deleted;",
+        "let later = |logged: &&CachedEntry| logged.at > deleted;",
+        "let later = |logged: &&CachedEntry| !FAULT && logged.at > deleted;",
     ),
     "deletions are not written again after a loss of all data": (
         SHARING + "deletions.rs",
@@ -88,8 +88,8 @@ FAULTS = {
     ),
     "the local log forgets turns that are nowhere else": (
         SHARING + "spill.rs",
-        "self.spilled().contains_key(name)",
-        "!FAULT && self.spilled().contains_key(name)",
+        "self.spilled.lock().contains_key(name)",
+        "!FAULT && self.spilled.lock().contains_key(name)",
     ),
     "a turn does not wait for replicas": (
         SHARING + "turns.rs",
@@ -103,9 +103,9 @@ FAULTS = {
     ),
     "a turn whose answer is lost gets another uid": (
         SHARING + "turns.rs",
-        "        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);\n",
-        "        if FAULT { draft.about.uid = None; }\n"
-        "        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);\n",
+        "        let uid = draft.about.uid;\n",
+        "        let mut draft = draft;\n        if FAULT { draft.about.uid = Uid::unique(); }\n"
+        "        let uid = draft.about.uid;\n",
     ),
     "a detached turn is not appended later": (
         SHARING + "turns.rs",
@@ -170,18 +170,18 @@ FAULTS = {
     ),
     "a frozen version counts one turn less": (
         SHARING + "annotate.rs",
-        "let records = vec![session.record(Change::Freeze { turns })];",
-        "let records = vec![session.record(Change::Freeze { turns: turns - u32::from(FAULT && turns > 0) })];",
+        "let records = vec![session.record(Change::Freeze { turns: result.turns })];",
+        "let records = vec![session.record(Change::Freeze { turns: result.turns - u32::from(FAULT && result.turns > 0) })];",
     ),
     "a frozen session takes a reward": (
-        SHARING + "annotate.rs",
-        "            if state.is_frozen() {\n                return Err(SessionError::Frozen);",
-        "            if !FAULT && state.is_frozen() {\n                return Err(SessionError::Frozen);",
+        "src/session/state.rs",
+        "        if self.is_frozen() {\n            return Err(SessionError::Frozen);",
+        "        if !FAULT && self.is_frozen() {\n            return Err(SessionError::Frozen);",
     ),
     "finished paths are not in the stream": (
         SHARING + "annotate.rs",
-        "let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();",
-        "let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid.filter(|_| !FAULT)).collect();",
+        "let finished = leaves.iter().map(|leaf| turns[*leaf as usize].about.uid).collect();",
+        "let finished = leaves.iter().filter(|_| !FAULT).map(|leaf| turns[*leaf as usize].about.uid).collect();",
     ),
     "idle sessions are not finished": (
         SHARING + "background.rs",

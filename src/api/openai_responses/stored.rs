@@ -354,6 +354,6 @@ pub(super) fn request_to_store(
         previous,
         shared,
         items: items[count..].to_vec(),
-        caller: CallerKey::of(rid::fresh().as_bytes(), caller),
+        caller: CallerKey::new(rid::fresh().as_bytes(), caller),
     }
 }

@@ -116,7 +116,7 @@ async fn fleet_archives_each_row_once_whichever_process_ends() {
     tokio::time::sleep(Duration::from_secs(90)).await;
     let found = sessions(&storage).await;
     assert_eq!(found.len(), 80, "the other process has taken the partitions over");
-    let report = verify(&storage).await.unwrap();
+    let report = verify(&storage, |_| ()).await.unwrap();
     assert_eq!((report.rows, report.problems), (80, Vec::new()));
     assert!(second.archive.finish(HOUR).await);
 }
@@ -128,14 +128,14 @@ async fn end_does_not_wait_for_a_ledger_that_cannot_be_read() {
     // they are read, and the interval is not over
     tokio::time::sleep(Duration::from_secs(15)).await;
     let down = || ledger::LedgerError::Unavailable("it is down".into());
-    ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
+    ledger.failing.lock().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
     let begun = tokio::time::Instant::now();
     assert!(!process.archive.finish(HOUR).await, "nothing is archived");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     process.sharing.abort();
 
     // the ledger has the paths, and the next process archives them
-    ledger.failing().clear();
+    ledger.failing.lock().clear();
     let next = Process::start(&ledger, &storage).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(sessions(&storage).await.len(), 9);
@@ -148,12 +148,12 @@ async fn end_waits_for_a_ledger_that_fails_for_a_moment() {
     let process = Process::with_nine_sessions(&ledger, &storage).await;
     tokio::time::sleep(Duration::from_secs(15)).await;
     let down = || ledger::LedgerError::Unavailable("it is down".into());
-    ledger.failing().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
+    ledger.failing.lock().extend((0..ledger::PARTITIONS).map(|partition| (partition, down())));
     let healing = tokio::spawn({
         let ledger = Arc::clone(&ledger);
         async move {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            ledger.failing().clear();
+            ledger.failing.lock().clear();
         }
     });
     assert!(process.archive.finish(HOUR).await);
@@ -173,9 +173,9 @@ async fn path_that_cannot_be_read_waits_for_another_version() {
     let append = ledger::Append { session, after: None, entries, finished, in_use: false, begun_ago: Duration::ZERO };
     memory.append(append).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1800)).await;
-    assert_eq!(verify(&storage).await.unwrap().manifests, 0, "a process of that version may archive it");
+    assert_eq!(verify(&storage, |_| ()).await.unwrap().manifests, 0, "a process of that version may archive it");
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    let report = verify(&storage).await.unwrap();
+    let report = verify(&storage, |_| ()).await.unwrap();
     assert_eq!((report.manifests, report.rows, report.missed), (1, 0, 1), "it does not stop its partition for ever");
     process.kill();
 }

@@ -77,7 +77,7 @@ pub(crate) fn rich() -> Batch {
 /// The expected rows of that batch.
 pub(crate) const ROWS: &str = r#"[
   {
-    "schema_version": 2, "row_key": "8c6c1d2c8c6356b22bbf4a5a1365082a", "session": "s", "version": 0, "leaf": 1, "labels": null,
+    "schema_version": 2, "row_key": "00000000000000000000000000000001", "session": "s", "version": 0, "leaf": 1, "labels": null,
     "token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9], "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
     "logprobs": [null, null, null, null, -1.0, null, -0.5, -1.0, -1.5],
     "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
@@ -122,7 +122,7 @@ pub(crate) const ROWS: &str = r#"[
     ]
   },
   {
-    "schema_version": 2, "row_key": "ca0b74fa770eb33be30ac6c519a1d465", "session": "s", "version": 0, "leaf": 2, "labels": null,
+    "schema_version": 2, "row_key": "00000000000000000000000000000002", "session": "s", "version": 0, "leaf": 2, "labels": null,
     "token_ids": [1, 2, 3, 4, 5, 10, 11], "loss_mask": [0, 0, 0, 0, 0, 0, 1],
     "logprobs": [null, null, null, null, -1.0, null, -0.5],
     "entropy": [null, null, null, 0.25, 0.5, null, null],

@@ -15,9 +15,8 @@ use arrow_array::{
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::Field;
 
-use super::{Computed, SCHEMA_VERSION};
-use crate::export::column::{self, Column, numbers};
-use crate::export::row_key::row_key;
+use super::{ComputedColumns, SCHEMA_VERSION};
+use crate::export::per_token::{self, PerToken, numbers};
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, PathColumn, entry, facts};
 use crate::session::{Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
@@ -35,10 +34,10 @@ const MAX_SAMPLING: u64 = 64 << 20;
 type Named = (Field, ArrayRef);
 
 /// The record batch of these rows.
-pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
-    let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
+pub(super) fn batch(rows: &[Path], computed: &ComputedColumns) -> RecordBatch {
+    let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::new).collect();
     let joined: Vec<RowColumns> = rows.iter().map(|row| RowColumns::within(row, MAX_COLUMNS)).collect();
-    let texts: Vec<RowText> = rows.iter().map(|row| RowText::of(row, computed.decoder.as_ref())).collect();
+    let texts: Vec<RowText> = rows.iter().map(|row| RowText::decode(row, computed.decoder.as_ref())).collect();
     let mut columns = whole(rows);
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
@@ -58,7 +57,7 @@ pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
 fn whole(rows: &[Path]) -> Vec<Named> {
     vec![
         required("schema_version", rows.iter().map(|_| Some(SCHEMA_VERSION)).collect::<Int64Array>()),
-        required("row_key", StringArray::from_iter_values(rows.iter().map(row_key))),
+        required("row_key", StringArray::from_iter_values(rows.iter().map(facts::row_key))),
         required("session", StringArray::from_iter_values(rows.iter().map(|row| &*row.session))),
         required("version", integers(rows.iter().map(|row| row.version))),
         required("leaf", integers(rows.iter().map(|row| row.leaf().id))),
@@ -82,15 +81,15 @@ fn tokens(rows: &[Path]) -> [Named; 6] {
     [
         required("token_ids", list(each(), Int32Array::from(ids), false)),
         required("loss_mask", list(each(), Int8Array::from(mask), false)),
-        required("logprobs", floats(Column::Logprobs)),
-        required("entropy", floats(Column::Entropy)),
+        required("logprobs", floats(PerToken::Logprobs)),
+        required("entropy", floats(PerToken::Entropy)),
         required("prompt_length", Int64Array::from(lengths(Path::prompt_len))),
         required("response_length", Int64Array::from(lengths(Path::response_len))),
     ]
 }
 
 /// A column of numbers; null for a missing number and one that is not finite.
-fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
+fn floats(rows: &[Path], count: usize, column: PerToken) -> Float32Array {
     let mut items = Float32Builder::with_capacity(count);
     for segment in rows.iter().flat_map(Path::segments) {
         match numbers(column, &segment) {
@@ -194,7 +193,7 @@ fn token_columns(rows: &[RowColumns<'_>]) -> ListArray {
     list(rows.iter().map(|row| row.columns.len()), items, false)
 }
 
-/// The columns about the end of a row and the row as a whole. `omitted` has the flags of what is left out of each row.
+/// The columns about the end of a row and the row as a whole. `omitted` has the flags of the values that are left out of each row.
 fn ends(rows: &[Path], omitted: Vec<Vec<&'static str>>) -> Vec<Named> {
     let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
     let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
@@ -216,7 +215,7 @@ fn ends(rows: &[Path], omitted: Vec<Vec<&'static str>>) -> Vec<Named> {
 }
 
 /// The columns that the caller computes; null without its function.
-fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 4] {
+fn computed_columns(rows: &[Path], computed: &ComputedColumns) -> [Named; 4] {
     let thinking: Vec<_> =
         rows.iter().map(|row| computed.annotate.as_ref().map(|annotate| annotate(row)).unwrap_or_default()).collect();
     let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
@@ -244,13 +243,13 @@ enum RowText {
 }
 
 impl RowText {
-    fn of(row: &Path, decoder: Option<&Decoder>) -> Self {
+    fn decode(row: &Path, decoder: Option<&Decoder>) -> Self {
         let Some(Decoder { model, decode, .. }) = decoder else { return Self::NotRequested };
         if row.steps.iter().any(|step| *step.turn.about.model != **model) {
             return Self::Unavailable;
         }
-        let response: Vec<u32> = column::response(row).flat_map(|segment| segment.ids).copied().collect();
-        let decoded = decode(column::prompt(row)).zip(decode(&response));
+        let response: Vec<u32> = per_token::response(row).flat_map(|segment| segment.ids).copied().collect();
+        let decoded = decode(per_token::prompt(row)).zip(decode(&response));
         decoded.map_or(Self::Unavailable, |(prompt, response)| Self::Decoded { prompt, response })
     }
 
@@ -282,7 +281,7 @@ struct ClientJson {
 }
 
 impl ClientJson {
-    fn of(row: &Path) -> Self {
+    fn new(row: &Path) -> Self {
         Self::within(row, MAX_EXTRAS, MAX_SAMPLING)
     }
 

@@ -1,4 +1,4 @@
-//! The request of a stored response: what is needed, besides the tokens of its turn, to return the response or to continue it.
+//! The request of a stored response. With the tokens of its turn it suffices to return the response, or to continue it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::{Digest, TurnKey};
 
-/// The request of a stored response. What it shares with an earlier one of the session is not repeated, so that the requests of a
+/// The request of a stored response. Members and items that an earlier request of the session has are not repeated, so that the requests of a
 /// conversation take as much memory as the conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {
@@ -51,7 +51,7 @@ pub struct CallerKey {
 impl CallerKey {
     /// Hashes the key of a caller. `salt` is random. A caller without a key has an empty key.
     #[must_use]
-    pub fn of(salt: &[u8], key: &[u8]) -> Self {
+    pub fn new(salt: &[u8], key: &[u8]) -> Self {
         let salt = Digest::sha256(salt);
         Self { salt, hash: Self::hash(&salt, key) }
     }
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn key_of_a_caller_is_recognised() {
-        let caller = CallerKey::of(b"random", b"secret");
+        let caller = CallerKey::new(b"random", b"secret");
         assert!(caller.is(b"secret"));
         assert!(!caller.is(b"Secret") && !caller.is(b""));
-        assert_ne!(caller, CallerKey::of(b"other", b"secret"), "equal keys have different hashes");
+        assert_ne!(caller, CallerKey::new(b"other", b"secret"), "equal keys have different hashes");
         let text = serde_json::to_string(&caller).unwrap();
         assert!(serde_json::from_str::<CallerKey>(&text).unwrap().is(b"secret"));
         assert!(!text.contains("secret"));

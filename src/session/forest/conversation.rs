@@ -43,7 +43,7 @@ pub struct Prefix {
 /// A change that a call made to an earlier conversation of its session, if no call made it before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryChange {
-    /// What the call changed.
+    /// The kind of the change.
     pub cause: Cause,
     /// The latest turn of the conversation that it changed, if that is known. For [`Cause::ResponseEdited`] the turn that sampled the
     /// response.

@@ -1,7 +1,47 @@
-//! Finds the turns of a forest that end a path.
+//! Counts the turns of a forest by kind, and finds those that end a path.
+
+use std::collections::HashMap;
 
 use super::Forest;
-use crate::session::{Classes, Turn, TurnCounts};
+use crate::session::{Cause, Classes, Fault, Turn};
+
+/// Counts over all turns of a session.
+#[derive(Debug, Clone, Default)]
+pub(in crate::session) struct TurnCounts {
+    /// Sampled tokens.
+    pub(in crate::session) sampled_tokens: usize,
+    /// Turns that end a path.
+    pub(in crate::session) leaves: usize,
+    faults: HashMap<Fault, usize>,
+    causes: HashMap<Cause, usize>,
+}
+
+impl TurnCounts {
+    /// Counts a turn. `extends` is true if its parent ended a path until now.
+    fn add(&mut self, turn: &Turn, extends: bool) {
+        self.sampled_tokens += turn.response.len();
+        self.leaves += usize::from(!extends);
+        if let Some(fault) = turn.about.fault {
+            *self.faults.entry(fault).or_default() += 1;
+        }
+        *self.causes.entry(turn.about.cause).or_default() += 1;
+    }
+
+    /// Whether a turn has this fault.
+    pub(in crate::session) fn has(&self, fault: Fault) -> bool {
+        self.faults.contains_key(&fault)
+    }
+
+    /// Turns that are not trained, by the name of their fault.
+    pub(in crate::session) fn faults(&self) -> Vec<(&'static str, usize)> {
+        Fault::ALL.into_iter().filter_map(|fault| Some((fault.name(), *self.faults.get(&fault)?))).collect()
+    }
+
+    /// Turns by the name of their cause.
+    pub(in crate::session) fn causes(&self) -> Vec<(&'static str, usize)> {
+        Cause::ALL.into_iter().filter_map(|cause| Some((cause.name(), *self.causes.get(&cause)?))).collect()
+    }
+}
 
 impl Forest {
     /// Counts a turn that is about to be added.
@@ -12,8 +52,7 @@ impl Forest {
     }
 
     /// The counts of turns by kind.
-    #[must_use]
-    pub fn counts(&self) -> &TurnCounts {
+    pub(in crate::session) fn counts(&self) -> &TurnCounts {
         &self.counts
     }
 

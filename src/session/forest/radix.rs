@@ -35,7 +35,7 @@ struct Node {
     above: u32,
     /// Whether a turn of several sampled tokens ends here with its stop token.
     stops: bool,
-    /// Whether such a turn ends one token below.
+    /// Whether a turn of several sampled tokens ends one token below, with its stop token.
     stops_below: bool,
     /// The first token of its first edge, and the node at the end of that edge.
     child: Option<(u32, u32)>,
@@ -136,7 +136,7 @@ impl RadixTree {
     }
 
     /// Adds the tokens of one part of a turn below the node `from`. Returns the node at which they end.
-    pub(super) fn insert(&mut self, turns: &[Arc<Turn>], from: u32, (turn, part): (u32, Part)) -> u32 {
+    pub(super) fn insert(&mut self, turns: &[Arc<Turn>], from: u32, turn: u32, part: Part) -> u32 {
         let whole = match part {
             Part::Prompt => turns[turn as usize].prompt.len(),
             Part::Response => turns[turn as usize].response.len(),

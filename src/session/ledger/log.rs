@@ -32,9 +32,10 @@ pub use directory::{Directory, DirectoryGuard};
 pub use replay::{DamagedFile, ReplaySummary, TornFile, read, size};
 
 use super::{Ack, AppendError, Health, LogRecord, RecordLog, RecordLogStats, SCHEMA};
+use crate::session::ProcessId;
 use disk::Create;
 use health::{LogStats, Shared, add};
-use segment::{Header, StoreId};
+use segment::Header;
 use tail::Tail;
 use writer::{Job, Writer};
 
@@ -105,7 +106,7 @@ pub enum OpenError {
 pub struct Log {
     dir: PathBuf,
     shared: Arc<Shared>,
-    store: StoreId,
+    store: ProcessId,
     queue_bytes: u64,
     queue_records: usize,
     /// `None` during the drop: the writer ends when all senders are dropped.
@@ -136,11 +137,6 @@ impl OpenError {
     }
 }
 
-/// A random id for a store without a log.
-pub(crate) fn random_store_id() -> Box<str> {
-    StoreId::random().0
-}
-
 impl Log {
     /// Calls `each` with every record of the log, in the order they were written, then opens it for appending. Blocks. If the disk is
     /// full, the log is [degraded](Health::Degraded).
@@ -157,13 +153,13 @@ impl Log {
 
     fn start(
         directory: Directory,
-        store: Option<Box<str>>,
+        store: Option<ProcessId>,
         create: Create,
         retry: Duration,
     ) -> Result<Self, OpenError> {
         let Directory { options, lock, segments, encoder, .. } = directory;
-        let store = store.map_or_else(StoreId::random, StoreId);
-        let header = Header { store: store.clone(), marker: encoder.marker() };
+        let store = store.unwrap_or_else(ProcessId::random);
+        let header = Header { store, marker: encoder.marker() };
         let shared = Arc::<Shared>::default();
         let (queue, jobs) = sync_channel(options.queue_records.max(1));
         let mut writer = Writer {
@@ -185,7 +181,7 @@ impl Log {
     }
 
     fn reject(&self, bytes: u64, error: AppendError) -> Ack {
-        self.shared.take(bytes);
+        self.shared.remove_waiting(bytes);
         if matches!(error, AppendError::QueueFull) {
             add(&self.shared.stats.dropped_queue_full, 1);
             if !self.shared.overrun.swap(true, Ordering::Relaxed) {
@@ -237,8 +233,8 @@ impl RecordLog for Log {
         read(&self.dir, |_, record| each(record)).map(drop).map_err(io::Error::other)
     }
 
-    fn id(&self) -> &str {
-        &self.store.0
+    fn id(&self) -> ProcessId {
+        self.store
     }
 
     fn health(&self) -> Health {
@@ -349,7 +345,7 @@ mod tests {
         let (log, replayed, before) = open(&options(&dir));
         assert!(before.is_empty());
         assert_eq!(replayed, ReplaySummary::default());
-        let store = log.id().to_owned();
+        let store = log.id();
         for record in &written {
             log.append(record.clone()).await.unwrap();
         }
@@ -362,7 +358,7 @@ mod tests {
         let (log, replayed, after) = open(&options(&dir));
         assert_eq!(after, written);
         assert_eq!((replayed.records, replayed.segments, replayed.bytes), (3, 1, bytes));
-        assert_eq!((log.id(), replayed.store.as_deref()), (&*store, Some(&*store)));
+        assert_eq!((log.id(), replayed.store), (store, Some(store)));
         assert!(replayed.torn.is_empty());
     }
 
@@ -415,10 +411,10 @@ mod tests {
     #[test]
     fn restarts_remove_empty_files_and_keep_the_store_id() {
         let dir = tempdir().unwrap();
-        let store = open(&options(&dir)).0.id().to_owned();
+        let store = open(&options(&dir)).0.id();
         for _ in 0..3 {
             let (log, replayed, _) = open(&options(&dir));
-            assert_eq!((log.id(), replayed.segments), (&*store, 1));
+            assert_eq!((log.id(), replayed.segments), (store, 1));
             assert_eq!(files(&dir).len(), 1);
         }
     }

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
-    PARTITIONS, Position, StreamId, Tail, partition_of,
+    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture,
+    ListOrder, PARTITIONS, Position, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 
@@ -35,7 +35,7 @@ pub(crate) struct MemoryLedger {
     pub is_fleet_down: AtomicBool,
 }
 
-/// What the ledger holds. A copy is a replica.
+/// The data of the ledger. A copy is a replica.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     pub lists: BTreeMap<Arc<str>, Vec<Entry>>,
@@ -66,12 +66,8 @@ impl MemoryLedger {
         self.state.lock()
     }
 
-    pub(crate) fn failing(&self) -> MutexGuard<'_, BTreeMap<u16, LedgerError>> {
-        self.failing.lock()
-    }
-
-    fn failure<T: Send + 'static>(&self, partition: u16) -> Option<Fetching<T>> {
-        let error = self.failing().get(&partition)?.clone();
+    fn failure<T: Send + 'static>(&self, partition: u16) -> Option<LedgerFuture<T>> {
+        let error = self.failing.lock().get(&partition)?.clone();
         Some(Box::pin(std::future::ready(Err(error))))
     }
 
@@ -85,7 +81,7 @@ impl MemoryLedger {
     }
 }
 
-fn ready<T: Send + 'static>(value: T) -> Fetching<T> {
+fn ready<T: Send + 'static>(value: T) -> LedgerFuture<T> {
     Box::pin(std::future::ready(Ok(value)))
 }
 
@@ -103,14 +99,14 @@ impl State {
 }
 
 impl Ledger for MemoryLedger {
-    fn fleet(&self) -> Fetching<Arc<str>> {
+    fn fleet(&self) -> LedgerFuture<Arc<str>> {
         if self.is_fleet_down.load(Ordering::Relaxed) {
             return Box::pin(std::future::ready(Err(LedgerError::Unavailable("the fleet is down".into()))));
         }
         ready(format!("{:016x}", self.state().fleet).into())
     }
 
-    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> LedgerFuture<Option<Tail>> {
         if let Some(failure) = self.failure(partition_of(session)) {
             return failure;
         }
@@ -122,7 +118,7 @@ impl Ledger for MemoryLedger {
         ready(Some(Tail { start, length: list.len() as u64, entries }))
     }
 
-    fn append(&self, append: Append) -> Fetching<Appended> {
+    fn append(&self, append: Append) -> LedgerFuture<Appended> {
         if let Some(failure) = self.failure(partition_of(&append.session)) {
             return failure;
         }
@@ -162,11 +158,11 @@ impl Ledger for MemoryLedger {
         ready(Appended::Stored { replicated: true })
     }
 
-    fn is_replicated(&self, _session: &Arc<str>) -> Fetching<bool> {
+    fn is_replicated(&self, _session: &Arc<str>) -> LedgerFuture<bool> {
         ready(true)
     }
 
-    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> LedgerFuture<bool> {
         if let Some(failure) = self.failure(partition_of(session)) {
             return failure;
         }
@@ -181,7 +177,7 @@ impl Ledger for MemoryLedger {
         ready(is_same)
     }
 
-    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>> {
+    fn deletion(&self, session: &Arc<str>) -> LedgerFuture<Option<Deletion>> {
         if let Some(failure) = self.failure(partition_of(session)) {
             return failure;
         }
@@ -193,7 +189,7 @@ impl Ledger for MemoryLedger {
         ready(self.state().deleted.get(session).map(deletion))
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> LedgerFuture<()> {
         if let Some(failure) = self.failure(partition_of(session)) {
             return failure;
         }
@@ -204,11 +200,11 @@ impl Ledger for MemoryLedger {
         ready(())
     }
 
-    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+    fn now_ms(&self, partition: u16) -> LedgerFuture<u64> {
         self.failure(partition).unwrap_or_else(|| ready(self.elapsed_ms()))
     }
 
-    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> LedgerFuture<FinishedPage> {
         if let Some(failure) = self.failure(partition) {
             return failure;
         }
@@ -218,7 +214,7 @@ impl Ledger for MemoryLedger {
         ready(FinishedPage { entries, trimmed: false })
     }
 
-    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()> {
+    fn renew(&self, sessions: Vec<Arc<str>>) -> LedgerFuture<()> {
         let now = self.elapsed_ms();
         let mut state = self.state();
         for session in sessions {
@@ -231,7 +227,7 @@ impl Ledger for MemoryLedger {
         ready(())
     }
 
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> LedgerFuture<Vec<LastUse>> {
         let now = self.elapsed_ms();
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut state = self.state();
@@ -251,7 +247,7 @@ impl Ledger for MemoryLedger {
         ready(found)
     }
 
-    fn end_use(&self, idle: LastUse) -> Fetching<()> {
+    fn end_use(&self, idle: LastUse) -> LedgerFuture<()> {
         let mut state = self.state();
         let used = state.used.entry(partition_of(&idle.session)).or_default();
         if used.get(&idle.session) == Some(&idle.used_ms) {
@@ -260,7 +256,7 @@ impl Ledger for MemoryLedger {
         ready(())
     }
 
-    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> LedgerFuture<Vec<LastUse>> {
         let state = self.state();
         if let Some(failure) = self.failure(partition) {
             return failure;
@@ -279,7 +275,7 @@ impl Ledger for MemoryLedger {
         ready(listed.map(|(used_ms, session)| LastUse { session, used_ms }).collect())
     }
 
-    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> LedgerFuture<bool> {
         if let Some(failure) = self.failure(partition) {
             return failure;
         }
@@ -293,12 +289,12 @@ impl Ledger for MemoryLedger {
         ready(is_free)
     }
 
-    fn probe(&self, partition: u16) -> Fetching<()> {
+    fn probe(&self, partition: u16) -> LedgerFuture<()> {
         self.failure(partition).unwrap_or_else(|| ready(()))
     }
 
     fn partitions_by_primary(&self) -> Vec<Vec<u16>> {
-        let failing = self.failing();
+        let failing = self.failing.lock();
         let (own, shared) = (0..PARTITIONS).partition::<Vec<u16>, _>(|partition| failing.contains_key(partition));
         own.into_iter().map(|partition| vec![partition]).chain([shared]).collect()
     }

@@ -26,7 +26,7 @@ pub fn partition_of(session: &str) -> u16 {
 }
 
 /// An operation of a ledger. It ends within the ledger's own time limit.
-pub type Fetching<T> = Pin<Box<dyn Future<Output = Result<T, LedgerError>> + Send>>;
+pub type LedgerFuture<T> = Pin<Box<dyn Future<Output = Result<T, LedgerError>> + Send>>;
 
 /// Why an operation failed. After a failed append, the entries may be in the ledger or not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub struct Entry {
     pub body: Bytes,
 }
 
-/// A list up to which a process has read it.
+/// How far a process has read a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     /// The uid of the first entry.
@@ -184,54 +184,54 @@ pub enum ListOrder {
 /// A shared ledger.
 pub trait Ledger: fmt::Debug + Send + Sync {
     /// The id of the fleet, 16 hexadecimal digits. A ledger that has lost all data gets another one.
-    fn fleet(&self) -> Fetching<Arc<str>>;
+    fn fleet(&self) -> LedgerFuture<Arc<str>>;
 
     /// The entries after `after`, or all without a position. `None` if the list does not exist.
-    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>>;
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> LedgerFuture<Option<Tail>>;
 
     /// Appends entries in one step, if the list is as expected.
-    fn append(&self, append: Append) -> Fetching<Appended>;
+    fn append(&self, append: Append) -> LedgerFuture<Appended>;
 
     /// Whether the configured number of replicas confirms all appends of this process to the partition of the session.
-    fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool>;
+    fn is_replicated(&self, session: &Arc<str>) -> LedgerFuture<bool>;
 
     /// Deletes a list if the session has this birth, and remembers the deletion of the name in any case. Returns whether it was deleted.
-    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool>;
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> LedgerFuture<bool>;
 
     /// The last deletion of a session of this name. It is remembered as long as the ledger keeps unused sessions. An append that would
     /// begin a session that was deleted, or one that began before the deletion, finds it [`Appended::Gone`].
-    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>>;
+    fn deletion(&self, session: &Arc<str>) -> LedgerFuture<Option<Deletion>>;
 
-    /// Remembers a deletion again, unless a later one of the name is known: the birth, and the milliseconds of the ledger's clock. A time
-    /// that is relative to the request would be later by what the request takes. No list is deleted.
-    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()>;
+    /// Remembers a deletion again, unless a later one of the name is known: the birth, and the milliseconds of the ledger's clock. A
+    /// relative time would be later by the duration of the request. No list is deleted.
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> LedgerFuture<()>;
 
     /// The milliseconds of the clock of a partition.
-    fn now_ms(&self, partition: u16) -> Fetching<u64>;
+    fn now_ms(&self, partition: u16) -> LedgerFuture<u64>;
 
     /// Finished paths of a partition after `after`, at most `limit`.
-    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage>;
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> LedgerFuture<FinishedPage>;
 
     /// Marks existing sessions as used now.
-    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()>;
+    fn renew(&self, sessions: Vec<Arc<str>>) -> LedgerFuture<()>;
 
     /// Sessions of a partition that were not used for `idle`, the least recently used first, at most `limit`. Returns none if another
     /// process has asked for the partition within the last tenth of `idle`.
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>>;
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> LedgerFuture<Vec<LastUse>>;
 
     /// Removes a session from the index of use, unless it was used in the meantime.
-    fn end_use(&self, idle: LastUse) -> Fetching<()>;
+    fn end_use(&self, idle: LastUse) -> LedgerFuture<()>;
 
     /// Sessions of a partition that have a list, by their last append or renewal, at most `limit`. With `from`, those of this millisecond and
     /// after it in the order.
-    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>>;
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> LedgerFuture<Vec<LastUse>>;
 
     /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over. The answer saves work of
     /// other processes. It excludes none of them.
-    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool>;
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> LedgerFuture<bool>;
 
     /// Writes without a lasting effect to the primary of a partition, to find out whether it takes writes.
-    fn probe(&self, partition: u16) -> Fetching<()>;
+    fn probe(&self, partition: u16) -> LedgerFuture<()>;
 
     /// The partitions of each primary, as far as it is known now. Each partition is in one of them.
     fn partitions_by_primary(&self) -> Vec<Vec<u16>>;

@@ -26,7 +26,6 @@ mod permissions;
 mod script;
 mod sentinel;
 mod server;
-mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -45,8 +44,8 @@ pub use options::{InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
 pub use permissions::Permissions;
 
 use super::{
-    Append, Appended, Deletion, Entry, Fetching, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, ListOrder,
-    PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of,
+    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture,
+    ListOrder, PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of,
 };
 use crate::session::Uid;
 use cluster::{Cluster, Map};
@@ -64,7 +63,7 @@ const RENEWALS: usize = 100;
 /// The longest pause between two sweeps of a partition.
 const LONGEST_SWEEP: Duration = Duration::from_secs(86_400);
 
-/// Receives what happens in a ledger. Its methods must return quickly.
+/// Receives the events of a ledger. Its methods must return quickly.
 pub trait ValkeyObserver: Debug + Send + Sync {
     /// An append ended. The outcome is `stored`, `unreplicated`, `behind`, `gone`, `timeout`, `unavailable`, `refused` or `unreadable`.
     fn append_ended(&self, outcome: &'static str, elapsed: Duration);
@@ -102,7 +101,7 @@ enum Primaries {
     Cluster(Arc<Cluster>),
 }
 
-/// What determines the node of a cluster.
+/// The part of a key that determines its node in a cluster.
 #[derive(Debug, Clone, Copy)]
 enum SlotKey {
     Partition(u16),
@@ -111,7 +110,7 @@ enum SlotKey {
 
 const META: &str = "tt:meta";
 
-/// What all tasks of a ledger share.
+/// The state that all tasks of a ledger share.
 struct Shared {
     options: ValkeyOptions,
     observer: Arc<dyn ValkeyObserver>,
@@ -197,7 +196,7 @@ impl Valkey {
         }
     }
 
-    /// A receiver that changes when the map of the cluster was asked for again.
+    /// A receiver that changes when the map of the cluster was requested again.
     fn map(&self) -> Option<watch::Receiver<Map>> {
         match &self.primaries {
             Primaries::One(_) => None,
@@ -206,7 +205,7 @@ impl Valkey {
     }
 
     /// Runs an operation within the time limit.
-    fn operation<T: 'static, F>(&self, operation: impl FnOnce(Self) -> F + Send + 'static) -> Fetching<T>
+    fn operation<T: 'static, F>(&self, operation: impl FnOnce(Self) -> F + Send + 'static) -> LedgerFuture<T>
     where
         F: Future<Output = Result<T, LedgerError>> + Send,
     {
@@ -228,11 +227,11 @@ impl Valkey {
 }
 
 impl Ledger for Valkey {
-    fn fleet(&self) -> Fetching<Arc<str>> {
+    fn fleet(&self) -> LedgerFuture<Arc<str>> {
         self.operation(async move |this| meta(&this.run(SlotKey::Key(META), &meta_call()).await?))
     }
 
-    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> LedgerFuture<Option<Tail>> {
         let session = Arc::clone(session);
         self.operation(async move |this| {
             let partition = partition_of(&session);
@@ -246,7 +245,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn append(&self, append: Append) -> Fetching<Appended> {
+    fn append(&self, append: Append) -> LedgerFuture<Appended> {
         let begun = Instant::now();
         let observer = Arc::clone(&self.shared.observer);
         let result = self.operation(async move |this| {
@@ -272,7 +271,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool> {
+    fn is_replicated(&self, session: &Arc<str>) -> LedgerFuture<bool> {
         let partition = partition_of(session);
         self.operation(async move |this| {
             let node = this.node(SlotKey::Partition(partition)).await?;
@@ -281,7 +280,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> LedgerFuture<bool> {
         let session = Arc::clone(session);
         self.operation(async move |this| {
             let partition = partition_of(&session);
@@ -292,7 +291,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>> {
+    fn deletion(&self, session: &Arc<str>) -> LedgerFuture<Option<Deletion>> {
         let session = Arc::clone(session);
         self.operation(async move |this| {
             let call = Call::new(&script::DELETION).key(deletion_key(&session));
@@ -305,7 +304,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> LedgerFuture<()> {
         let session = Arc::clone(session);
         self.operation(async move |this| {
             let call = Call::new(&script::RESTORE_DELETION).key(deletion_key(&session)).arg(birth.to_bytes());
@@ -314,7 +313,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+    fn now_ms(&self, partition: u16) -> LedgerFuture<u64> {
         self.operation(async move |this| {
             let call = Call::new(&script::NOW).key(key(partition, "w"));
             let answer = this.run(SlotKey::Partition(partition), &call).await?;
@@ -322,7 +321,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> LedgerFuture<FinishedPage> {
         self.operation(async move |this| {
             let call =
                 Call::new(&script::FINISHED).key(key(partition, "f")).arg(format!("({after}")).number(count(limit));
@@ -331,7 +330,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()> {
+    fn renew(&self, sessions: Vec<Arc<str>>) -> LedgerFuture<()> {
         self.operation(async move |this| {
             let mut sessions: Vec<_> = sessions.into_iter().map(|session| (partition_of(&session), session)).collect();
             sessions.sort_unstable();
@@ -349,7 +348,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> LedgerFuture<Vec<LastUse>> {
         self.operation(async move |this| {
             let call = Call::new(&script::IDLE).key(key(partition, "o")).key(key(partition, "u"));
             let pause = millis((idle / 10).min(LONGEST_SWEEP)).max(1);
@@ -359,7 +358,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn end_use(&self, idle: LastUse) -> Fetching<()> {
+    fn end_use(&self, idle: LastUse) -> LedgerFuture<()> {
         self.operation(async move |this| {
             let partition = partition_of(&idle.session);
             let call = Call::new(&script::END_USE).key(key(partition, "u"));
@@ -369,7 +368,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> LedgerFuture<Vec<LastUse>> {
         self.operation(async move |this| {
             let call = Call::new(&script::LIST).key(key(partition, "l")).number((order == ListOrder::Newest).into());
             let call = call.arg(from.map(|from| from.to_string()).unwrap_or_default());
@@ -379,7 +378,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> LedgerFuture<bool> {
         self.operation(async move |this| {
             let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_TTL);
             let call = Call::new(&script::CLAIM).key(key(partition, "a")).arg(owner.to_bytes()).number(lease);
@@ -387,7 +386,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn probe(&self, partition: u16) -> Fetching<()> {
+    fn probe(&self, partition: u16) -> LedgerFuture<()> {
         self.operation(async move |this| {
             let call = Call::new(&script::MARK).key(key(partition, "w"));
             this.run(SlotKey::Partition(partition), &call).await.map(drop)

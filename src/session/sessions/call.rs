@@ -99,7 +99,8 @@ impl Call {
         if let Some(before) = self.before.take() {
             draft.supersedes = before.uids();
         }
-        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
+        let uid = Uid::unique();
+        draft.about.uid = uid;
         match self.sessions.backend() {
             Backend::Local(store) => {
                 let session = self.session.get_or_insert_with(|| {

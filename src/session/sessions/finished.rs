@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::{Backend, Sessions};
 use crate::long_work::offload;
 use crate::session::ledger::{Ack, LedgerError, PARTITIONS, StreamId};
-use crate::session::sharing::{Consumer, FleetCursor, Found};
+use crate::session::sharing::{Consumer, FleetCursor, LoadedPath};
 use crate::session::store::Store;
-use crate::session::{Classes, ExcludedLeaf, Path, Uid};
+use crate::session::{Classes, ExcludedLeaf, Path, ProcessId, Uid};
 
 /// Paths that are copied per lock of the order.
 const LISTED: usize = 512;
@@ -27,15 +27,15 @@ pub struct FinishedCursor(FinishedPosition);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum FinishedPosition {
-    /// The id of the store, and the number of the last path.
-    Store(Arc<str>, u64),
+    /// The process that has the store, and the number of the last path.
+    Store(ProcessId, u64),
     Fleet(FleetCursor),
 }
 
 /// Some finished paths.
 #[derive(Debug)]
 pub struct FinishedList {
-    /// What follows the requested position.
+    /// The paths after the requested position.
     pub items: Vec<FinishedItem>,
     /// The position after all of them.
     pub end: FinishedCursor,
@@ -72,7 +72,7 @@ pub struct ListedPath {
 enum PathLookup {
     /// The path with this number of this store.
     Store(Arc<Store>, u64),
-    Fleet(Found),
+    Fleet(Result<LoadedPath, &'static str>),
 }
 
 /// Why a listed path is not returned.
@@ -146,10 +146,10 @@ impl fmt::Display for FinishedCursor {
 impl FinishedCursor {
     /// The id of its store, or of its fleet.
     #[must_use]
-    pub fn store_id(&self) -> &str {
+    pub fn store_id(&self) -> String {
         match &self.0 {
-            FinishedPosition::Store(store, _) => store,
-            FinishedPosition::Fleet(cursor) => &cursor.fleet,
+            FinishedPosition::Store(store, _) => store.to_string(),
+            FinishedPosition::Fleet(cursor) => cursor.fleet.to_string(),
         }
     }
 
@@ -169,7 +169,7 @@ impl FinishedCursor {
     #[must_use]
     pub fn at(&self, partition: u16, position: &str) -> Option<Self> {
         Some(Self(match &self.0 {
-            FinishedPosition::Store(store, _) => FinishedPosition::Store(Arc::clone(store), position.parse().ok()?),
+            FinishedPosition::Store(store, _) => FinishedPosition::Store(*store, position.parse().ok()?),
             FinishedPosition::Fleet(_) if partition >= PARTITIONS => return None,
             FinishedPosition::Fleet(cursor) => {
                 let mut cursor = cursor.clone();
@@ -191,7 +191,7 @@ impl ListedPath {
                 let found = store.session(&self.session).and_then(|session| session.finished(*number, classes));
                 (found, store.eviction_of(&self.session).map_or("deleted", |_| "evicted"))
             }
-            PathLookup::Fleet(Ok((session, number))) => (session.finished(*number, classes), "deleted"),
+            PathLookup::Fleet(Ok(LoadedPath { session, number })) => (session.finished(*number, classes), "deleted"),
             PathLookup::Fleet(Err(reason)) => (None, *reason),
         };
         found.ok_or(NoPath::Gone(gone))?.map_err(NoPath::Excluded)
@@ -215,7 +215,7 @@ impl Sessions {
                 let Some(since) = since else { return Ok(store.cursor(0)) };
                 let (name, number) = since.rsplit_once('-').unwrap_or_default();
                 let number = u64::from_str_radix(number, 16).map_err(|_| FinishedError::Malformed(since.to_owned()))?;
-                if name != store.name() || number > store.order().last_finished() {
+                if name.parse() != Ok(store.process()) || number > store.order().last_finished() {
                     return Err(FinishedError::OtherStore);
                 }
                 Ok(store.cursor(number))
@@ -263,7 +263,7 @@ impl Sessions {
                 let cursor = |cursor| FinishedCursor(FinishedPosition::Fleet(cursor));
                 let missed = page.trimmed.map(|end| FinishedItem::Missed { count: None, cursor: cursor(end) });
                 let paths = page.paths.into_iter().map(|path| {
-                    let (session, lookup) = (path.session, PathLookup::Fleet(path.found));
+                    let (session, lookup) = (path.session, PathLookup::Fleet(path.loaded));
                     FinishedItem::Path(ListedPath { session, cursor: cursor(path.cursor), lookup })
                 });
                 let items = missed.into_iter().chain(paths).collect();
@@ -340,8 +340,10 @@ impl Sessions {
 
     /// Waits until the ledger is known to have lost the data that a position belongs to. Checks it each `poll`; a local store loses none.
     pub async fn lost(&self, position: &FinishedCursor, poll: Duration) {
-        let Backend::Shared(sharing) = self.backend() else { return std::future::pending().await };
-        while sharing.last_fleet().is_none_or(|fleet| *fleet == *position.store_id()) {
+        let (Backend::Shared(sharing), FinishedPosition::Fleet(position)) = (self.backend(), &position.0) else {
+            return std::future::pending().await;
+        };
+        while sharing.last_fleet().is_none_or(|fleet| fleet == position.fleet) {
             tokio::time::sleep(poll).await;
         }
     }
@@ -349,12 +351,13 @@ impl Sessions {
 
 impl Store {
     fn cursor(&self, number: u64) -> FinishedCursor {
-        FinishedCursor(FinishedPosition::Store(self.name().into(), number))
+        FinishedCursor(FinishedPosition::Store(self.process(), number))
     }
 
     fn list_finished(self: &Arc<Self>, mut after: u64, limit: usize) -> FinishedList {
-        let id: Arc<str> = self.name().into();
-        let cursor = |number| FinishedCursor(FinishedPosition::Store(Arc::clone(&id), number));
+        // the log may be opened meanwhile
+        let process = self.process();
+        let cursor = |number| FinishedCursor(FinishedPosition::Store(process, number));
         let mut items = Vec::new();
         for (number, session) in self.finished_after(after, limit) {
             if number > after + 1 {
@@ -406,9 +409,10 @@ mod tests {
 
     #[test]
     fn positions_sort_as_texts_and_are_read_back() {
-        let store = FinishedCursor(FinishedPosition::Store("f00d".into(), 0));
+        let process = "000000000000f00d".parse().unwrap();
+        let store = FinishedCursor(FinishedPosition::Store(process, 0));
         let fleet = FinishedCursor(FinishedPosition::Fleet(FleetCursor::start("f00d".into())));
-        let numbers = [0, 9, 10, u64::MAX].map(|number| FinishedCursor(FinishedPosition::Store("f00d".into(), number)));
+        let numbers = [0, 9, 10, u64::MAX].map(|number| FinishedCursor(FinishedPosition::Store(process, number)));
         let id = |ms, seq| {
             let after = [(7, StreamId { ms, seq })].into();
             FinishedCursor(FinishedPosition::Fleet(FleetCursor { fleet: "f00d".into(), after }))

@@ -35,7 +35,7 @@ pub struct ListedPage {
     pub sessions: Vec<ListedSession>,
     /// Where the next page begins; `None` on the last page.
     pub next: Option<ListCursor>,
-    /// Whose sessions are listed, if that may change from page to page.
+    /// The scope, if it may change from page to page.
     pub scope: Option<ListScope>,
 }
 
@@ -50,12 +50,12 @@ pub struct ListedSession {
     pub used_ms: Option<u64>,
 }
 
-/// Whose sessions a page lists.
+/// The scope of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListScope {
-    /// Those of this process.
+    /// The sessions of this process.
     Process,
-    /// Those of all processes.
+    /// The sessions of all processes.
     Fleet,
 }
 

@@ -19,7 +19,7 @@ use crate::session::{Turn, Uid};
 const PATHS: usize = 256;
 
 /// The records of a change, the finished paths among them, and its result.
-struct Planned<T> {
+struct ChangePlan<T> {
     records: Vec<Record>,
     finished: Vec<Uid>,
     result: T,
@@ -34,11 +34,11 @@ impl Sharing {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
             if state.is_frozen() {
-                return Ok(Planned { records: Vec::new(), finished: Vec::new(), result: state.last_frozen() });
+                return Ok(ChangePlan { records: Vec::new(), finished: Vec::new(), result: state.last_frozen() });
             }
             let result = Frozen { version: state.open_version(), turns: state.forest.next_id() };
             let records = vec![session.record(Change::Freeze { turns: result.turns })];
-            Ok(Planned { records, finished: Vec::new(), result })
+            Ok(ChangePlan { records, finished: Vec::new(), result })
         };
         let frozen = self.change(name, true, plan).await?;
         self.finish(name).await?;
@@ -63,7 +63,7 @@ impl Sharing {
             }
             let (reward, version) = (Arc::clone(&reward), state.rewarded_version(leaf)?);
             let records = vec![session.record(Change::Reward { leaf, reward, version })];
-            Ok(Planned { records, finished: Vec::new(), result: () })
+            Ok(ChangePlan { records, finished: Vec::new(), result: () })
         };
         self.change(name, true, plan).await
     }
@@ -84,15 +84,15 @@ impl Sharing {
     async fn delete_response_of(&self, name: &Arc<str>, turn: Uid) -> Result<(), SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
-            let found = state.forest.turns().iter().find(|known| known.about.uid == Some(turn));
+            let found = state.forest.turns().iter().find(|known| known.about.uid == turn);
             let found = found.map(|turn| turn.id).filter(|turn| !state.deleted_responses.contains(turn));
             let records = found.map(|turn| session.record(Change::ResponseDeleted { turn }));
-            Ok(Planned { records: records.into_iter().collect(), finished: Vec::new(), result: () })
+            Ok(ChangePlan { records: records.into_iter().collect(), finished: Vec::new(), result: () })
         };
         self.change(name, true, plan).await
     }
 
-    /// Deletes a session. Returns whether it existed. What a process that is cut off has recorded of it by now is deleted in any case.
+    /// Deletes a session. Returns whether it existed. Turns that a process without a connection has recorded by now are deleted in any case.
     ///
     /// # Errors
     /// [`SessionError::Unconfirmed`].
@@ -130,8 +130,8 @@ impl Sharing {
                     session.record(Change::Finished { leaf: *leaf, turns: count, number: length + at as u64 })
                 };
                 let records: Vec<Record> = leaves.iter().enumerate().map(record).collect();
-                let finished = leaves.iter().filter_map(|leaf| turns[*leaf as usize].about.uid).collect();
-                Ok(Planned { result: records.len() < PATHS, records, finished })
+                let finished = leaves.iter().map(|leaf| turns[*leaf as usize].about.uid).collect();
+                Ok(ChangePlan { result: records.len() < PATHS, records, finished })
             };
             if self.change(name, false, plan).await? {
                 return Ok(());
@@ -144,7 +144,7 @@ impl Sharing {
         &self,
         name: &Arc<str>,
         in_use: bool,
-        plan: impl FnMut(&Arc<Session>, u64) -> Result<Planned<T>, SessionError>,
+        plan: impl FnMut(&Arc<Session>, u64) -> Result<ChangePlan<T>, SessionError>,
     ) -> Result<T, SessionError> {
         let line = self.line(name);
         let mut refused = None;
@@ -177,7 +177,7 @@ impl Sharing {
                 let entries: Vec<_> =
                     records.iter().map(|(uid, record)| entry(*uid, record)).collect::<Result<_, _>>()?;
                 let suspicion = self.suspicion();
-                match self.append(&line, &known, &entries, (planned.finished, in_use)).await? {
+                match self.append(&line, &known, &entries, planned.finished, in_use).await? {
                     Ok(replicated) => {
                         for (uid, record) in records {
                             self.apply(&line, &mut known, uid, record)?;
@@ -207,7 +207,7 @@ impl Session {
         let count = self.state().forest.next_id();
         let turns = self.turns(count);
         let mut leaves = published_leaves(&turns);
-        let publication = self.publication();
+        let publication = self.publication.lock();
         leaves.retain(|leaf| !publication.has(*leaf));
         leaves.truncate(limit);
         (turns, leaves)

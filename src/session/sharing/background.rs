@@ -1,5 +1,5 @@
-//! Work of a process that shares sessions which no request asks for: it appends detached changes, compares lists after a disruption, and
-//! finishes idle sessions.
+//! The background work of a process that shares sessions: it appends detached changes, compares lists after a disruption, and finishes idle
+//! sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ impl Sharing {
         tokio::join!(self.watch(), self.keep_settled(), self.sweep());
     }
 
-    /// Finds out which partitions work, and marks sessions with running calls as used.
+    /// Probes the primaries, and renews the sessions with running calls.
     async fn watch(&self) {
         let mut renewed = Instant::now();
         loop {
@@ -44,8 +44,8 @@ impl Sharing {
         }
     }
 
-    /// Finds out which partitions take writes: one of each primary is asked. The id of the fleet is on one primary of a cluster, so it says
-    /// nothing of the others.
+    /// Probes one partition of each primary for writes. The id of the fleet is on one primary of a cluster, so reading it does not show
+    /// whether the others work.
     pub(super) async fn probe_primaries(&self) {
         let was_any_down = self.is_any_down();
         let fleet = self.within_timeout(None, self.check_fleet()).await;
@@ -59,7 +59,7 @@ impl Sharing {
                         self.down[usize::from(partition)].store(false, Ordering::Relaxed);
                     }
                 }
-                // also one that refuses writes: what it has may be old
+                // also one that refuses writes: its data may be outdated
                 Err(error) => self.mark_down(&partitions, error),
             }
         };
@@ -80,7 +80,7 @@ impl Sharing {
             if std::mem::replace(&mut settled, suspicion) != suspicion {
                 for partition in 0..PARTITIONS {
                     let names: Vec<Arc<str>> = self.lines(partition).keys().map(Arc::clone).collect();
-                    self.unsettled().extend(names);
+                    self.unsettled.lock().extend(names);
                 }
             }
             self.settle_all().await;
@@ -114,15 +114,15 @@ impl Sharing {
                 self.begin_recovery();
             }
             // it may have lost its data since the first detached change
-            None if !self.unsettled().is_empty() => self.await_deletions(),
+            None if !self.unsettled.lock().is_empty() => self.await_deletions(),
             _ => {}
         }
         Ok(fleet)
     }
 
-    /// Settles all sessions that are not settled, but those of partitions that failed.
+    /// Settles all unsettled sessions, except those of partitions that failed.
     pub(in crate::session) async fn settle_all(&self) {
-        let mut names: Vec<Arc<str>> = self.unsettled().iter().map(Arc::clone).collect();
+        let mut names: Vec<Arc<str>> = self.unsettled.lock().iter().map(Arc::clone).collect();
         let settle_from = || self.settle_from.lock();
         // sessions that fail each time must not keep those after them from being settled
         if let Some(next) = settle_from().take() {
@@ -230,13 +230,13 @@ mod tests {
         let ledger = Arc::new(MemoryLedger::new());
         let store = shared(&ledger, Duration::from_secs(3600));
         let refused = || LedgerError::Refused("it is out of memory".into());
-        ledger.failing().extend((0..PARTITIONS).map(|partition| (partition, refused())));
+        ledger.failing.lock().extend((0..PARTITIONS).map(|partition| (partition, refused())));
         let works = partition_of("z");
         let names = (0..40).map(|at| format!("a{at}")).filter(|name| partition_of(name) != works);
         for name in names.chain(["z".into()]) {
             assert!(Call::new(Arc::clone(&store), name.into()).commit(draft(&[1], &[2])).1.await.is_err());
         }
-        ledger.failing().remove(&works);
+        ledger.failing.lock().remove(&works);
         for _ in 0..6 {
             store.settle().await;
         }
@@ -256,7 +256,7 @@ mod tests {
             (count(&sharing.counts.confirmed), count(&sharing.counts.detached), count(&sharing.counts.joined))
         };
 
-        ledger.failing().insert(partition_of(&failed), LedgerError::Unavailable("it is down".into()));
+        ledger.failing.lock().insert(partition_of(&failed), LedgerError::Unavailable("it is down".into()));
         for name in [&failed, &other, &failed, &other] {
             let mut call = Call::new(Arc::clone(&store), Arc::clone(name));
             // an error says that the turn is detached
@@ -270,16 +270,16 @@ mod tests {
         assert_eq!(counts(), (2, 2, 0));
         assert!(sharing.is_down(&failed), "other partitions do not show that this one works");
 
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         tokio::time::sleep(ROUND * 3).await;
         assert_eq!(counts(), (2, 2, 2));
         assert!(!sharing.is_any_down());
 
         // a primary that refuses writes may be one that was replaced, so its entries are not read either
-        ledger.failing().insert(partition_of(&failed), LedgerError::Refused("too few replicas".into()));
+        ledger.failing.lock().insert(partition_of(&failed), LedgerError::Refused("too few replicas".into()));
         tokio::time::sleep(ROUND * 2).await;
         assert!(sharing.refresh(&failed).await.is_err() && sharing.refresh(&other).await.is_ok());
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
 
         // the id of the fleet may be on another primary than the sessions
         ledger.is_fleet_down.store(true, Ordering::Relaxed);

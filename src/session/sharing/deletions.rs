@@ -1,7 +1,7 @@
 //! Deletions of sessions.
 //!
-//! A deletion is by name and time: it removes what was recorded before it, also in a process that was cut off and began another session
-//! under the name. What was recorded after it belongs to a new session. The ledger remembers deletions. After the ledger has lost its data,
+//! A deletion is by name and time: it removes the turns that were recorded before it, also those of a process without a connection that began
+//! another session under the name. Later turns belong to a new session. The ledger remembers deletions. After the ledger has lost its data,
 //! the processes that made them write them again, before any process appends lost sessions.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::background::ROUND;
-use super::list_cache::{ListCache, Logged};
+use super::list_cache::{CachedEntry, ListCache};
 use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::Uid;
@@ -136,7 +136,7 @@ impl Sharing {
         Ok(deletion.and_then(|Deletion { birth, ago }| Some((birth, asked.checked_sub(ago)?))))
     }
 
-    /// Forgets what was recorded before the session was deleted. What was recorded after it is missing then. Returns whether the session in
+    /// Drops the changes from before the deletion of the session. Later ones are missing then. Returns whether the session in
     /// memory was deleted. `is_gone` tells that the ledger has refused to begin it.
     pub(super) async fn forget_deleted(
         &self,
@@ -153,9 +153,9 @@ impl Sharing {
         if !is_deleted {
             return Ok(false);
         }
-        let later = |logged: &&Logged| logged.at > deleted;
+        let later = |logged: &&CachedEntry| logged.at > deleted;
         let session = known.session.clone();
-        let missing = |logged: &Logged| {
+        let missing = |logged: &CachedEntry| {
             let change = self.missing_change(session.as_ref()?, &logged.change)?;
             Some(Missing::new(logged.uid, logged.at, change, &self.store.missing_bytes))
         };
@@ -165,7 +165,7 @@ impl Sharing {
         if kept.is_empty() {
             self.discard(line, known);
         } else {
-            // the local log has them, too; what it has from before the deletion is forgotten again after a restart
+            // the local log has them, too; its turns from before the deletion are dropped again after a restart
             self.remove_from_memory(line, known);
             known.missing = kept;
             self.mark_unsettled(line, known);
@@ -192,9 +192,9 @@ mod tests {
 
     /// Records a turn in a process that cannot reach the ledger.
     async fn commit_cut_off(ledger: &MemoryLedger, store: &Arc<Sessions>, response: u32) {
-        ledger.failing().insert(partition_of("s"), LedgerError::Unavailable("it is cut off".into()));
+        ledger.failing.lock().insert(partition_of("s"), LedgerError::Unavailable("it is cut off".into()));
         assert!(!commit(store, response).await, "it is detached");
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         store.sharing().probe_primaries().await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -278,11 +278,11 @@ mod tests {
         assert!(!delete(&store).await);
         ledger.state().deleted.clear();
         let failing = (0..PARTITIONS).filter(|partition| *partition != works);
-        ledger.failing().extend(failing.map(|partition| (partition, LedgerError::Refused("it is full".into()))));
+        ledger.failing.lock().extend(failing.map(|partition| (partition, LedgerError::Refused("it is full".into()))));
         sharing.begin_recovery();
         sharing.restore_deletions().await;
         assert!(ledger.state().deleted.contains_key("s"));
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         sharing.restore_deletions().await;
         assert_eq!(ledger.state().deleted.len(), 1001);
     }
@@ -295,7 +295,7 @@ mod tests {
         sharing.probe_primaries().await;
         let other = (0..PARTITIONS).find(|partition| *partition != partition_of("s")).unwrap();
         commit_cut_off(&ledger, &store, 3).await;
-        ledger.failing().insert(other, LedgerError::Unavailable("it is down".into()));
+        ledger.failing.lock().insert(other, LedgerError::Unavailable("it is down".into()));
         ledger.is_fleet_down.store(true, Ordering::Relaxed);
         sharing.probe_primaries().await;
         store.settle().await;

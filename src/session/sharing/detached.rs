@@ -56,7 +56,7 @@ impl Sharing {
         let (prompt, cause) = (draft.prompt.clone().unwrap_or_default(), Cause::NewConversation);
         let cause = if draft.prompt.is_some() { cause } else { Cause::Unplaced };
         let turn = Arc::new(draft.clone().place(id, None, cause, prompt));
-        let birth = birth.or(turn.about.uid).expect("a placed turn has a uid");
+        let birth = birth.unwrap_or(turn.about.uid);
         self.store.log.append(Record { session: Arc::clone(session), birth, change: Change::Turn(turn) })
     }
 

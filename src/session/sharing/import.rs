@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
-
 use super::missing::recorded_at;
 use super::{SharedLedger, Sharing, SharingLimits};
+use crate::session::Uid;
 use crate::session::ledger::{Change, Ledger, LedgerError, Position, Record, SharedLog};
 use crate::session::state::Session;
 use crate::session::store::NoObserver;
 use crate::session::store::{Store, StoreLimits};
-use crate::session::{Turn, TurnMetadata, Uid};
 
-/// What became of a session that was to be imported.
+/// The outcome of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
     /// It was appended, or the rest of it after an import that was interrupted.
@@ -58,23 +56,18 @@ impl Importer {
     /// # Errors
     /// When the ledger fails, or replicas do not confirm in time. A part of the session may be in the ledger; importing it again appends
     /// the rest.
-    pub async fn import(&self, session: &Session) -> Result<Imported, LedgerError> {
-        self.0.import(session).await
-    }
-}
-
-impl Sharing {
-    async fn import(&self, source: &Session) -> Result<Imported, LedgerError> {
+    pub async fn import(&self, source: &Session) -> Result<Imported, LedgerError> {
+        let sharing = &self.0;
         let records = source.records();
         let birth = records[0].0;
-        let line = self.line(&source.id);
+        let line = sharing.line(&source.id);
         let mut known = line.known.lock().await;
-        let suspicion = self.suspicion();
+        let suspicion = sharing.suspicion();
         let imported = loop {
-            let list = self.fetch_all(&line).await?;
+            let list = sharing.fetch_all(&line).await?;
             let same = records.iter().zip(&list).take_while(|((uid, _), entry)| *uid == entry.uid).count();
             if list.is_empty()
-                && let Some((deleted, at)) = self.deletion(&line).await?
+                && let Some((deleted, at)) = sharing.deletion(&line).await?
                 && (deleted == birth || source.latest(1).iter().all(|last| recorded_at(&last.about) <= at))
             {
                 break Imported::Skipped(SkipReason::Deleted);
@@ -88,20 +81,20 @@ impl Sharing {
             }
             if known.log.is_empty() {
                 for (uid, record) in &records {
-                    self.apply(&line, &mut known, *uid, record.clone())?;
+                    sharing.apply(&line, &mut known, *uid, record.clone())?;
                 }
             }
             known.position = Position::after(None, &list);
-            if self.append_detached(&line, &mut known).await?.is_ok() {
+            if sharing.append_detached(&line, &mut known).await?.is_ok() {
                 break Imported::Appended;
             }
         };
         if let Some(session) = std::mem::take(&mut *known).session {
-            self.store.remove_session(&session);
+            sharing.store.remove_session(&session);
         }
         if !matches!(imported, Imported::Skipped(_)) {
             // also after an import that was interrupted
-            self.replicated(&line, suspicion).await?;
+            sharing.replicated(&line, suspicion).await?;
         }
         Ok(imported)
     }
@@ -116,18 +109,12 @@ impl Session {
         let turns = self.turns(count);
         let state = self.state();
         let mut changes = vec![(Some(birth), Change::Begin { created_ms: state.created_ms })];
-        let turn = |turn: &Arc<Turn>, at: usize| {
-            // a turn that is lost has no uid
-            let uid = turn.about.uid.unwrap_or_else(|| derived(birth, at, None));
-            let about = TurnMetadata { uid: Some(uid), ..turn.about.clone() };
-            (Some(uid), Change::Turn(Arc::new(Turn { about, ..(**turn).clone() })))
-        };
         let mut version = 1;
         let frozen = state.frozen.iter().map(|turns| (*turns, true));
         let mut from = 0;
         for (until, is_frozen) in frozen.chain([(count, false)]) {
             for known in &turns[from..until as usize] {
-                changes.push(turn(known, changes.len()));
+                changes.push((Some(known.about.uid), Change::Turn(Arc::clone(known))));
             }
             from = until as usize;
             if state.incomplete == Some(version) {
@@ -152,21 +139,16 @@ impl Session {
         }
         let with_uid = |(at, (uid, change)): (usize, (Option<Uid>, Change))| {
             let record = self.record(change);
-            (uid.unwrap_or_else(|| derived(birth, at, Some(&record))), record)
+            let derived = || {
+                let mut body = Vec::new();
+                // one that cannot be encoded fails when it is appended
+                let _ = record.encode(&mut body);
+                birth.derive(&[&(at as u64).to_be_bytes(), &body])
+            };
+            (uid.unwrap_or_else(derived), record)
         };
         changes.into_iter().enumerate().map(with_uid).collect()
     }
-}
-
-/// The uid of a record without one, at this place in its session.
-fn derived(birth: Uid, at: usize, record: Option<&Record>) -> Uid {
-    let mut body = Vec::new();
-    if let Some(record) = record {
-        // one that cannot be encoded fails when it is appended
-        let _ = record.encode(&mut body);
-    }
-    let digest = Sha256::new().chain_update(birth.to_bytes()).chain_update((at as u64).to_be_bytes());
-    Uid::from_bytes(*digest.chain_update(body).finalize().first_chunk().expect("a digest is longer"))
 }
 
 #[cfg(test)]

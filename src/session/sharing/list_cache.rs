@@ -1,4 +1,4 @@
-//! What this process knows of a session's list, and how it reads further entries.
+//! The cache of a session's list, and how it reads further entries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::session::{Turn, Uid};
 /// Entries that are decoded on the caller's thread.
 const FEW: usize = 16;
 
-/// What this process knows of a session's list.
+/// The cache of a session's list.
 #[derive(Debug, Default)]
 pub(super) struct ListCache {
     /// The session in memory: the fold of `log`. `None` without entries.
@@ -22,7 +22,7 @@ pub(super) struct ListCache {
     /// The entries of the list that were read or appended; `None` if the list is not known to exist.
     pub position: Option<Position>,
     /// Those entries, then the detached ones.
-    pub log: Vec<Logged>,
+    pub log: Vec<CachedEntry>,
     /// Detached changes that the session in memory lacks, because other entries took their place.
     pub missing: VecDeque<Missing>,
     /// The primary has entries that replicas did not confirm in time. They may be lost with the primary, also without a disruption that
@@ -34,16 +34,16 @@ pub(super) struct ListCache {
 
 /// An entry of a list.
 #[derive(Debug)]
-pub(super) struct Logged {
+pub(super) struct CachedEntry {
     pub uid: Uid,
-    pub change: ListedChange,
+    pub change: CachedChange,
     /// When this process recorded or read it.
     pub at: Instant,
 }
 
-/// What an entry changes. Its record is made again when it is needed.
+/// The change of an entry. Its record is encoded again on demand.
 #[derive(Debug)]
-pub(super) enum ListedChange {
+pub(super) enum CachedChange {
     /// The turn with this number.
     Turn(u32),
     /// Any other change.
@@ -62,7 +62,7 @@ impl ListCache {
         !self.missing.is_empty() || unappended > usize::from(self.position.is_none())
     }
 
-    /// Forgets a session that was evicted from memory. What it lacked is still to be appended.
+    /// Drops a session that was evicted from memory. Its missing changes are still to be appended.
     pub(super) fn forget_removed(&mut self) {
         if self.session.as_ref().is_some_and(|session| session.state().removed) {
             let missing = std::mem::take(&mut self.missing);
@@ -73,18 +73,18 @@ impl ListCache {
     /// Notes an entry that follows all others.
     pub(super) fn push(&mut self, uid: Uid, change: Change) {
         let change = match change {
-            Change::Turn(turn) => ListedChange::Turn(turn.id),
-            other => ListedChange::Other(Box::new(other)),
+            Change::Turn(turn) => CachedChange::Turn(turn.id),
+            other => CachedChange::Other(Box::new(other)),
         };
-        self.log.push(Logged { uid, change, at: Instant::now() });
+        self.log.push(CachedEntry { uid, change, at: Instant::now() });
     }
 
     /// The turn with this uid. The latest ones are searched first.
     pub(super) fn turn(&self, uid: Uid) -> Option<Arc<Turn>> {
         let logged = self.log.iter().rev().find(|logged| logged.uid == uid)?;
         match &logged.change {
-            ListedChange::Turn(id) => self.session.as_ref()?.turn(*id),
-            ListedChange::Other(_) => None,
+            CachedChange::Turn(id) => self.session.as_ref()?.turn(*id),
+            CachedChange::Other(_) => None,
         }
     }
 
@@ -92,8 +92,8 @@ impl ListCache {
     pub(super) fn record(&self, at: usize) -> Record {
         let session = self.session.as_ref().expect("entries belong to a session");
         session.record(match &self.log[at].change {
-            ListedChange::Turn(id) => Change::Turn(session.turn(*id).expect("turns are only ever added")),
-            ListedChange::Other(change) => (**change).clone(),
+            CachedChange::Turn(id) => Change::Turn(session.turn(*id).expect("turns are only ever added")),
+            CachedChange::Other(change) => (**change).clone(),
         })
     }
 }
@@ -209,7 +209,7 @@ impl Sharing {
         let session = match (&known.session, &change) {
             (None, Change::Begin { .. }) => {
                 let session = self.store.session_of(&line.name, uid);
-                // until it has what it lacks, and replicas have what was detached, it must not be evicted
+                // it must not be evicted until its missing changes are applied and replicas have confirmed them
                 if !known.missing.is_empty() || known.is_unconfirmed {
                     self.set_detached(&session, true);
                 }

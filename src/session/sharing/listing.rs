@@ -96,15 +96,15 @@ struct PartitionReader {
 
 /// The place of a waiting session in the order, and its partition. The greatest one is the next of the list.
 #[derive(PartialEq, Eq)]
-struct Waiting(LastUseCursor, ListOrder, usize);
+struct HeapEntry(LastUseCursor, ListOrder, usize);
 
-impl PartialOrd for Waiting {
+impl PartialOrd for HeapEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for HeapEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         let later = (self.0.used_ms, &*self.0.session).cmp(&(other.0.used_ms, &*other.0.session));
         if self.1 == ListOrder::Newest { later } else { later.reverse() }
@@ -130,9 +130,9 @@ impl PartitionReader {
         Ok(())
     }
 
-    fn first(&self) -> Option<Waiting> {
+    fn first(&self) -> Option<HeapEntry> {
         let first = self.waiting.front()?;
-        Some(Waiting(LastUseCursor::from(first), self.order, usize::from(self.partition)))
+        Some(HeapEntry(LastUseCursor::from(first), self.order, usize::from(self.partition)))
     }
 }
 
@@ -154,7 +154,7 @@ impl Sharing {
             ListOrder::Newest => is_first,
         };
         if has_most_recent {
-            page.detached = self.unsettled().iter().filter(|session| session.contains(&part)).cloned().collect();
+            page.detached = self.unsettled.lock().iter().filter(|session| session.contains(&part)).cloned().collect();
         }
         Ok(page)
     }
@@ -173,9 +173,9 @@ impl Sharing {
         };
         let mut readers: Vec<PartitionReader> = (0..PARTITIONS).map(reader).collect();
         futures_util::future::try_join_all(readers.iter_mut().map(|reader| reader.fill(self, count))).await?;
-        let mut first: BinaryHeap<Waiting> = readers.iter().filter_map(PartitionReader::first).collect();
+        let mut first: BinaryHeap<HeapEntry> = readers.iter().filter_map(PartitionReader::first).collect();
         let (mut sessions, mut compared) = (Vec::new(), 0);
-        while let Some(Waiting(place, _, partition)) = first.pop() {
+        while let Some(HeapEntry(place, _, partition)) = first.pop() {
             let reader = &mut readers[partition];
             let Some(last) = reader.waiting.pop_front() else { continue };
             reader.fill(self, count).await?;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::list_cache::{ListCache, Logged, entry};
+use super::list_cache::{CachedEntry, ListCache, entry};
 use super::missing::{Missing, MissingChange};
 use super::spill::is_only_logged;
 use super::{Line, Outdated, Sharing};
@@ -52,7 +52,7 @@ impl Sharing {
         if let Some(session) = &known.session {
             self.set_detached(session, true);
         }
-        self.unsettled().insert(Arc::clone(&line.name));
+        self.unsettled.lock().insert(Arc::clone(&line.name));
     }
 
     /// Removes the session from memory, and its detached changes.
@@ -69,11 +69,11 @@ impl Sharing {
         if let Some(session) = &known.session {
             self.store.remove_session(session);
         }
-        self.unsettled().remove(&line.name);
+        self.unsettled.lock().remove(&line.name);
         *known = ListCache { checked: known.checked, ..ListCache::default() };
     }
 
-    /// Replaces the session in memory by the fold of its list, and keeps what the list lacks as missing.
+    /// Replaces the session in memory by the fold of its list, and keeps the changes that the list lacks as missing.
     pub(super) async fn merge(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         let list = self.fetch_all(line).await?;
         let Some(first) = list.first() else { return self.list_is_absent(line, known).await };
@@ -110,7 +110,7 @@ impl Sharing {
         let mut before = std::mem::take(known);
         let mut missing = std::mem::take(&mut before.missing);
         if let Some(session) = &before.session {
-            let lacks = |(at, logged): (usize, &Logged)| {
+            let lacks = |(at, logged): (usize, &CachedEntry)| {
                 if present.contains(&logged.uid) {
                     return None;
                 }
@@ -143,8 +143,8 @@ impl Sharing {
         Ok(())
     }
 
-    /// Restores a detached turn from the local log, or forgets those of a session that was appended. What has no room in memory is read
-    /// back later.
+    /// Restores a detached turn from the local log, or forgets those of a session that was appended. Turns that have no room in memory are
+    /// read back later.
     pub(in crate::session) fn restore(&self, record: LogRecord) {
         match record {
             LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) => {
@@ -154,14 +154,14 @@ impl Sharing {
                 let line = self.line(&session);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");
                 known.missing.push_back(Missing::turn(turn, &self.store.missing_bytes));
-                self.unsettled().insert(session);
+                self.unsettled.lock().insert(session);
             }
             LogRecord::Session(Record { session, change: Change::Evicted, .. })
             | LogRecord::Process(ProcessRecord::Settled { session }) => {
                 let line = self.line(&session);
                 line.known.try_lock().expect("no call runs during the restoration").missing.clear();
-                self.unsettled().remove(&session);
-                self.spilled().remove(&session);
+                self.unsettled.lock().remove(&session);
+                self.spilled.lock().remove(&session);
             }
             _ => {}
         }
@@ -215,7 +215,7 @@ impl Sharing {
         if !self.is_spilled(&line.name) {
             self.end_detached(&line.name);
         }
-        self.unsettled().remove(&line.name);
+        self.unsettled.lock().remove(&line.name);
     }
 
     /// Appends the detached entries of the session in memory.
@@ -235,14 +235,14 @@ impl Sharing {
                 let record = known.record(at);
                 turns += u64::from(matches!(record.change, Change::Turn(_)));
                 if let Change::Finished { leaf, .. } = &record.change {
-                    let leaf = known.session.as_ref().and_then(|session| session.turn(*leaf)?.about.uid);
+                    let leaf = known.session.as_ref().and_then(|session| Some(session.turn(*leaf)?.about.uid));
                     finished.extend(leaf);
                 }
                 let entry = entry(known.log[at].uid, &record)?;
                 bytes += entry.body.len();
                 entries.push(entry);
             }
-            let Ok(replicated) = self.append(line, known, &entries, (finished, true)).await? else {
+            let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {
                 return Ok(Err(Outdated));
             };
             // until replicas have them, this process and its local log keep them as detached
@@ -268,7 +268,7 @@ impl Sharing {
             };
             let entry = entry(uid, &record)?;
             let entries = [entry];
-            let Ok(replicated) = self.append(line, known, &entries, (finished, true)).await? else {
+            let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {
                 return Ok(Err(Outdated));
             };
             known.is_unconfirmed |= !replicated;
@@ -285,10 +285,9 @@ impl Sharing {
     /// be applied any more.
     fn record_of(&self, session: &Arc<Session>, length: u64, change: &MissingChange) -> Option<(Record, Vec<Uid>)> {
         // locked before the state
-        let publication = session.publication();
+        let publication = session.publication.lock();
         let state = session.state();
-        let id =
-            |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == Some(uid)).map(|turn| turn.id);
+        let id = |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == uid).map(|turn| turn.id);
         let mut finished = Vec::new();
         let change = match change {
             MissingChange::Healed => Change::Healed,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Sharing;
-use super::list_cache::ListedChange;
+use super::list_cache::CachedChange;
 use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
@@ -63,25 +63,20 @@ impl Missing {
     /// A turn of the local log, which has its whole prompt.
     pub(super) fn turn(turn: Arc<Turn>, sum: &Arc<AtomicU64>) -> Self {
         let turn = Arc::unwrap_or_clone(turn);
-        let uid = turn.about.uid.expect("turns of a log have one");
-        let at = recorded_at(&turn.about);
-        let prompt = (turn.about.cause != Cause::Unplaced).then_some(turn.prompt);
-        let (response, logprobs, entropy) =
-            (turn.response.into_vec(), turn.logprobs.into_vec(), turn.entropy.into_vec());
-        let about = turn.about;
-        let draft = Draft { prompt, response, logprobs, entropy, about, supersedes: Vec::new(), is_retry: false };
-        Self::new(uid, at, MissingChange::Turn(Box::new(draft)), sum)
+        let (uid, at) = (turn.about.uid, recorded_at(&turn.about));
+        let prompt = (turn.about.cause != Cause::Unplaced).then(|| Arc::clone(&turn.prompt));
+        Self::new(uid, at, MissingChange::Turn(Box::new(turn.into_draft(prompt))), sum)
     }
 }
 
 impl Sharing {
     /// A change in terms that do not depend on the numbers of turns. `None` for a frozen version: its number of turns means other turns in
     /// another order.
-    pub(super) fn missing_change(&self, session: &Session, change: &ListedChange) -> Option<MissingChange> {
-        let uid = |turn: u32| session.turn(turn).and_then(|turn| turn.about.uid);
+    pub(super) fn missing_change(&self, session: &Session, change: &CachedChange) -> Option<MissingChange> {
+        let uid = |turn: u32| session.turn(turn).map(|turn| turn.about.uid);
         Some(match change {
-            ListedChange::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
-            ListedChange::Other(change) => match &**change {
+            CachedChange::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
+            CachedChange::Other(change) => match &**change {
                 Change::Reward { leaf: Some(leaf), reward, .. } => {
                     MissingChange::Reward { leaf: Some(uid(*leaf)?), value: Arc::clone(reward) }
                 }
@@ -114,10 +109,9 @@ impl Session {
             prompt.extend_from_slice(&turn.prompt);
             prompt.into()
         });
-        let mut about = turn.about.clone();
-        let replaced = std::mem::take(&mut about.supersedes);
-        let supersedes = replaced.into_iter().filter_map(|turn| self.turn(turn)?.about.uid).collect();
-        let (response, logprobs, entropy) = (turn.response.to_vec(), turn.logprobs.to_vec(), turn.entropy.to_vec());
-        Some(Draft { prompt, response, logprobs, entropy, about, supersedes, is_retry: false })
+        let mut draft = Arc::unwrap_or_clone(turn).into_draft(prompt);
+        let replaced = std::mem::take(&mut draft.about.supersedes);
+        draft.supersedes = replaced.into_iter().filter_map(|turn| Some(self.turn(turn)?.about.uid)).collect();
+        Some(draft)
     }
 }

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::Sharing;
@@ -15,19 +14,15 @@ use super::missing::{Missing, MissingChange};
 use crate::session::ledger::{Change, LedgerError, LogRecord, ProcessRecord, Record, SharedLog};
 use crate::session::{Draft, Turn, Uid};
 
-/// What a session has in the local log only.
+/// The turns of a session that are in the local log only.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) struct Spilled {
+pub(super) struct SpilledTurns {
     bytes: u64,
     /// The turns that no process has in memory. A log that has fewer is damaged.
     turns: u64,
 }
 
 impl Sharing {
-    pub(super) fn spilled(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Spilled>> {
-        self.spilled.lock()
-    }
-
     /// Notes that a turn of a session is in the local log only.
     pub(super) fn spill(&self, name: &Arc<str>, draft: &Draft) {
         if self.counts.spilled.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -41,7 +36,7 @@ impl Sharing {
 
     /// Notes that turns of a session are to be read back from the local log; `only_there` of them are in no process.
     pub(super) fn note_spilled(&self, name: &Arc<str>, bytes: u64, only_there: u64) {
-        let mut spilled = self.spilled();
+        let mut spilled = self.spilled.lock();
         let session = spilled.entry(Arc::clone(name)).or_default();
         session.bytes += bytes;
         session.turns += only_there;
@@ -49,7 +44,7 @@ impl Sharing {
 
     /// Whether the local log has turns of the session that are not in memory.
     pub(super) fn is_spilled(&self, name: &str) -> bool {
-        self.spilled().contains_key(name)
+        self.spilled.lock().contains_key(name)
     }
 
     /// Fails if the session in memory lacks turns that the local log has: it must not be taken for the whole session.
@@ -57,7 +52,7 @@ impl Sharing {
         if self.is_spilled(name) { Err(LedgerError::Unconfirmed) } else { Ok(()) }
     }
 
-    /// Reads spilled turns back: those of some sessions whose partitions work, so that they have room.
+    /// Reads the spilled turns of some sessions back, whose partitions work, as far as the memory has room.
     pub(super) async fn recall(&self) {
         let mut left = self.detached_limit().saturating_sub(self.detached_bytes());
         if left < self.detached_limit() / 2 {
@@ -65,7 +60,7 @@ impl Sharing {
             return;
         }
         let mut names = BTreeMap::new();
-        for (name, session) in self.spilled().iter().filter(|(name, _)| !self.is_down(name)) {
+        for (name, session) in self.spilled.lock().iter().filter(|(name, _)| !self.is_down(name)) {
             // one session may be larger than the room
             if session.bytes > left && !names.is_empty() {
                 continue;
@@ -104,7 +99,7 @@ impl Sharing {
                 let (uid, at) = (Uid::unique(), Instant::now());
                 known.missing.push_back(Missing::new(uid, at, MissingChange::Incomplete, &self.store.missing_bytes));
             }
-            let mut spilled = self.spilled();
+            let mut spilled = self.spilled.lock();
             if spilled.get(&name) == Some(&session) {
                 // no turn was spilled since the log was read
                 spilled.remove(&name);
@@ -117,7 +112,7 @@ impl Sharing {
 
 /// Whether a turn of the local log has no session in the process that recorded it; see [`Sharing::log_detached`].
 pub(super) fn is_only_logged(birth: Uid, turn: &Turn) -> bool {
-    turn.about.uid == Some(birth)
+    turn.about.uid == birth
 }
 
 /// The turns of a session that the local log has.
@@ -168,7 +163,7 @@ mod tests {
 
     fn shared(ledger: &Arc<MemoryLedger>, log: SharedLog) -> Arc<Sessions> {
         let limits = StoreLimits { bytes: LIMIT, ttl: Duration::from_secs(1 << 30), idle: Duration::MAX };
-        shared_with(ledger, log, (limits, Duration::MAX))
+        shared_with(ledger, log, limits, Duration::MAX)
     }
 
     /// A store with a new log in `dir`.
@@ -195,7 +190,7 @@ mod tests {
 
     fn fail(ledger: &MemoryLedger) {
         let down = || LedgerError::Unavailable("it is down".into());
-        ledger.failing().extend((0..PARTITIONS).map(|partition| (partition, down())));
+        ledger.failing.lock().extend((0..PARTITIONS).map(|partition| (partition, down())));
     }
 
     #[tokio::test(start_paused = true)]
@@ -215,9 +210,9 @@ mod tests {
         );
         assert_eq!(counts.left_out.load(Ordering::Relaxed), 0);
 
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         let sharing = tokio::spawn(Arc::clone(&store).run());
-        while ledger.state().lists.len() < 100 || !store.sharing().spilled().is_empty() {
+        while ledger.state().lists.len() < 100 || !store.sharing().spilled.lock().is_empty() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert!(store.sharing().detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.sharing().detached_bytes());
         }
@@ -230,7 +225,7 @@ mod tests {
         let next = shared(&ledger, SharedLog::default());
         let restore = |_, record| next.sharing().restore(record);
         log::read(dir.path(), restore).expect("it is a log");
-        assert_eq!(next.sharing().unsettled().len(), 0, "a restart finds nothing to append");
+        assert_eq!(next.sharing().unsettled.lock().len(), 0, "a restart finds nothing to append");
     }
 
     #[tokio::test(start_paused = true)]
@@ -252,15 +247,17 @@ mod tests {
             store.sharing().detached_bytes()
         );
         assert!(store.size().1 >= store.sharing().detached_bytes(), "they make other sessions leave");
-        assert!(sharing.spilled().len() > 50);
+        assert!(sharing.spilled.lock().len() > 50);
         // the log lacks one turn
-        let name = sharing.spilled().keys().next().map(Arc::clone).expect("one");
+        let name = sharing.spilled.lock().keys().next().map(Arc::clone).expect("one");
         sharing.note_spilled(&name, 100, 1);
         let lost = &sharing.counts.left_out;
 
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         let running = tokio::spawn(Arc::clone(&store).run());
-        while ledger.state().lists.len() < 100 || !sharing.spilled().is_empty() || store.sharing().detached_bytes() > 0
+        while ledger.state().lists.len() < 100
+            || !sharing.spilled.lock().is_empty()
+            || store.sharing().detached_bytes() > 0
         {
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert!(store.sharing().detached_bytes() < LIMIT * 5 / 4, "{} bytes", store.sharing().detached_bytes());
@@ -280,7 +277,7 @@ mod tests {
         fill(&store).await;
         let unreadable = Entry { uid: Uid::unique(), body: b"?"[..].into() };
         ledger.state().lists.insert("s0".into(), vec![unreadable]);
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         let running = tokio::spawn(Arc::clone(&store).run());
         tokio::time::sleep(Duration::from_secs(60)).await;
         running.abort();
@@ -299,7 +296,7 @@ mod tests {
         fail(&ledger);
         fill(&store).await;
         assert!(matches!(commit(4).await, Err(AppendError::Detached)));
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         let sharing = store.sharing();
         sharing.probe_primaries().await;
         let name = "a".into();
@@ -339,7 +336,7 @@ mod tests {
         fill(&store).await;
         assert!(store.size().1 > LIMIT);
         assert!(store.memory().evict_within(0, || ()), "nothing is examined");
-        ledger.failing().clear();
+        ledger.failing.lock().clear();
         let sharing = tokio::spawn(Arc::clone(&store).run());
         tokio::time::sleep(Duration::from_secs(5)).await;
         sharing.abort();

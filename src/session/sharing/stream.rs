@@ -39,17 +39,21 @@ pub struct Consumer {
     pub count: u16,
 }
 
-/// The session of a finished path, and the number of the path in it, or why it is not there: `deleted`, also if it has expired, or
-/// `unreadable`.
-pub(in crate::session) type Found = Result<(Arc<Session>, u64), &'static str>;
+/// A finished path of a session in memory.
+#[derive(Debug, Clone)]
+pub(in crate::session) struct LoadedPath {
+    pub session: Arc<Session>,
+    /// The number of the path in the session.
+    pub number: u64,
+}
 
 /// A finished path.
 #[derive(Debug)]
 pub(in crate::session) struct StreamedPath {
     /// The name of its session.
     pub session: Arc<str>,
-    /// Where it is.
-    pub found: Found,
+    /// The path, or why it cannot be read: `deleted`, also if it has expired, or `unreadable`.
+    pub loaded: Result<LoadedPath, &'static str>,
     /// The position after it.
     pub cursor: FleetCursor,
 }
@@ -161,8 +165,8 @@ impl Sharing {
         let mut cursor = trimmed.as_ref().unwrap_or(after).clone();
         for entry in found {
             cursor.after.insert(partition_of(&entry.session), entry.id);
-            let found = self.find(&entry, &mut read).await?;
-            paths.push(StreamedPath { session: entry.session, found, cursor: cursor.clone() });
+            let loaded = self.load_path(&entry, &mut read).await?;
+            paths.push(StreamedPath { session: entry.session, loaded, cursor: cursor.clone() });
         }
         Ok(StreamedPage { paths, trimmed, cursor })
     }
@@ -212,14 +216,17 @@ impl Sharing {
         self.within_timeout(Some(partition), self.ledger.claim(partition, owner, lease)).await
     }
 
-    /// The session of a finished path and the number of the path in it, or why it is not there. `read` has the sessions that were read for
-    /// this page: what other processes have appended, such as rewards, is read once.
-    async fn find(&self, entry: &FinishedEntry, read: &mut HashSet<Arc<str>>) -> Result<Found, LedgerError> {
+    /// Loads the session of a finished path. The inner error is the reason why the path cannot be read. `read` has the sessions that were read for
+    /// this page: entries that other processes have appended, such as rewards, are read once.
+    async fn load_path(
+        &self,
+        entry: &FinishedEntry,
+        read: &mut HashSet<Arc<str>>,
+    ) -> Result<Result<LoadedPath, &'static str>, LedgerError> {
         // a session with many paths is searched for each of them
         tokio::task::consume_budget().await;
-        let found = self.published(entry).filter(|_| read.contains(&entry.session));
-        if let Some(found) = found {
-            return Ok(Ok(found));
+        if let Some(loaded) = self.published(entry).filter(|_| read.contains(&entry.session)) {
+            return Ok(Ok(loaded));
         }
         match self.refresh(&entry.session).await {
             Ok(()) => {
@@ -232,11 +239,11 @@ impl Sharing {
         }
     }
 
-    /// The session in memory and the number of a path, if it is known here.
-    fn published(&self, entry: &FinishedEntry) -> Option<(Arc<Session>, u64)> {
+    /// The path, if its session is in memory and has it.
+    fn published(&self, entry: &FinishedEntry) -> Option<LoadedPath> {
         let session = self.store.session(&entry.session)?;
         let number = session.number_of_path(entry.leaf)?;
-        Some((session, number))
+        Some(LoadedPath { session, number })
     }
 }
 
@@ -244,7 +251,7 @@ impl Session {
     /// The number of the finished path that ends in the turn with this uid. The latest ones are searched first.
     fn number_of_path(&self, leaf: Uid) -> Option<u64> {
         let state = self.state();
-        let turn = |turn: u32| state.forest.turns().get(turn as usize).and_then(|turn| turn.about.uid);
+        let turn = |turn: u32| state.forest.turns().get(turn as usize).map(|turn| turn.about.uid);
         state.finished.iter().rev().find(|path| turn(path.leaf) == Some(leaf)).map(|path| path.number)
     }
 }
@@ -292,7 +299,7 @@ mod tests {
             let start = sharing.stream_start().await.unwrap();
             let page = sharing.finished_after(&start, Consumer::default(), 9).await.unwrap();
             let trained = page.paths.into_iter().map(|path| {
-                let (session, number) = path.found.unwrap();
+                let LoadedPath { session, number } = path.loaded.unwrap();
                 session.finished(number, Classes::default()).unwrap().unwrap().trained_tokens()
             });
             assert_eq!(trained.collect::<Vec<_>>(), [2]);

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -40,14 +39,8 @@ struct Driving<'a>(&'a Line);
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.queue().is_driven = false;
+            self.0.queue.lock().is_driven = false;
         }
-    }
-}
-
-impl Line {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
     }
 }
 
@@ -55,7 +48,7 @@ impl Sharing {
     /// Adds a turn of this process to a session. The ack resolves when the ledger has confirmed it, or with the reason why it has not.
     pub(in crate::session) fn commit(self: &Arc<Self>, name: &Arc<str>, mut draft: Draft, deletions: u64) -> Ack {
         // turns that are restored, imported or appended again do not come here: another process may have counted their epochs
-        let process = self.store.process();
+        let process = Some(self.store.process());
         draft.about.policy.iter_mut().for_each(|span| span.process = process);
         let (answer, awaited) = oneshot::channel();
         self.enqueue(name, Job::Turn { draft: Box::new(draft), deletions, answer });
@@ -77,7 +70,7 @@ impl Sharing {
         // without a runtime the process is ending, and an ack resolves with an error
         let Ok(runtime) = Handle::try_current() else { return };
         let line = self.line(name);
-        let mut queue = line.queue();
+        let mut queue = line.queue.lock();
         queue.jobs.push_back(job);
         if !std::mem::replace(&mut queue.is_driven, true) {
             drop(queue);
@@ -91,7 +84,7 @@ impl Sharing {
         let _driving = Driving(line);
         loop {
             let job = {
-                let mut queue = line.queue();
+                let mut queue = line.queue.lock();
                 let Some(job) = queue.jobs.pop_front() else {
                     // while it is locked, so that no job is left without a task
                     queue.is_driven = false;
@@ -130,7 +123,7 @@ impl Sharing {
             }
         }
         self.counts.detached.fetch_add(1, Ordering::Relaxed);
-        if self.is_full_of_detached() && draft.about.uid.is_none_or(|uid| known.turn(uid).is_none()) {
+        if self.is_full_of_detached() && known.turn(draft.about.uid).is_none() {
             return self.leave_out(line, known, &draft).await;
         }
         let written = self.detach(line, &mut known, draft);
@@ -176,7 +169,7 @@ impl Sharing {
             self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&session.state(), draft.clone()));
-            let uid = turn.about.uid.expect("a placed turn has one");
+            let uid = turn.about.uid;
             let record = session.record(Change::Turn(Arc::clone(&turn)));
             let mut entries = Vec::with_capacity(2);
             if known.position.is_none() {
@@ -184,7 +177,7 @@ impl Sharing {
             }
             entries.push(entry(uid, &record)?);
             let suspicion = self.suspicion();
-            match self.append(line, known, &entries, (Vec::new(), true)).await? {
+            match self.append(line, known, &entries, Vec::new(), true).await? {
                 Ok(replicated) => {
                     self.apply(line, known, uid, record)?;
                     known.position = Position::after(known.position, &entries);
@@ -216,14 +209,14 @@ impl Sharing {
     }
 
     /// Adds a turn to the session in memory and to the local log. It is appended to the ledger later. The ack is that of the local log.
-    fn detach(&self, line: &Line, known: &mut ListCache, mut draft: Draft) -> Ack {
+    fn detach(&self, line: &Line, known: &mut ListCache, draft: Draft) -> Ack {
         known.forget_removed();
         if let Err(error) = self.begin(line, known) {
             tracing::error!(%error, session = %line.name, "a turn was not recorded");
             return Ack::done();
         }
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
-        let uid = *draft.about.uid.get_or_insert_with(Uid::unique);
+        let uid = draft.about.uid;
         let id = session.state().forest.next_id();
         let written = self.log_detached(&line.name, Some(session.birth), id, &draft);
         if let Some(turn) = known.turn(uid) {
@@ -284,7 +277,7 @@ mod tests {
 
     fn draft(prompt: &[u32], process: Option<ProcessId>) -> Draft {
         let span = Span { start: 0, end: 1, epoch: 3, until: 3, weight_version: None, version: None, process };
-        let about = TurnMetadata { policy: vec![span], uid: Some(Uid::unique()), ..TurnMetadata::default() };
+        let about = TurnMetadata { policy: vec![span], ..TurnMetadata::default() };
         Draft { prompt: Some(prompt.into()), response: vec![9], about, ..Draft::default() }
     }
 
@@ -315,8 +308,9 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(10)).await;
         commit(&second, &[3]).await;
         third.refresh(["s"]).await.expect("the ledger works");
-        assert_eq!(processes(&third), [first.memory().process(), second.memory().process(), second.memory().process()]);
-        assert!(first.memory().process().is_some() && first.memory().process() != second.memory().process());
+        let [one, two] = [&first, &second].map(|store| store.memory().process());
+        assert_eq!(processes(&third), [one, two, two].map(Some));
+        assert_ne!(one, two);
     }
 
     #[tokio::test(start_paused = true)]
@@ -337,7 +331,7 @@ mod tests {
         commit(&store, &[2]).await;
         assert_eq!(
             processes(&store),
-            [None, earlier, store.memory().process()],
+            [None, earlier, Some(store.memory().process())],
             "that of an unshared process has none"
         );
     }

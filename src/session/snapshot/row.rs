@@ -158,11 +158,11 @@ impl Row {
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
         let mut turns: Vec<&Arc<Turn>> = self.upwards().collect();
         turns.reverse();
-        let segments = |turn| Segment::of(turn, self.trains(turn));
+        let segments = |turn| Segment::of_turn(turn, self.trains(turn));
         turns.into_iter().flat_map(move |turn| segments(turn)).filter(|segment| !segment.ids.is_empty())
     }
 
-    /// The segments after the first prompt: what trainers call the response.
+    /// The segments after the first prompt. Trainers call them the response.
     pub fn response(&self) -> impl Iterator<Item = Segment<'_>> {
         self.segments().skip(usize::from(self.prompt_len() > 0))
     }

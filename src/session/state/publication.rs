@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
-
 use super::{Session, State};
 use crate::session::labels::exclusion;
 use crate::session::view::Claims;
 use crate::session::{Classes, ExcludedLeaf, Path, Step, Turn};
 
-/// What finished paths hold.
+/// The leaves and the turns of the published paths.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Publication {
     /// The leaves of the finished paths.
@@ -63,10 +61,6 @@ impl State {
 }
 
 impl Session {
-    pub(in crate::session) fn publication(&self) -> MutexGuard<'_, Publication> {
-        self.publication.lock()
-    }
-
     /// The number of turns, unless the session was removed.
     pub(in crate::session) fn live_turns(&self) -> Option<u32> {
         let state = self.state();

@@ -45,20 +45,21 @@ impl Rewards {
     pub(in crate::session) fn copy(
         &self,
         version: u32,
-        (from, count): (Option<u32>, usize),
+        from: Option<u32>,
+        count: usize,
         out: &mut HashMap<Option<u32>, Arc<Value>>,
     ) -> Option<Option<u32>> {
         let mut rest = self.0.range(from..);
         let part = rest.by_ref().take(count);
-        out.extend(part.filter_map(|(leaf, known)| Some((*leaf, Self::of(known, version)?))));
+        out.extend(part.filter_map(|(leaf, known)| Some((*leaf, Self::last_up_to(known, version)?))));
         rest.next().map(|(leaf, _)| *leaf)
     }
 
     fn last_of(&self, version: u32, leaf: Option<u32>) -> Option<Arc<Value>> {
-        Self::of(self.0.get(&leaf)?, version)
+        Self::last_up_to(self.0.get(&leaf)?, version)
     }
 
-    fn of(known: &[Reward], version: u32) -> Option<Arc<Value>> {
+    fn last_up_to(known: &[Reward], version: u32) -> Option<Arc<Value>> {
         let after = known.partition_point(|reward| reward.version <= version);
         Some(Arc::clone(&known[after.checked_sub(1)?].value))
     }
@@ -83,7 +84,7 @@ mod tests {
             let (mut copied, mut next, mut parts) = (HashMap::new(), Some(None), 0);
             while let Some(from) = next {
                 let before = copied.len();
-                next = rewards.copy(version, (from, 4), &mut copied);
+                next = rewards.copy(version, from, 4, &mut copied);
                 assert!(copied.len() <= before + 4);
                 parts += 1;
             }

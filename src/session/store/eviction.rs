@@ -59,7 +59,7 @@ fn off_runtime(work: impl FnOnce() + Send + 'static) {
 impl Store {
     /// Publishes the paths of a session that were not published before.
     pub(in crate::session) fn finish(&self, session: &Arc<Session>) {
-        let mut publication = session.publication();
+        let mut publication = session.publication.lock();
         // before the turns are counted: a call that ends later marks the session as open again
         self.order().mark_published(session);
         let Some(count) = session.live_turns().filter(|turns| publication.advance(*turns)) else { return };
@@ -137,13 +137,13 @@ impl Store {
         }
     }
 
-    /// Like [`Store::evict`], for tasks: a blocking thread does what takes longer.
+    /// Like [`Store::evict`], for tasks: long work runs on a blocking thread.
     pub(in crate::session) fn evict_soon(self: &Arc<Self>) {
         if self.evict_within(OWN_WORK, || ()) || self.evicting.swap(true, Ordering::Relaxed) {
             return;
         }
         let evicting = Evicting(Arc::clone(self));
-        // what becomes due at its end is left to the next call, or to the next sweep
+        // sessions that become due while it ends are left to the next call, or to the next sweep
         off_runtime(move || evicting.0.evict());
     }
 
@@ -232,7 +232,7 @@ impl Drop for Session {
     /// Frees a large session on a blocking thread. The last reference may be that of a task, such as a call that ends after its session was
     /// deleted.
     fn drop(&mut self) {
-        let (replies, state) = self.take();
+        let (replies, state) = self.take_contents();
         if eviction_work(state.forest.next_id(), state.bytes) > OWN_WORK {
             off_runtime(move || drop((replies, state)));
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// The number of such calls by the name of the session. A session that is created while they run counts as used.
 #[derive(Debug, Default)]
@@ -13,17 +13,13 @@ pub(in crate::session) struct PendingCalls {
 }
 
 impl PendingCalls {
-    fn calls(&self) -> MutexGuard<'_, HashMap<Arc<str>, u32>> {
-        self.calls.lock()
-    }
-
     pub(in crate::session) fn add(&self, id: &Arc<str>) {
-        *self.calls().entry(Arc::clone(id)).or_default() += 1;
+        *self.calls.lock().entry(Arc::clone(id)).or_default() += 1;
     }
 
     /// Removes a call that has entered its session, or has ended without one.
     pub(in crate::session) fn remove(&self, id: &str) {
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         if let Some(count) = calls.get_mut(id) {
             *count -= 1;
             if *count == 0 {
@@ -34,12 +30,12 @@ impl PendingCalls {
 
     /// The names of their sessions, in order.
     pub(in crate::session) fn names(&self) -> Vec<Arc<str>> {
-        let mut names: Vec<_> = self.calls().keys().map(Arc::clone).collect();
+        let mut names: Vec<_> = self.calls.lock().keys().map(Arc::clone).collect();
         names.sort();
         names
     }
 
     pub(in crate::session) fn has(&self, id: &str) -> bool {
-        self.calls().contains_key(id)
+        self.calls.lock().contains_key(id)
     }
 }

@@ -55,11 +55,10 @@ pub(super) fn files(session: &Session, version: u32) -> Vec<Vec<u8>> {
     [Format::Jsonl, Format::Verl].map(bytes).into()
 }
 
-/// A turn without its id, which differs in every run.
+/// A turn with the same id in every run.
 pub(super) fn without_uid(turn: &Turn) -> Turn {
-    assert!(turn.about.uid.is_some(), "every turn has one");
     let mut turn = turn.clone();
-    turn.about.uid = None;
+    turn.about.uid = "0".repeat(32).parse().unwrap();
     turn
 }
 

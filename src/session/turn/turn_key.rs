@@ -5,11 +5,12 @@
 //! It is only compared with the keys of turns in the session of the call. The ids of tool calls contain the key.
 
 use std::fmt;
+use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::session::Digest;
+use crate::session::ids::serialize_as_text;
 
 /// Bytes of a key.
 const LENGTH: usize = 10;
@@ -123,18 +124,15 @@ impl fmt::Display for TurnKey {
     }
 }
 
-impl Serialize for TurnKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl FromStr for TurnKey {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or("not the key of a turn")
     }
 }
 
-impl<'de> Deserialize<'de> for TurnKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not the key of a turn"))
-    }
-}
+serialize_as_text!(TurnKey);
 
 #[cfg(test)]
 mod tests {

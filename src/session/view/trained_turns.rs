@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::session::{Classes, Fault, Turn};
 
-/// What an export trains.
+/// The turns that an export trains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TurnSelection {
     /// The classes of turns.

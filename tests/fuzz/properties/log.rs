@@ -64,7 +64,7 @@ fn good() -> &'static (Vec<u8>, Vec<LogRecord>) {
                 response: (0..tokens).map(|at| at * 31).collect(),
                 logprobs: numbers(),
                 entropy: numbers(),
-                about: TurnMetadata { uid: format!("{id:032x}").parse().ok(), ..TurnMetadata::default() },
+                about: TurnMetadata { uid: format!("{id:032x}").parse().unwrap(), ..TurnMetadata::default() },
             }
         };
         let records = vec![

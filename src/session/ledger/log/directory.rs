@@ -83,7 +83,7 @@ impl Directory {
         if interrupted {
             return Ok(None);
         }
-        let log = Log::start(self, found.store.clone(), disk::files(), RETRY)?;
+        let log = Log::start(self, found.store, disk::files(), RETRY)?;
         Ok(Some((log, found)))
     }
 }

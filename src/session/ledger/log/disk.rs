@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// The modes of the directory and of its files: other users of the machine must not read what agents and models wrote.
+/// The modes of the directory and of its files: other users of the machine must not read the texts of agents and models.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 

@@ -29,7 +29,7 @@ pub(in crate::session::ledger) fn bare_turn(id: u32) -> Turn {
         response: Box::default(),
         logprobs: empty(),
         entropy: empty(),
-        about: TurnMetadata { uid: format!("{id:032x}").parse().ok(), ..TurnMetadata::default() },
+        about: TurnMetadata { uid: format!("{id:032x}").parse().unwrap(), ..TurnMetadata::default() },
     }
 }
 

@@ -225,7 +225,7 @@ mod tests {
     use super::super::fake;
     use super::*;
     use crate::session::ledger::Change;
-    use crate::session::{EntropyMethod, Span, Turn, TurnMetadata, Uid};
+    use crate::session::{EntropyMethod, Span, Turn, TurnMetadata};
 
     fn round_trip(record: &LogRecord) -> (u64, LogRecord) {
         let mut out = Vec::new();
@@ -292,7 +292,6 @@ mod tests {
             reason: None,
         };
         let about = TurnMetadata {
-            uid: Some(Uid::unique()),
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],

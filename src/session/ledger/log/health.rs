@@ -39,7 +39,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Removes a record of this many bytes from those that wait.
-    pub(super) fn take(&self, bytes: u64) {
+    pub(super) fn remove_waiting(&self, bytes: u64) {
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);
         self.waiting_records.fetch_sub(1, Ordering::Relaxed);
     }

@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::OpenError;
 use super::frame::Decoder;
-use super::segment::{Entry, Segment, StoreId, TearPoint};
+use super::segment::{Segment, SegmentEntry, TearPoint};
+use crate::session::ProcessId;
 use crate::session::ledger::{LogRecord, SCHEMA};
 
 /// A summary of a log that was read.
@@ -29,8 +30,8 @@ pub struct ReplaySummary {
     pub torn: Vec<TornFile>,
     /// Files in which damaged records were skipped.
     pub damaged: Vec<DamagedFile>,
-    /// The id of the store, 16 hexadecimal digits; `None` if no file has it.
-    pub store: Option<Box<str>>,
+    /// The id of the store; `None` if no file has it.
+    pub store: Option<ProcessId>,
 }
 
 /// A file that could not be read to its end.
@@ -151,7 +152,7 @@ pub(super) fn decoders() -> std::io::Result<Vec<Decoder>> {
 /// An event of reading the files.
 enum ReadEvent {
     /// An entry, and the bytes of its file up to its end.
-    Entry(u64, Entry),
+    Entry(u64, SegmentEntry),
     /// The end of a file.
     End(Result<(), TearPoint>),
 }
@@ -171,7 +172,7 @@ pub(super) fn replay(segments: &[Segment], decoders: Vec<Decoder>, restore: Rest
         let mut found = ReplaySummary::default();
         // dropping the outputs ends the other threads
         apply(segments, outputs, restore, &mut found);
-        found.store = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(|id| id.0);
+        found.store = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         found
     })
 }
@@ -187,7 +188,7 @@ struct Batches {
 
 impl Batches {
     /// Reads the files in order, until nothing receives their entries. Returns the id of the store.
-    fn read(mut self, segments: &[Segment]) -> Option<StoreId> {
+    fn read(mut self, segments: &[Segment]) -> Option<ProcessId> {
         let mut store = None;
         for segment in segments {
             let read = segment.read(&mut store, &mut |bytes, entry| self.push(ReadEvent::Entry(bytes, entry)));
@@ -262,14 +263,14 @@ fn apply(
 
 impl ReplaySummary {
     /// Counts an entry. Returns its record.
-    fn count(&mut self, segment: &Segment, entry: Entry) -> Option<LogRecord> {
+    fn count(&mut self, segment: &Segment, entry: SegmentEntry) -> Option<LogRecord> {
         match entry {
-            Entry::Record(record) => {
+            SegmentEntry::Record(record) => {
                 self.records += 1;
                 return Some(record);
             }
-            Entry::Unknown | Entry::Frame(..) => self.unknown += 1,
-            Entry::Damage { offset, bytes, reason } => self.damage(&segment.path, offset, bytes, reason),
+            SegmentEntry::Unknown | SegmentEntry::Frame(..) => self.unknown += 1,
+            SegmentEntry::Damage { offset, bytes, reason } => self.damage(&segment.path, offset, bytes, reason),
         }
         None
     }

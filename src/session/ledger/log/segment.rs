@@ -1,7 +1,6 @@
 //! One file of the log: its name, its first line, and its records.
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::LogRecord;
 use super::frame::{CUT, Decoder, Frame, Marker};
 use super::salvage::Salvage;
+use crate::session::ProcessId;
 use crate::session::ledger::SCHEMA;
 
 /// Bytes of the first line.
@@ -32,15 +32,11 @@ const SECTOR: u64 = 512;
 /// Bytes of the read buffer.
 const READ_AHEAD: usize = 256 << 10;
 
-/// The id of the store that a file belongs to: 16 hexadecimal digits, the same in all files of a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StoreId(pub(super) Box<str>);
-
 /// The content of the first line of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The id of its store.
-    pub(super) store: StoreId,
+    /// The id of its store, the same in all files of a directory.
+    pub(super) store: ProcessId,
     /// The first bytes of each of its records.
     pub(super) marker: Marker,
 }
@@ -58,7 +54,7 @@ pub(super) struct Segment {
 
 /// One part of a file's content.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Entry {
+pub(super) enum SegmentEntry {
     /// A frame that is not decoded yet, its offset and its length.
     Frame(Frame, u64, u64),
     /// A record.
@@ -76,7 +72,7 @@ pub(super) enum Entry {
     },
 }
 
-impl Entry {
+impl SegmentEntry {
     /// Decodes a frame. Other entries stay as they are.
     pub(super) fn decode(self, decoder: &mut Decoder) -> Self {
         let Self::Frame(frame, offset, bytes) = self else { return self };
@@ -96,7 +92,7 @@ impl Entry {
 }
 
 /// Called with each entry and the number of bytes of the file that were read up to its end.
-pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, Entry) -> ControlFlow<()>;
+pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, SegmentEntry) -> ControlFlow<()>;
 
 /// The place from which on a file could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,39 +104,31 @@ pub(super) struct TearPoint {
 }
 
 impl TearPoint {
-    /// Whether a kill or a power loss causes such a file end.
+    /// Whether this is the typical end of a file after a kill or a power loss.
     pub(super) fn is_crash(reason: &str) -> bool {
         [CUT, LINE_CUT, ZEROS].contains(&reason)
     }
 }
 
-impl StoreId {
-    /// A random id.
-    pub(super) fn random() -> Self {
-        // SipHash under keys from the system's entropy
-        Self(format!("{:016x}", RandomState::new().hash_one(std::process::id())).into())
-    }
-
-    /// Whether a damaged first line still has the id of another store: the id is well-formed, and most of its digits differ.
-    fn is_contradicted(&self, line: &[u8]) -> bool {
-        let Some(found) = line.get(HEX_STORE) else { return false };
-        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let same = found.iter().zip(self.0.bytes()).filter(|(found, own)| *found == own).count();
-        found.iter().all(is_digit) && same < found.len() / 2
-    }
+/// Whether a damaged first line still has the id of another store: the id is well-formed, and most of its digits differ.
+fn names_other_store(line: &[u8], store: ProcessId) -> bool {
+    let Some(found) = line.get(HEX_STORE) else { return false };
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let same = found.iter().zip(store.to_string().bytes()).filter(|(found, own)| *found == own).count();
+    found.iter().all(is_digit) && same < found.len() / 2
 }
 
 impl Header {
     /// The first line of a file.
     pub(super) fn line(&self) -> String {
-        let text = format!("{MAGIC}{SCHEMA} {} {}", self.store.0, self.marker.hex());
+        let text = format!("{MAGIC}{SCHEMA} {} {}", self.store, self.marker.hex());
         format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()))
     }
 
     /// Parses a whole and undamaged line.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
-        let store = StoreId(text.get(HEX_STORE)?.into());
+        let store = text.get(HEX_STORE)?.parse().ok()?;
         let header = Self { store, marker: Marker::parse(text.get(HEX_MARKER)?)? };
         (header.line().as_bytes() == line).then_some(header)
     }
@@ -187,7 +175,7 @@ impl Segment {
     /// Calls `visit` with each entry until it breaks. Frames are not decoded.
     ///
     /// `store` is set by the first file with an id. Files of another store are not read.
-    pub(super) fn read(&self, store: &mut Option<StoreId>, visit: Visit<'_>) -> Result<(), TearPoint> {
+    pub(super) fn read(&self, store: &mut Option<ProcessId>, visit: Visit<'_>) -> Result<(), TearPoint> {
         match File::open(&self.path) {
             Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, store, visit),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -204,7 +192,7 @@ fn number(name: &str) -> Option<u64> {
 fn scan(
     source: &mut (impl Read + Seek),
     bytes: u64,
-    store: &mut Option<StoreId>,
+    store: &mut Option<ProcessId>,
     visit: Visit<'_>,
 ) -> Result<(), TearPoint> {
     let at_start = |reason| TearPoint { offset: 0, reason };
@@ -213,13 +201,13 @@ fn scan(
     let is_cut = (start.len() as u64) < FIRST_LINE;
     let (marker, is_damaged) = match Header::parse(&start) {
         Some(header) => {
-            if *store.get_or_insert_with(|| header.store.clone()) != header.store {
+            if *store.get_or_insert(header.store) != header.store {
                 return Err(at_start(FOREIGN));
             }
             (header.marker, false)
         }
         None if is_cut => return Err(at_start(LINE_CUT)),
-        None if store.as_ref().is_some_and(|store| store.is_contradicted(&start)) => return Err(at_start(FOREIGN)),
+        None if store.is_some_and(|store| names_other_store(&start, store)) => return Err(at_start(FOREIGN)),
         None => {
             // the whole file is in memory meanwhile
             source
@@ -231,16 +219,16 @@ fn scan(
         }
     };
     let mut offset = FIRST_LINE;
-    if is_damaged && visit(offset, Entry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
+    if is_damaged && visit(offset, SegmentEntry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
         return Ok(());
     }
     source.seek(SeekFrom::Start(offset)).map_err(|_| at_start("the file cannot be read"))?;
     while offset < bytes {
         let Ok((frame, length)) = Frame::read(source, bytes - offset, marker) else {
-            return scan_damaged(source, (offset, bytes), marker, visit);
+            return scan_damaged(source, offset..bytes, marker, visit);
         };
         offset += length;
-        if visit(offset, Entry::Frame(frame, offset - length, length)).is_break() {
+        if visit(offset, SegmentEntry::Frame(frame, offset - length, length)).is_break() {
             break;
         }
     }
@@ -255,26 +243,26 @@ fn marker_of(file: &[u8]) -> Option<Marker> {
     Marker::candidates(&file[HEX_MARKER], *frames.first_chunk::<8>()?).find(is_confirmed)
 }
 
-/// Reads the frames after `offset`, where one cannot be decoded. The rest of the file is in memory meanwhile.
+/// Reads the frames of the rest of a file, whose first one cannot be decoded. The rest is in memory meanwhile.
 fn scan_damaged(
     source: &mut (impl Read + Seek),
-    (offset, bytes): (u64, u64),
+    Range { start: offset, end }: Range<u64>,
     marker: Marker,
     visit: Visit<'_>,
 ) -> Result<(), TearPoint> {
     let mut rest = Vec::new();
-    let read = source.seek(SeekFrom::Start(offset)).and_then(|_| source.take(bytes - offset).read_to_end(&mut rest));
+    let read = source.seek(SeekFrom::Start(offset)).and_then(|_| source.take(end - offset).read_to_end(&mut rest));
     read.map_err(|_| TearPoint { offset, reason: "the file cannot be read" })?;
     let mut salvage = Salvage::new(marker, rest.len() as u64);
     let mut at = 0;
     while at < rest.len() {
         let here = offset + at as u64;
         let (entry, length) = match Frame::read(&mut &rest[at..], (rest.len() - at) as u64, marker) {
-            Ok((frame, length)) => (Entry::Frame(frame, here, length), length),
+            Ok((frame, length)) => (SegmentEntry::Frame(frame, here, length), length),
             Err(reason) => {
                 let reason = if ends_in_zeros(&rest[at..], here, marker) { ZEROS } else { reason };
                 let length = salvage.resume(&rest[at..]).ok_or(TearPoint { offset: here, reason })? as u64;
-                (Entry::Damage { offset: here, bytes: length, reason }, length)
+                (SegmentEntry::Damage { offset: here, bytes: length, reason }, length)
             }
         };
         at += usize::try_from(length).expect("it is within the rest");
@@ -308,7 +296,7 @@ mod tests {
     /// A file, its records, and the offset at which each one ends.
     fn file() -> (Vec<u8>, Vec<LogRecord>, Vec<usize>) {
         let marker = Marker::random();
-        let header = Header { store: StoreId("0123456789abcdef".into()), marker };
+        let header = Header { store: "0123456789abcdef".parse().unwrap(), marker };
         let mut bytes = header.line().into_bytes();
         let mut records: Vec<LogRecord> = (0..3).map(fake::finished).collect();
         records.insert(1, fake::turn("s", 0, 3));
@@ -323,7 +311,7 @@ mod tests {
         (bytes, records, ends)
     }
 
-    fn entries(bytes: &[u8]) -> (Vec<Entry>, Result<(), TearPoint>) {
+    fn entries(bytes: &[u8]) -> (Vec<SegmentEntry>, Result<(), TearPoint>) {
         let mut entries = Vec::new();
         let mut decoder = Decoder::try_new().unwrap();
         let mut source = io::Cursor::new(bytes);
@@ -336,12 +324,12 @@ mod tests {
 
     fn read(bytes: &[u8]) -> (Vec<LogRecord>, u64, Result<(), TearPoint>) {
         let (entries, read) = entries(bytes);
-        let unknown = entries.iter().filter(|entry| **entry == Entry::Unknown).count() as u64;
+        let unknown = entries.iter().filter(|entry| **entry == SegmentEntry::Unknown).count() as u64;
         (records(entries), unknown, read)
     }
 
-    fn records(entries: Vec<Entry>) -> Vec<LogRecord> {
-        let record = |entry| if let Entry::Record(record) = entry { Some(record) } else { None };
+    fn records(entries: Vec<SegmentEntry>) -> Vec<LogRecord> {
+        let record = |entry| if let SegmentEntry::Record(record) = entry { Some(record) } else { None };
         entries.into_iter().filter_map(record).collect()
     }
 
@@ -367,7 +355,7 @@ mod tests {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (bit % 8);
             let (entries, read) = entries(&changed);
-            let damage = entries.iter().filter(|entry| matches!(entry, Entry::Damage { .. })).count();
+            let damage = entries.iter().filter(|entry| matches!(entry, SegmentEntry::Damage { .. })).count();
             let damaged = ends.iter().position(|end| at < *end).expect("it is in the file");
             let mut expected = all.clone();
             if damaged > 0 {
@@ -389,7 +377,7 @@ mod tests {
             let mut changed = bytes.clone();
             changed[destroyed.clone()].iter_mut().for_each(|byte| *byte ^= 0x81);
             let (entries, read) = entries(&changed);
-            let damage = |entry: &&Entry| matches!(entry, Entry::Damage { offset: 0, bytes: 58, .. });
+            let damage = |entry: &&SegmentEntry| matches!(entry, SegmentEntry::Damage { offset: 0, bytes: 58, .. });
             assert_eq!((entries.iter().filter(damage).count(), read), (1, Ok(())), "{destroyed:?}");
             assert_eq!(records(entries), all, "{destroyed:?}");
         }
@@ -412,7 +400,7 @@ mod tests {
         let (mut bytes, all, _) = file();
         bytes[..4].fill(0xff);
         let mut found = |store: &str| {
-            let (mut records, mut store) = (Vec::new(), Some(StoreId(store.into())));
+            let (mut records, mut store) = (Vec::new(), store.parse().ok());
             let mut decoder = Decoder::try_new().unwrap();
             let length = bytes.len() as u64;
             let read = scan(&mut io::Cursor::new(&mut bytes), length, &mut store, &mut |_, entry| {
@@ -435,9 +423,9 @@ mod tests {
         let (entries, read) = entries(&changed);
         let damage: Vec<_> = entries
             .iter()
-            .filter_map(
-                |entry| if let Entry::Damage { offset, bytes, .. } = entry { Some((*offset, *bytes)) } else { None },
-            )
+            .filter_map(|entry| {
+                if let SegmentEntry::Damage { offset, bytes, .. } = entry { Some((*offset, *bytes)) } else { None }
+            })
             .collect();
         let span = |frame: usize| (ends[frame] as u64, (ends[frame + 1] - ends[frame]) as u64);
         assert_eq!((damage, read), (vec![span(0), span(2)], Ok(())));

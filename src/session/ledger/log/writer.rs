@@ -97,7 +97,7 @@ impl Writer {
         while let Some(Job { record, bytes, answer }) = next {
             let encoded = record.map(|record| self.encode(&record, frames));
             if encoded.is_some() {
-                self.shared.take(bytes);
+                self.shared.remove_waiting(bytes);
             }
             match encoded {
                 Some(Ok(())) => answers.push(answer),

@@ -32,7 +32,7 @@ pub(super) struct Appender {
     room: Arc<Semaphore>,
 }
 
-/// What is asked of the connection for appends.
+/// A task of the connection for appends, with its share of the queue.
 #[derive(Debug)]
 pub(super) struct Request {
     task: Task,
@@ -103,7 +103,7 @@ pub(super) async fn run(mut requests: mpsc::Receiver<Request>, mut state: watch:
 
 #[derive(Default)]
 struct Group {
-    appends: Vec<(Call, oneshot::Sender<Result<Appended, LedgerError>>)>,
+    appends: Vec<PendingAppend>,
     confirms: Vec<oneshot::Sender<Result<bool, LedgerError>>>,
     mark: Option<Vec<u8>>,
     bytes: usize,
@@ -193,7 +193,7 @@ impl Group {
         let mut stored = Vec::new();
         let mut unknown = Vec::new();
         for (call, answer) in self.appends {
-            match Outcome::of(answers.next(), connected) {
+            match Outcome::from_answer(answers.next(), connected) {
                 Outcome::Stored => stored.push(answer),
                 Outcome::UnknownScript => unknown.push((call, answer)),
                 Outcome::Other(result) => drop(answer.send(result)),
@@ -211,7 +211,7 @@ impl Group {
         };
         let mut confirmed = confirmed(&waited, options.replicas);
         if !unknown.is_empty() {
-            confirmed = resend(unknown, &mut stored, (connected, &wait, options.replicas)).await;
+            confirmed = resend(unknown, &mut stored, connected, &wait, options.replicas).await;
         }
         if let Err(failure) = &waited {
             // the appends are stored, so only the connection is judged
@@ -231,13 +231,15 @@ impl Group {
     }
 }
 
-type Waiting = (Call, oneshot::Sender<Result<Appended, LedgerError>>);
+type PendingAppend = (Call, oneshot::Sender<Result<Appended, LedgerError>>);
 
 /// Sends appends again with the text of the script, which the server did not know. Returns whether the replicas confirm them.
 async fn resend(
-    unknown: Vec<Waiting>,
+    unknown: Vec<PendingAppend>,
     stored: &mut Vec<oneshot::Sender<Result<Appended, LedgerError>>>,
-    (connected, wait, replicas): (&Connected, &redis::Cmd, u32),
+    connected: &Connected,
+    wait: &redis::Cmd,
+    replicas: u32,
 ) -> bool {
     let mut pipeline = Pipeline::with_capacity(unknown.len() + 1);
     for (call, _) in &unknown {
@@ -251,7 +253,7 @@ async fn resend(
         Ok(answers) => {
             let mut answers = answers.into_iter();
             for (_, answer) in unknown {
-                match Outcome::of(answers.next(), connected) {
+                match Outcome::from_answer(answers.next(), connected) {
                     Outcome::Stored => stored.push(answer),
                     Outcome::UnknownScript => {
                         drop(answer.send(Err(LedgerError::Refused("the server does not keep scripts".into()))));
@@ -271,7 +273,7 @@ async fn resend(
     }
 }
 
-/// What the server answered to an append.
+/// The outcome of an append, from the answer of the server.
 enum Outcome {
     Stored,
     UnknownScript,
@@ -279,7 +281,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn of(answer: Option<Value>, connected: &Connected) -> Self {
+    fn from_answer(answer: Option<Value>, connected: &Connected) -> Self {
         match answer {
             Some(Value::Int(1)) => Self::Stored,
             Some(Value::Int(0)) => Self::Other(Ok(Appended::Behind)),

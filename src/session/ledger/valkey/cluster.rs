@@ -1,6 +1,6 @@
 //! The nodes of a cluster.
 //!
-//! A task keeps the map of slots. It asks for the map when a node answers `MOVED` or is lost, and from time to time.
+//! A task keeps the map of slots. It requests the map when a node answers `MOVED`, when a connection is lost, and periodically.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,11 +18,11 @@ use super::options::{Address, ValkeyOptions};
 use super::{META, Shared, meta, meta_call, number, text};
 use crate::session::ledger::LedgerError;
 
-/// The time between two questions for the map without a reason.
+/// The interval of the periodic requests for the map.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// The same while a node is not connected.
 const REPAIR: Duration = Duration::from_millis(250);
-/// The shortest time between two questions.
+/// The shortest time between two requests.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// Slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -47,9 +47,9 @@ pub(super) struct Cluster {
 /// Which node has which slots.
 #[derive(Debug, Clone)]
 pub(super) enum Map {
-    /// It was not asked for yet.
+    /// It was not requested yet.
     Unknown,
-    /// No node gave it.
+    /// No node returned it.
     Failed(LedgerError),
     Known(Arc<Slots>),
 }
@@ -61,7 +61,7 @@ pub(super) struct Slots {
 }
 
 impl Cluster {
-    /// Begins to ask for the map. Must be called in a runtime.
+    /// Begins to request the map. Must be called in a runtime.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let (sender, map) = watch::channel(Map::Unknown);
         let mut tasks = JoinSet::new();
@@ -69,7 +69,7 @@ impl Cluster {
         Self { map, is_described: OnceCell::new(), _tasks: tasks }
     }
 
-    /// The node of a slot, once the first question for the map has ended.
+    /// The node of a slot, once the first request for the map has ended.
     pub(super) async fn node(&self, slot: u16) -> Result<Arc<Node>, LedgerError> {
         let mut map = self.map.clone();
         let map = map.wait_for(|map| !matches!(map, Map::Unknown)).await;
@@ -89,7 +89,7 @@ impl Cluster {
         self.is_described.get_or_try_init(check).await.copied()
     }
 
-    /// A receiver that changes when the map was asked for again.
+    /// A receiver that changes when the map was requested again.
     pub(super) fn map(&self) -> watch::Receiver<Map> {
         self.map.clone()
     }
@@ -173,7 +173,7 @@ async fn changed(notify: &Notify) {
 /// The last slot of each range, with its first slot and its node.
 pub(super) type Ranges = BTreeMap<u16, (u16, Address)>;
 
-/// Asks the node that has a slot by what another one answered, then all connected nodes, and then the addresses of the URL.
+/// Requests the map from the node that a `MOVED` reply named, then from all connected nodes, then from the addresses of the URL.
 async fn ask_any(known: Option<&Slots>, shared: &Shared) -> Result<Ranges, LedgerError> {
     let options = &shared.options;
     let informed = shared.cluster_informed.lock().take();
@@ -197,14 +197,13 @@ fn cluster_slots() -> Cmd {
     command
 }
 
-/// Asks the addresses of the URL.
+/// Requests the map from the addresses of the URL.
 pub(super) async fn ask_url(options: &ValkeyOptions) -> Result<Ranges, LedgerError> {
     let mut reasons = Vec::new();
     for address in &options.url.addresses {
         let mut drivers = JoinSet::new();
         let ask = async {
-            let mut connection =
-                Connection::open((address, options, Credentials::OfServer), &mut drivers, || {}).await?;
+            let mut connection = Connection::open(address, options, Credentials::OfServer, &mut drivers, || {}).await?;
             connection.send(&cluster_slots()).await.map_err(|error| super::connection::at(address, &error))
         };
         match timeout(options.timeout / 2, ask).await {

@@ -11,14 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::options::{Address, ValkeyOptions};
+use super::options::{Address, TlsFiles, ValkeyOptions};
 use super::script::{self, Call};
 use super::server::Server;
 use crate::session::ledger::LedgerError;
+use crate::tls_client;
 
 /// A byte stream to a server.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
@@ -37,7 +40,7 @@ pub(super) struct Connected {
     _drivers: JoinSet<()>,
 }
 
-/// What an operation learned about its connection.
+/// A problem of the connection that an operation has observed.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// A command had no answer within the time limit.
@@ -65,7 +68,7 @@ impl Connected {
             let trouble = trouble.clone();
             // without a receiver, the connections are closed already
             let closed = move || drop(trouble.send(Trouble::Lost("the server closed the connection".into())));
-            Connection::open((address, options, Credentials::OfServer), &mut drivers, closed).await
+            Connection::open(address, options, Credentials::OfServer, &mut drivers, closed).await
         };
         let (mut commands, mut appends) = (open().await?, open().await?);
         let server = Server::inspect(&mut commands).await.map_err(|error| at(address, &error))?;
@@ -112,13 +115,13 @@ impl Connected {
         }
     }
 
-    /// The error of a failed command. Reports what it tells about the connection.
+    /// The error of a failed command. Reports a problem of the connection.
     pub(super) fn judge(&self, failure: &Failure) -> LedgerError {
         let error = self.error(failure);
         match (&error, failure) {
             (LedgerError::Timeout(_), _) => self.report(Trouble::Slow),
             (LedgerError::Unavailable(reason), _) if is_moved(reason) => {
-                self.report(Trouble::Moved(Address::of_moved(reason, &self.address.host)))
+                self.report(Trouble::Moved(Address::from_moved(reason, &self.address.host)))
             }
             (LedgerError::Unavailable(reason), Failure::Error(cause)) if !is_passing(cause) => {
                 self.report(Trouble::Lost(Arc::clone(reason)));
@@ -154,7 +157,7 @@ pub(super) enum Failure {
     Error(RedisError),
 }
 
-/// Who checks the credentials.
+/// The credentials of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Credentials {
     OfServer,
@@ -165,7 +168,9 @@ pub(super) enum Credentials {
 impl Connection {
     /// Opens a connection. A task of `drivers` drives it, and calls `closed` when the connection is closed.
     pub(super) async fn open(
-        (address, options, credentials): (&Address, &ValkeyOptions, Credentials),
+        address: &Address,
+        options: &ValkeyOptions,
+        credentials: Credentials,
         drivers: &mut JoinSet<()>,
         closed: impl FnOnce() + Send + 'static,
     ) -> Result<Self, LedgerError> {
@@ -173,7 +178,7 @@ impl Connection {
         let tcp = TcpStream::connect((&*address.host, address.port)).await.map_err(|error| unavailable(&error))?;
         tcp.set_nodelay(true).map_err(|error| unavailable(&error))?;
         let stream: Box<dyn Stream> =
-            if options.url.is_tls { super::tls::handshake(address, &options.tls, tcp).await? } else { Box::new(tcp) };
+            if options.url.is_tls { tls_handshake(address, &options.tls, tcp).await? } else { Box::new(tcp) };
         let info = match credentials {
             Credentials::OfServer => login(options)?,
             Credentials::None => RedisConnectionInfo::default().set_skip_set_lib_name(),
@@ -207,6 +212,25 @@ impl Connection {
     pub(super) async fn send_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         self.0.send_packed_commands(commands, 0, commands.len()).await
     }
+}
+
+/// Performs the handshake, and verifies that the certificate is for the host of `address`.
+async fn tls_handshake(address: &Address, files: &TlsFiles, tcp: TcpStream) -> Result<Box<dyn Stream>, LedgerError> {
+    let ca = files.ca.as_deref().ok_or_else(|| {
+        LedgerError::Refused(
+            "TLS needs a file with the CAs of the servers. For a public CA, use the bundle of the system, such as \
+             /etc/ssl/certs/ca-certificates.crt"
+                .into(),
+        )
+    })?;
+    let config = tls_client::config(ca, files.client.as_ref()).map_err(|text| LedgerError::Refused(text.into()))?;
+    let name = ServerName::try_from(address.host.to_string())
+        .map_err(|_| LedgerError::Refused(format!("{address}: the host is no name of a certificate").into()))?;
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, tcp)
+        .await
+        .map_err(|error| LedgerError::Unavailable(format!("{address}: the TLS handshake failed: {error}").into()))?;
+    Ok(Box::new(stream))
 }
 
 /// User and password. The file is small and local, so it is read without another thread.
@@ -254,7 +278,7 @@ fn is_passing(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(TryAgain | Ask | Moved | ClusterDown)) || error.code() == Some("BUSY")
 }
 
-/// What an error means for a ledger.
+/// Maps an error of the client to one of the ledger.
 pub(super) fn ledger_error(error: &RedisError) -> LedgerError {
     use ServerErrorKind as Server;
     let text: Arc<str> = match (error.code(), error.detail()) {

@@ -14,7 +14,7 @@ use super::server::Server;
 use super::{META, cluster, key, meta, sentinel, text};
 use crate::session::ledger::{LedgerError, PARTITIONS};
 
-/// What a primary says about itself.
+/// The result of examining a primary.
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// Its address.
@@ -40,7 +40,7 @@ pub struct ServerFacts {
     pub min_replicas_to_write: Option<u32>,
     /// The description of the ledger, on the primary that has it.
     pub description: Description,
-    /// What the user may do.
+    /// The permissions of the user.
     pub permissions: Permissions,
     /// Clients that give no password may use it, and its address is not one of this machine alone.
     pub is_open: bool,
@@ -106,7 +106,7 @@ pub async fn inspect(options: &ValkeyOptions) -> Result<Vec<Inspection>, LedgerE
 async fn examine(primary: &Primary, options: &ValkeyOptions) -> Result<ServerFacts, LedgerError> {
     let address = &primary.address;
     let mut drivers = JoinSet::new();
-    let mut connection = Connection::open((address, options, Credentials::OfServer), &mut drivers, || {}).await?;
+    let mut connection = Connection::open(address, options, Credentials::OfServer, &mut drivers, || {}).await?;
     let failed = |error: RedisError| connection::at(address, &error);
     let server = Server::inspect(&mut connection).await.map_err(failed)?;
     server.check(options.url.deployment == Deployment::Cluster)?;
@@ -158,7 +158,7 @@ fn is_local(host: &str) -> bool {
 /// Whether a client without a password may use the server.
 pub(super) async fn is_open(address: &Address, options: &ValkeyOptions) -> bool {
     let mut drivers = JoinSet::new();
-    match Connection::open((address, options, Credentials::None), &mut drivers, || {}).await {
+    match Connection::open(address, options, Credentials::None, &mut drivers, || {}).await {
         Ok(mut connection) => connection.send(&redis::cmd("PING")).await.is_ok(),
         Err(_) => false,
     }

@@ -160,7 +160,7 @@ impl fmt::Debug for ValkeyUrl {
 
 impl Address {
     /// The address in `MOVED SLOT HOST:PORT`. Without a host, it is that of the node that answered.
-    pub(super) fn of_moved(reason: &str, answering: &Arc<str>) -> Option<Self> {
+    pub(super) fn from_moved(reason: &str, answering: &Arc<str>) -> Option<Self> {
         let (host, port) = reason.split(' ').nth(2)?.rsplit_once(':')?;
         let host = if host.is_empty() { Arc::clone(answering) } else { host.into() };
         Some(Self { host, port: port.parse().ok()? })
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_address_of_a_moved_slot_is_parsed() {
-        let at = |text| Address::of_moved(text, &"asked".into()).map(|address| address.to_string());
+        let at = |text| Address::from_moved(text, &"asked".into()).map(|address| address.to_string());
         assert_eq!(at("MOVED 1 h:2").as_deref(), Some("h:2"));
         assert_eq!(at("MOVED 1 ::1:2").as_deref(), Some("[::1]:2"));
         assert_eq!(at("MOVED 1 :2").as_deref(), Some("asked:2"));

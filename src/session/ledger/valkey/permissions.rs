@@ -5,7 +5,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError};
 use super::connection::Connection;
 use super::script::{self, Call};
 
-/// What a user may do.
+/// The permissions of a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Permissions {
     /// Commands that the user may not run.

@@ -1,4 +1,4 @@
-//! Asks Sentinels for the address of a primary.
+//! Requests the address of a primary from Sentinels.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ async fn ask_as(
     credentials: Credentials,
 ) -> Result<Result<Address, LedgerError>, RedisError> {
     let mut drivers = JoinSet::new();
-    let mut connection = match Connection::open((sentinel, options, credentials), &mut drivers, || {}).await {
+    let mut connection = match Connection::open(sentinel, options, credentials, &mut drivers, || {}).await {
         Ok(opened) => opened,
         Err(error) => return Ok(Err(error)),
     };

@@ -1,4 +1,4 @@
-//! What a server tells about itself.
+//! The facts that a server reports with `INFO`.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Asks a server.
+    /// Requests the facts of a server.
     pub(super) async fn inspect(connection: &mut Connection) -> Result<Self, RedisError> {
         let mut command = redis::cmd("INFO");
         command.arg(&["server", "replication", "memory", "persistence", "cluster"]);

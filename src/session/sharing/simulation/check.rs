@@ -12,7 +12,7 @@ use super::faults::Loss;
 use super::history::{History, Process};
 use super::plain::processes_agree_with_a_plain_store;
 use crate::session::ledger::{Change, ListOrder, Record};
-use crate::session::sharing::FleetQuery;
+use crate::session::sharing::{FleetQuery, LoadedPath};
 use crate::session::view::{published_leaves, upwards};
 use crate::session::{Classes, Consumer, Uid};
 
@@ -146,7 +146,7 @@ fn order_is_real_time(history: &History, lists: &[SessionEntries]) -> Result<(),
     for read in &history.client_log.reads {
         let list = lists.iter().find(|list| list.name == read.session && list.birth == read.birth);
         let Some(list) = list.filter(|list| list.generation() == read.generation as usize) else { continue };
-        let turns: Vec<Uid> = list.turns().filter_map(|turn| turn.about.uid).collect();
+        let turns: Vec<Uid> = list.turns().map(|turn| turn.about.uid).collect();
         let may_differ = match history.settings.loss {
             Loss::None => false,
             // it may have seen an entry that no replica had confirmed, and that was evicted before the failover lost it
@@ -294,7 +294,7 @@ fn stream_has_each_leaf(history: &History, list: &SessionEntries) -> Result<(), 
     let turns: Vec<_> = list.turns().map(Arc::clone).collect();
     let leaves = published_leaves(&turns);
     for leaf in leaves {
-        let uid = turns[leaf as usize].about.uid.expect("shared turns have ids");
+        let uid = turns[leaf as usize].about.uid;
         match streamed.get(&uid) {
             Some(1) => {}
             Some(_) if history.settings.loss != Loss::None => {}
@@ -317,13 +317,13 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
             break;
         }
         for path in page.paths {
-            let Ok((session, number)) = path.found else { continue };
+            let Ok(LoadedPath { session, number }) = path.loaded else { continue };
             let Some(Ok(path)) = session.finished(number, Classes::default()) else {
                 return Err(format!("{}: path {number} does not exist", session.id));
             };
-            let uid = |step: &crate::session::Step| step.turn.about.uid.expect("shared turns have ids");
+            let uid = |step: &crate::session::Step| step.turn.about.uid;
             let turns: Vec<Uid> = path.steps.iter().filter(|step| step.trained).map(uid).collect();
-            let leaf = path.leaf().about.uid.expect("shared turns have ids");
+            let leaf = path.leaf().about.uid;
             if trained.insert(leaf, turns.clone()).is_some_and(|before| before != turns) {
                 return Err(format!("{}: path {leaf} trains other turns the second time", session.id));
             }
@@ -340,7 +340,7 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
         let exported: BTreeSet<u32> =
             leaves.into_iter().flat_map(|leaf| upwards(&turns, leaf)).map(|turn| turn.id).collect();
         for turn in exported.into_iter().map(|turn| &turns[turn as usize]).filter(|turn| turn.is_trainable()) {
-            let uid = turn.about.uid.expect("shared turns have ids");
+            let uid = turn.about.uid;
             match counts.get(&uid) {
                 Some(1) => {}
                 count => return Err(format!("{}: turn {} is trained {count:?} times", list.name, turn.id)),
@@ -352,12 +352,12 @@ async fn stream_trains_each_turn_once(history: &History, lists: &[SessionEntries
 
 fn nothing_is_detached(process: &Process) -> Result<(), String> {
     let sharing = process.store.sharing();
-    let unsettled = sharing.unsettled().clone();
+    let unsettled = sharing.unsettled.lock().clone();
     if !unsettled.is_empty() {
         return Err(format!("{unsettled:?} are not settled"));
     }
-    if !sharing.spilled().is_empty() {
-        return Err(format!("{:?} are in the local log only", sharing.spilled()));
+    if !sharing.spilled.lock().is_empty() {
+        return Err(format!("{:?} are in the local log only", sharing.spilled.lock()));
     }
     for (_, session) in process.store.memory().page(0, usize::MAX) {
         if session.state().is_detached {

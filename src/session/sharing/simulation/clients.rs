@@ -337,7 +337,7 @@ async fn read(fleet: &Fleet, (process, store): (usize, &Arc<Sessions>), name: &A
     if state.is_detached || state.removed {
         return;
     }
-    let turns = state.forest.turns().iter().filter_map(|turn| turn.about.uid).collect();
+    let turns = state.forest.turns().iter().map(|turn| turn.about.uid).collect();
     let (birth, generation) = (session.birth, state.generation);
     drop(state);
     fleet.client_log.borrow_mut().reads.push(Read { session: Arc::clone(name), process, birth, generation, turns });

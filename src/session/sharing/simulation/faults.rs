@@ -12,8 +12,8 @@ use super::random::Random;
 use crate::session::Uid;
 use crate::session::ledger::memory::{MemoryLedger, State};
 use crate::session::ledger::{
-    Append, Appended, Deletion, Fetching, FinishedPage, LastUse, Ledger, LedgerError, ListOrder, Position, StreamId,
-    Tail,
+    Append, Appended, Deletion, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture, ListOrder, Position,
+    StreamId, Tail,
 };
 
 /// What a failover loses.
@@ -172,9 +172,9 @@ impl Connection {
     fn call<T: Send + 'static>(
         &self,
         is_append: bool,
-        operation: impl Fn(&MemoryLedger) -> Fetching<T> + Send + 'static,
+        operation: impl Fn(&MemoryLedger) -> LedgerFuture<T> + Send + 'static,
         confirm: impl Fn(T, bool) -> T + Send + 'static,
-    ) -> Fetching<T> {
+    ) -> LedgerFuture<T> {
         let (server, random) = (Arc::clone(&self.server), Arc::clone(&self.random));
         let (is_dead, is_cut) = (Arc::clone(&self.is_dead), Arc::clone(&self.is_cut));
         let calm = self.is_calm.load(Ordering::Relaxed);
@@ -210,23 +210,23 @@ impl Connection {
 
     fn plain<T: Send + 'static>(
         &self,
-        operation: impl Fn(&MemoryLedger) -> Fetching<T> + Send + 'static,
-    ) -> Fetching<T> {
+        operation: impl Fn(&MemoryLedger) -> LedgerFuture<T> + Send + 'static,
+    ) -> LedgerFuture<T> {
         self.call(false, operation, |result, _| result)
     }
 }
 
 impl Ledger for Connection {
-    fn fleet(&self) -> Fetching<Arc<str>> {
+    fn fleet(&self) -> LedgerFuture<Arc<str>> {
         self.plain(Ledger::fleet)
     }
 
-    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> Fetching<Option<Tail>> {
+    fn fetch(&self, session: &Arc<str>, after: Option<Position>) -> LedgerFuture<Option<Tail>> {
         let session = Arc::clone(session);
         self.plain(move |memory| memory.fetch(&session, after))
     }
 
-    fn append(&self, append: Append) -> Fetching<Appended> {
+    fn append(&self, append: Append) -> LedgerFuture<Appended> {
         let confirm = |result, confirmed| match result {
             Appended::Stored { .. } => Appended::Stored { replicated: confirmed },
             other => other,
@@ -234,39 +234,39 @@ impl Ledger for Connection {
         self.call(true, move |memory| memory.append(append.clone()), confirm)
     }
 
-    fn is_replicated(&self, session: &Arc<str>) -> Fetching<bool> {
+    fn is_replicated(&self, session: &Arc<str>) -> LedgerFuture<bool> {
         let session = Arc::clone(session);
         self.call(false, move |memory| memory.is_replicated(&session), |_, confirmed| confirmed)
     }
 
-    fn delete(&self, session: &Arc<str>, birth: Uid) -> Fetching<bool> {
+    fn delete(&self, session: &Arc<str>, birth: Uid) -> LedgerFuture<bool> {
         let session = Arc::clone(session);
         self.plain(move |memory| memory.delete(&session, birth))
     }
 
-    fn deletion(&self, session: &Arc<str>) -> Fetching<Option<Deletion>> {
+    fn deletion(&self, session: &Arc<str>) -> LedgerFuture<Option<Deletion>> {
         let session = Arc::clone(session);
         self.plain(move |memory| memory.deletion(&session))
     }
 
-    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> Fetching<()> {
+    fn restore_deletion(&self, session: &Arc<str>, birth: Uid, deleted_ms: u64) -> LedgerFuture<()> {
         let session = Arc::clone(session);
         self.plain(move |memory| memory.restore_deletion(&session, birth, deleted_ms))
     }
 
-    fn now_ms(&self, partition: u16) -> Fetching<u64> {
+    fn now_ms(&self, partition: u16) -> LedgerFuture<u64> {
         self.plain(move |memory| memory.now_ms(partition))
     }
 
-    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> Fetching<FinishedPage> {
+    fn finished(&self, partition: u16, after: StreamId, limit: usize) -> LedgerFuture<FinishedPage> {
         self.plain(move |memory| memory.finished(partition, after, limit))
     }
 
-    fn renew(&self, sessions: Vec<Arc<str>>) -> Fetching<()> {
+    fn renew(&self, sessions: Vec<Arc<str>>) -> LedgerFuture<()> {
         self.plain(move |memory| memory.renew(sessions.clone()))
     }
 
-    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> Fetching<Vec<LastUse>> {
+    fn idle(&self, partition: u16, idle: Duration, limit: usize) -> LedgerFuture<Vec<LastUse>> {
         let is_used = self.server.memory.state().used.get(&partition).is_some_and(|used| !used.is_empty());
         if self.is_calm.load(Ordering::Relaxed) || !is_used {
             // there are many of them
@@ -275,19 +275,19 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.idle(partition, idle, limit))
     }
 
-    fn end_use(&self, idle: LastUse) -> Fetching<()> {
+    fn end_use(&self, idle: LastUse) -> LedgerFuture<()> {
         self.plain(move |memory| memory.end_use(idle.clone()))
     }
 
-    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> Fetching<Vec<LastUse>> {
+    fn list(&self, partition: u16, order: ListOrder, from: Option<u64>, limit: usize) -> LedgerFuture<Vec<LastUse>> {
         self.plain(move |memory| memory.list(partition, order, from, limit))
     }
 
-    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> Fetching<bool> {
+    fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> LedgerFuture<bool> {
         self.plain(move |memory| memory.claim(partition, owner, lease))
     }
 
-    fn probe(&self, partition: u16) -> Fetching<()> {
+    fn probe(&self, partition: u16) -> LedgerFuture<()> {
         self.plain(move |memory| memory.probe(partition))
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::faults::Server;
 use crate::session::ledger::{Ack, Change, Health, LogRecord, ProcessRecord, Record, RecordLog, RecordLogStats};
 use crate::session::store::now_ms;
-use crate::session::{Turn, TurnMetadata};
+use crate::session::{ProcessId, Turn, TurnMetadata};
 
 /// The log. Clones are the same log.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl RecordLog for LocalLog {
             // up to the one before
             let turns = records.iter().rev().filter_map(|(_, record)| match record {
                 LogRecord::Session(Record { session, change: Change::Turn(turn), .. }) if session == settled => {
-                    Some(turn.about.uid)
+                    Some(Some(turn.about.uid))
                 }
                 LogRecord::Process(ProcessRecord::Settled { session }) if session == settled => Some(None),
                 _ => None,
@@ -74,8 +74,8 @@ impl RecordLog for LocalLog {
         Ok(())
     }
 
-    fn id(&self) -> &str {
-        "0000000000000000"
+    fn id(&self) -> ProcessId {
+        "0000000000000001".parse().expect("16 digits")
     }
 
     fn health(&self) -> Health {

@@ -171,8 +171,7 @@ impl Raw {
     pub(super) async fn open(port: u16, options: &ValkeyOptions) -> Self {
         let mut drivers = JoinSet::new();
         let address = Address { host: "127.0.0.1".into(), port };
-        let connection =
-            Connection::open((&address, options, Credentials::OfServer), &mut drivers, || {}).await.unwrap();
+        let connection = Connection::open(&address, options, Credentials::OfServer, &mut drivers, || {}).await.unwrap();
         Self { connection, _drivers: drivers }
     }
 

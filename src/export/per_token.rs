@@ -1,12 +1,12 @@
-//! The columns of a row with one value per token: id, mask, logprob, entropy, advantage.
+//! The values that every token of a row has: id, mask, logprob, entropy, advantage.
 
 use super::safetensors::{Run, Sink};
 use super::text::Text;
 use crate::session::{Path, Segment};
 
-/// A column with one value per token.
+/// A value of each token of a row.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Column {
+pub(super) enum PerToken {
     /// The token, or the padding.
     Ids {
         /// `pad_token_id`.
@@ -22,19 +22,19 @@ pub(super) enum Column {
     Advantage(f32),
 }
 
-impl Column {
+impl PerToken {
     /// Writes the values of these segments to `sink`: exactly `width` values, truncated or padded on the right.
     pub(super) fn fill<'a>(self, segments: impl Iterator<Item = Segment<'a>>, width: usize, sink: Sink<'_>) {
         let mut room = width;
         for segment in segments {
             let count = segment.ids.len().min(room);
-            sink(self.of(&segment, count));
+            sink(self.run(&segment, count));
             room -= count;
         }
         sink(self.blank(room));
     }
 
-    fn of<'a>(self, segment: &Segment<'a>, count: usize) -> Run<'a> {
+    fn run<'a>(self, segment: &Segment<'a>, count: usize) -> Run<'a> {
         match (self, numbers(self, segment)) {
             (Self::Ids { .. }, _) => Run::Ids(&segment.ids[..count]),
             (Self::Mask, _) => Run::Integer(segment.trained.into(), count),
@@ -73,11 +73,11 @@ impl Column {
 }
 
 /// The numbers of a segment, one per token, if it has any.
-pub(super) fn numbers<'a>(column: Column, segment: &Segment<'a>) -> Option<&'a [f32]> {
-    let numbers = match column {
-        Column::Logprobs => segment.logprobs,
-        Column::Entropy => segment.entropy,
-        Column::Ids { .. } | Column::Mask | Column::Advantage(_) => return None,
+pub(super) fn numbers<'a>(values: PerToken, segment: &Segment<'a>) -> Option<&'a [f32]> {
+    let numbers = match values {
+        PerToken::Logprobs => segment.logprobs,
+        PerToken::Entropy => segment.entropy,
+        PerToken::Ids { .. } | PerToken::Mask | PerToken::Advantage(_) => return None,
     };
     (numbers.len() == segment.ids.len()).then_some(numbers)
 }
@@ -85,7 +85,7 @@ pub(super) fn numbers<'a>(column: Column, segment: &Segment<'a>) -> Option<&'a [
 /// Writes a member with the entropies after the first prompt, 0.0 where the mask is 0; null if none was measured.
 pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
     if super::settle::is_measured(path) {
-        Column::Entropy.list(response(path), "0.0", text.key(name));
+        PerToken::Entropy.list(response(path), "0.0", text.key(name));
     } else {
         text.key(name).literal("null");
     }
@@ -94,7 +94,7 @@ pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
 /// Writes the member `advantages` with one value for each token of these segments, if the row has an advantage.
 pub(super) fn advantages<'a>(path: &'a Path, segments: impl Iterator<Item = Segment<'a>>, text: &mut Text) {
     if let Some(advantage) = path.advantage {
-        Column::Advantage(advantage).list(segments, "0.0", text.key("advantages"));
+        PerToken::Advantage(advantage).list(segments, "0.0", text.key("advantages"));
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn prompt(path: &Path) -> &[u32] {
     path.steps.first().map_or(&[], |step| &step.turn.prompt)
 }
 
-/// The segments after the first prompt: what trainers call the response.
+/// The segments after the first prompt. Trainers call them the response.
 pub(super) fn response(path: &Path) -> impl Iterator<Item = Segment<'_>> {
     path.segments().skip(usize::from(path.prompt_len() > 0))
 }
