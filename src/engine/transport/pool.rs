@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
+use super::client::CallBody;
 use super::eof_check::{EofCheck, UpstreamStream};
 
 /// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
@@ -37,8 +38,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// How long [`SETTLE`] applies after the last early close.
 const CAUTION: Duration = Duration::from_secs(10);
-
-type Body = reqwest::Body;
 
 /// Why no reply head arrived.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +63,7 @@ pub(super) struct Transport {
 /// An open connection. Its EOF may not have been read yet.
 #[derive(Debug)]
 struct Connection {
-    sender: SendRequest<Body>,
+    sender: SendRequest<CallBody>,
     eof_check: EofCheck,
     /// Closed when the task that drives the connection ends.
     ended: oneshot::Receiver<Infallible>,
@@ -109,7 +108,7 @@ impl Transport {
     ///
     /// # Errors
     /// When no reply head arrived.
-    pub(super) async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    pub(super) async fn send(&self, mut request: Request<CallBody>) -> Result<Response<Incoming>, SendError> {
         let target = request.uri_mut();
         *target = target.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
         if !request.headers().contains_key(header::HOST) {
@@ -155,8 +154,8 @@ impl Transport {
     async fn exchange(
         &self,
         mut connection: Connection,
-        request: Request<Body>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        request: Request<CallBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<CallBody>>> {
         connection.eof_check.arm();
         let mut answer = std::pin::pin!(connection.sender.try_send_request(request));
         let answered = tokio::select! {

@@ -55,7 +55,7 @@ async fn tensors(state: &Arc<Proxy>, request: Request<Incoming>) -> Result<safet
             None => upload.frame().await,
         };
         let Some(frame) = frame else { break };
-        let frame = frame.map_err(|error| body_problem(&upload_error(&error)))?;
+        let frame = frame.map_err(|error| body_problem(&upload_error(error)))?;
         if let Ok(data) = frame.into_data()
             && let Err(refused) = body.push(&data).await
         {
