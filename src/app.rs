@@ -30,7 +30,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::sglang::routes;
 use crate::entropy::Backend;
-use crate::generation::context::{GenerationContext, Measuring, Upstream};
+use crate::generation::context::GenerationContext;
 use crate::generation::entropy_store::{EntropyStore, StoreLimits};
 use crate::generation::generator::Generator;
 use crate::generation::retries::{ReplayLimits, Retries};
@@ -132,11 +132,10 @@ impl App {
         let (sessions, directory) = sessions(&config.sessions, ledger, log, &metrics)?;
         let (config, sessions) = (Arc::new(config), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
-        let upstream_servers = Upstream { client: client.clone(), engines: engines.clone() };
-        let measuring = Measuring { backend, entropies: EntropyStore::new(limits) };
+        let entropies = EntropyStore::new(limits);
         let settings = settings::generation(&config);
         let context =
-            GenerationContext::new(settings, upstream_servers, measuring, Arc::clone(&metrics), budget.clone());
+            GenerationContext::new(settings, engines.clone(), backend, entropies, Arc::clone(&metrics), budget.clone());
         let retries = Retries::new(replay_limits(config.limits.max_bytes_in_flight));
         let generator = Generator::new(context, Arc::clone(&sessions), policy, upstream.clone(), retries);
         let slices = Arc::new(slices);

@@ -155,7 +155,7 @@ async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>)
     if outcomes.iter().all(AbortOutcome::is_unsupported) {
         if !context.abort_unsupported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                upstream = context.client.upstream(),
+                upstream = context.engines.upstream().upstream(),
                 "the upstream has no /abort_request: a generation ends only when its connection closes; name the engines with --engine"
             );
         }

@@ -119,14 +119,14 @@ impl Generation {
 
     /// A reply that is not parsed, of a generation that the engine may still run.
     #[must_use]
-    pub fn of_active(head: response::Parts, active: ActiveGeneration, body: ReplyBody) -> Self {
+    pub fn unparsed_active(head: response::Parts, active: ActiveGeneration, body: ReplyBody) -> Self {
         let body = Box::new(ForwardedBody::unlimited(&active.context().metrics, Bytes::new(), body));
         Self { head, events: Events::Unparsed { body, active: Some(Box::new(active)), unnamed: None } }
     }
 
     /// Attaches the guard of a generation whose id is unknown.
     #[must_use]
-    pub fn of_unnamed(mut self, unnamed: UnknownRidGuard) -> Self {
+    pub fn with_unknown_rid(mut self, unnamed: UnknownRidGuard) -> Self {
         if let Events::Unparsed { unnamed: noted, .. } = &mut self.events {
             *noted = Some(unnamed);
         }

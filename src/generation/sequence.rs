@@ -113,7 +113,8 @@ impl Sequence {
         &mut self,
         bytes: &[u8],
         chunk: &Chunk,
-        (chosen, rows): (usize, usize),
+        chosen: usize,
+        rows: usize,
         expected: &mut ExpectedContent,
     ) -> EventStep {
         let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);

@@ -236,7 +236,7 @@ impl EventStream {
         let reads = self.reads;
         let (event, is_readable) = in_place(BodyLength::Reply(framed.raw.len()), || {
             let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
-            match self.active.guarded(|capture| capture.event(&framed, reads).map(event)) {
+            match self.active.guarded(|capture| capture.decode_event(&framed, reads).map(event)) {
                 Some(event) => (event, true),
                 // a failure of tokentap loses entropies, not text
                 None => match framed.outline(reads) {

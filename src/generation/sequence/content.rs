@@ -38,7 +38,7 @@ impl Anomaly {
 impl ExpectedContent {
     /// The mode that the probe found. 0.5.6 with `--stream-output` repeats logprobs, but not ids.
     #[must_use]
-    pub(crate) fn of(streaming: Option<Streaming>, logprobs: bool) -> Self {
+    pub(crate) fn new(streaming: Option<Streaming>, logprobs: bool) -> Self {
         match streaming {
             Some(Streaming::Incremental) => Self::Known(ListContent::Delta),
             Some(Streaming::IncrementalIds) if !logprobs => Self::Known(ListContent::Delta),

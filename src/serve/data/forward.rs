@@ -120,5 +120,5 @@ pub(crate) async fn send_uncaptured(
     uncaptured.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
+    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).with_unknown_rid(unnamed))
 }
