@@ -58,7 +58,7 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
 /// that share sessions compare their turns by it.
 pub(super) fn weights(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
-    let (is_router, is_shared) = (engines.single().is_none(), config.ledger.connection.ledger.is_some());
+    let (is_router, is_shared) = (engines.single().is_none(), config.ledger.ledger.is_some());
     let mut initial = Vec::new();
     if is_router {
         initial.push("an update is recognised only if it sets weight_version, or by POST /v1/policy");
