@@ -191,7 +191,7 @@ pub struct GenerationRequest {
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
     /// The digest of the client's body.
-    pub digest: Digest,
+    pub digest: BodyDigest,
     /// The client marks the call as a retry.
     pub is_marked: bool,
 }
@@ -199,12 +199,12 @@ pub struct Retry {
 /// A keyed hash of a body, which avoids most comparisons of bodies. The key is random, so that a client cannot construct many bodies with
 /// the same hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest(u64);
+pub struct BodyDigest(u64);
 
-impl Digest {
+impl BodyDigest {
     /// Hashes `bytes`, in time proportional to their length.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         Self(KEY.hash_one(bytes))
     }

@@ -22,7 +22,7 @@ pub(crate) use reader::Reader;
 pub(crate) use registry::{ReplayLimits, Retries};
 pub(crate) use shared_reply::PendingReply;
 
-use super::request::{Digest, RequestId};
+use super::request::{BodyDigest, RequestId};
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::event::EventAccess;
 use crate::session::Turns;
@@ -49,7 +49,7 @@ pub struct RetryKey {
     /// The ids that the client gets in `sglext`, which it may ask for in headers.
     pub sglext: SglextOptions,
     /// The digest of the body.
-    pub digest: Digest,
+    pub digest: BodyDigest,
 }
 
 impl RetryKey {

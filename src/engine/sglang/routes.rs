@@ -4,7 +4,7 @@ use crate::json::percent_decode;
 
 /// How tokentap handles a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RouteKind {
     /// /generate, which is captured.
     Generate,
     /// Another path that generates tokens. They are captured if an API of tokentap serves the path.
@@ -23,7 +23,7 @@ pub struct Route {
     /// The path, its prefix, or `other`.
     pub endpoint: &'static str,
     /// How it is handled.
-    pub kind: Kind,
+    pub kind: RouteKind,
 }
 
 /// Calls of trainers that change the engine's weights.
@@ -57,12 +57,12 @@ impl Route {
     /// Whether the engine may stay silent on this route for any time, so that no idle timeout applies.
     #[must_use]
     pub fn allows_long_silence(self) -> bool {
-        !matches!(self.kind, Kind::Info | Kind::Other)
+        !matches!(self.kind, RouteKind::Info | RouteKind::Other)
     }
 }
 
 /// The captured route.
-pub(crate) const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate };
+pub(crate) const GENERATE: Route = Route { endpoint: "/generate", kind: RouteKind::Generate };
 
 /// OpenAI's chat.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -168,9 +168,9 @@ pub(crate) fn route(path: &str) -> Route {
     let known = known(path).or_else(|| {
         // a server before the engine may simplify the path; a captured path must match exactly
         let route = known(&simplified(path))?;
-        matches!(route.kind, Kind::Control | Kind::Info | Kind::Other).then_some(route)
+        matches!(route.kind, RouteKind::Control | RouteKind::Info | RouteKind::Other).then_some(route)
     });
-    known.unwrap_or(Route { endpoint: "other", kind: Kind::Other })
+    known.unwrap_or(Route { endpoint: "other", kind: RouteKind::Other })
 }
 
 /// A path without empty segments, a slash at the end, `.` and `..`: RFC 3986, 5.2.4, and what nginx does by default.
@@ -190,12 +190,12 @@ fn known(path: &str) -> Option<Route> {
     if path == "/generate" {
         return Some(GENERATE);
     }
-    let tables: [(&[&'static str], Kind); 5] = [
-        (&GENERATING, Kind::Generating),
-        (&POLICY, Kind::Control),
-        (&CONTROL, Kind::Control),
-        (&INFO, Kind::Info),
-        (&OTHER, Kind::Other),
+    let tables: [(&[&'static str], RouteKind); 5] = [
+        (&GENERATING, RouteKind::Generating),
+        (&POLICY, RouteKind::Control),
+        (&CONTROL, RouteKind::Control),
+        (&INFO, RouteKind::Info),
+        (&OTHER, RouteKind::Other),
     ];
     for (paths, kind) in tables {
         if let Some(endpoint) = paths.iter().find(|known| **known == path) {
@@ -203,7 +203,7 @@ fn known(path: &str) -> Option<Route> {
         }
     }
     let prefix = CONTROL_PREFIXES.iter().find(|prefix| path.starts_with(**prefix))?;
-    Some(Route { endpoint: prefix, kind: Kind::Control })
+    Some(Route { endpoint: prefix, kind: RouteKind::Control })
 }
 
 /// The paths of all control routes without those of a prefix.

@@ -294,7 +294,7 @@ mod tests {
     use crate::engine::sglang::sglext::SglextOptions;
     use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
     use crate::generation::events::{Events, Generation};
-    use crate::generation::request::Digest;
+    use crate::generation::request::BodyDigest;
     use crate::serve::body::Body;
     use crate::serve::data::generate;
 
@@ -311,7 +311,7 @@ mod tests {
             body: Bytes::copy_from_slice(body.as_bytes()),
             reads: EventAccess::Bytes,
             sglext: SglextOptions::default(),
-            digest: Digest::of(body.as_bytes()),
+            digest: BodyDigest::new(body.as_bytes()),
         }
     }
 
