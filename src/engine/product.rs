@@ -1,7 +1,7 @@
 //! The seam: what a product provides on the path of a request. Only this file chooses between products. Above it are plain types:
 //! [`plan`](crate::engine::plan), [`events`](crate::engine::events) and [`capabilities`](crate::engine::capabilities).
 //!
-//! The other parts of a product are its probe, its aborts, and the calls of trainers: `sglang::probe`, `sglang::abort`, `sglang::weights`.
+//! The other parts of a product are its probe, its aborts, and the calls of trainers: `sglang::probe`, `sglang::abort`, `sglang::routes`.
 
 use crate::engine::capabilities::{Capabilities, Product};
 use crate::engine::events::{Chunk, KnownPrefix, Numbers};

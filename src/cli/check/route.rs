@@ -12,7 +12,7 @@ use crate::session::INITIAL_WEIGHT_VERSION;
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
     let current = engines.current();
-    let kind = found.product_name().unwrap_or("of a kind that is not known");
+    let kind = found.product.map_or("of a kind that is not known", |product| product.name);
     let (verdict, version) = match &found.version {
         Some(version) => (Ok, version.as_str()),
         None => (Warn, "of a version that it does not name"),

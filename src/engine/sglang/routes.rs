@@ -1,4 +1,4 @@
-//! SGLang's paths: which of them generate, which may block, and their labels in metrics.
+//! SGLang's paths: which of them generate, which may block, which change the weights, and their labels in metrics.
 
 use crate::json::percent_decode;
 
@@ -41,11 +41,50 @@ const POLICY: [&str; 11] = [
     "/resume_memory_occupation",
 ];
 
+/// How a call changes the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightChange {
+    /// It begins an update of several calls.
+    Begin,
+    /// It is part of such an update.
+    Part,
+    /// It ends such an update.
+    End,
+    /// It is an update.
+    Whole,
+}
+
 impl Route {
     /// Whether a successful call of this route may change the policy.
     #[must_use]
     pub fn changes_policy(self) -> bool {
         POLICY.contains(&self.endpoint)
+    }
+
+    /// How a call of this route changes the weights; `None` if it leaves the policy as it is.
+    #[must_use]
+    pub(crate) fn weight_change(self) -> Option<WeightChange> {
+        match self.endpoint {
+            "/begin_weight_update" => Some(WeightChange::Begin),
+            "/end_weight_update" => Some(WeightChange::End),
+            // SGLang 0.5.23 loads tensors only within an update; the other calls need none
+            "/update_weights_from_tensor" | "/update_weights_from_distributed" | "/update_weight_version" => {
+                Some(WeightChange::Part)
+            }
+            _ => self.changes_policy().then_some(WeightChange::Whole),
+        }
+    }
+
+    /// Whether a call of this route pauses generation.
+    #[must_use]
+    pub(crate) fn pauses_generation(self) -> bool {
+        self.endpoint == "/pause_generation"
+    }
+
+    /// Whether a call of this route continues generation.
+    #[must_use]
+    pub(crate) fn continues_generation(self) -> bool {
+        self.endpoint == "/continue_generation"
     }
 
     /// Whether the engine can report the token ids of a reply of this route.
@@ -204,6 +243,17 @@ fn known(path: &str) -> Option<Route> {
     }
     let prefix = CONTROL_PREFIXES.iter().find(|prefix| path.starts_with(**prefix))?;
     Some(Route { endpoint: prefix, kind: RouteKind::Control })
+}
+
+/// Whether a 400 means that the weights changed nevertheless: 0.5.23 answers so if only the cache could not be flushed, because requests
+/// are paused.
+pub(crate) fn has_changed_weights(refusal: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct ErrorReply {
+        message: String,
+    }
+    let reply = serde_json::from_slice::<ErrorReply>(refusal);
+    reply.is_ok_and(|reply| reply.message.to_ascii_lowercase().contains("flush"))
 }
 
 /// The paths of all control routes without those of a prefix.

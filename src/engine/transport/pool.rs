@@ -16,7 +16,7 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -121,7 +121,7 @@ impl Transport {
             };
             // a failed upload is the client's fault, not a closed connection
             if !unsent.error().is_user() {
-                self.pool.closed(since);
+                self.pool.idle.lock().closed(since);
             }
             // hyper returns the request if the connection ended before any of it was written
             match unsent.take_message() {
@@ -228,13 +228,9 @@ impl Pool {
         Self { idle_timeout, idle: Mutex::default() }
     }
 
-    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock()
-    }
-
     /// Takes the most recently used connection, so that surplus ones expire. Returns it with the time since when it is idle.
     fn take(&self) -> Option<(Instant, Connection)> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         for at in (0..idle.connections.len()).rev() {
             let (since, connection) = &idle.connections[at];
             let (since, is_open) = (*since, connection.sender.is_ready());
@@ -250,12 +246,8 @@ impl Pool {
         None
     }
 
-    fn closed(&self, since: Instant) {
-        self.idle().closed(since);
-    }
-
     fn put(self: &Arc<Self>, connection: Connection) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.connections.push_back((Instant::now(), connection));
         if !std::mem::replace(&mut idle.reaped, true) {
             tokio::spawn(reap(Arc::downgrade(self)));
@@ -264,7 +256,7 @@ impl Pool {
 
     /// Closes ended and expired connections. Returns when to check again; `None` if the pool is empty.
     fn close_expired(&self) -> Option<Instant> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.connections
             .retain(|(since, connection)| since.elapsed() < self.idle_timeout && !connection.sender.is_closed());
         let next = idle.connections.front().map(|(since, _)| *since + self.idle_timeout);

@@ -94,7 +94,7 @@ impl Generator {
         engine_may_hold_rid: bool,
     ) -> Result<PlannedRequest, Error> {
         let upstream = Arc::clone(&self.upstream.borrow());
-        let plan = Plan::for_engine_chat(upstream.product_or_sglang(), chat.body.clone(), chat.n, chat.rid.clone());
+        let plan = Plan::for_engine_chat(upstream.traits().product, chat.body.clone(), chat.n, chat.rid.clone());
         let mut flight = self.reserve_rids(&plan, engine_may_hold_rid).await?;
         if plan.rids.len() < plan.n {
             flight.add_unknown_rids(true);
@@ -118,7 +118,7 @@ impl Generator {
         work: &Work,
     ) -> Result<Plan, Error> {
         let settings = &self.context.settings;
-        let product = upstream.product_or_sglang();
+        let product = upstream.traits().product;
         let limits = settings.entropy.limits;
         if settings.is_guarded {
             let limits = GuardLimits {
