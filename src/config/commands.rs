@@ -1,4 +1,4 @@
-//! Settings of the commands that do not run a tokentap. `tokentap export` has a file of its own.
+//! Settings of the commands that do not serve. Those of `tokentap export` are in `export.rs`.
 
 use std::path::PathBuf;
 use std::time::Duration;

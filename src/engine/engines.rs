@@ -77,7 +77,7 @@ impl Engines {
     /// Starts with the engines at `urls`, or with the upstream itself if `urls` is empty.
     ///
     /// # Errors
-    /// A line for the user when a URL cannot be used.
+    /// Error message if a URL cannot be used.
     pub fn try_new(upstream: Client, urls: &[String]) -> Result<Self, String> {
         let engine = |url: &String| {
             let client = upstream.at(url).map_err(|error| format!("--engine {error}"))?;

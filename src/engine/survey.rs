@@ -72,7 +72,7 @@ impl Survey {
     }
 
     /// Checks that a router forwards calls. A router that listed its workers has answered already. Another router is asked for the model, a
-    /// call that it forwards to one of its engines. A timeout is no error, because that engine may be the one that hangs.
+    /// call that it forwards to one of its engines. A timeout is not an error: the router may have chosen an engine that hangs.
     ///
     /// # Errors
     /// [`ProbeError`] when the router refuses the connection or answers with an error.

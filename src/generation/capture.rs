@@ -59,7 +59,6 @@ pub struct Capture {
 pub struct UnreadableReply(#[from] Malformed);
 
 impl Capture {
-    /// What the running generations share.
     #[must_use]
     pub fn context(&self) -> &Arc<GenerationContext> {
         &self.context
@@ -276,15 +275,15 @@ impl Capture {
         numbers: &mut Numbers,
     ) -> Result<Chunk, UnreadableReply> {
         if index.is_some() || !self.content.is_full() {
-            return Ok(self.plan.product.read(cursor, &NoKnownPrefix, numbers)?);
+            return Ok(self.plan.product.decode(cursor, &NoKnownPrefix, numbers)?);
         }
         let start = cursor.clone();
-        let chunk = self.plan.product.read(cursor, &SequencePrefixes(&self.sequences), numbers)?;
+        let chunk = self.plan.product.decode(cursor, &SequencePrefixes(&self.sequences), numbers)?;
         let none = Sequence::default();
         let sequence = self.sequences.get(chunk.index).unwrap_or(&none);
         if !sequence.owns(&chunk, cursor.bytes()) || !sequence.counts_jump(&chunk, numbers.chosen.len()) {
             *cursor = start;
-            return Ok(self.plan.product.read(cursor, &NoKnownPrefix, numbers)?);
+            return Ok(self.plan.product.decode(cursor, &NoKnownPrefix, numbers)?);
         }
         Ok(chunk)
     }

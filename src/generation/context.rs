@@ -1,4 +1,4 @@
-//! What the running generations share.
+//! State that the running generations share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::engine::plan::ItemPlan;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::metrics::{Metrics, ModelMetrics};
 
-/// What the running generations share.
+/// State that the running generations share.
 #[derive(Debug)]
 pub struct GenerationContext {
     /// The settings.

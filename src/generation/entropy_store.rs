@@ -104,7 +104,6 @@ impl RequestEntry {
 #[derive(Debug)]
 pub struct SequenceFollower {
     entry: Arc<RequestEntry>,
-    /// The sequence.
     pub index: usize,
 }
 
@@ -229,7 +228,7 @@ pub struct EntropyWriter {
 }
 
 impl EntropyWriter {
-    /// The request is no longer readable by `rid`.
+    /// Removes the name `rid`.
     pub fn remove_name(&self, rid: &str) {
         // the map's lock is not held while the entry is locked
         self.store.names.remove_if(rid, |_, (named, _)| Arc::ptr_eq(named, &self.entry));

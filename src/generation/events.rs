@@ -27,14 +27,12 @@ use crate::metrics::Metrics;
 pub struct Generation {
     /// Status and headers, without hop-by-hop headers.
     pub head: response::Parts,
-    /// Its events.
     pub events: Events,
 }
 
 /// The events of a generation. Dropping them before the last event aborts the generation.
 #[derive(Debug)]
 pub enum Events {
-    /// The events of a stream.
     Stream(Box<EventStream>),
     /// The one event of a reply that does not stream.
     Whole {
@@ -166,7 +164,6 @@ impl Generation {
 }
 
 impl Events {
-    /// The next event.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         match self {
             Self::Stream(stream) => stream.poll_next(cx),
@@ -190,7 +187,6 @@ impl Events {
         }
     }
 
-    /// The next event.
     pub async fn next(&mut self) -> Option<Result<Arc<GenerationEvent>, BoxError>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

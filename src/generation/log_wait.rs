@@ -47,8 +47,8 @@ impl LogWait {
         *self.skipped_until.lock() = Some(Instant::now() + PAUSE);
     }
 
-    /// Waits until the log or the shared ledger acknowledges records. Returns whether the reply may be handed out: a failure loses the
-    /// record, and the reply only with `--strict ledger`.
+    /// Waits until the log or the shared ledger has acknowledged records, and counts failures. Resolves to true if the reply may be sent:
+    /// a failure loses the record, and the reply only with `--strict ledger`.
     pub async fn wait(&self, acks: Vec<Ack>) -> bool {
         let is_skipped = !self.strict && self.is_skipped();
         let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { self.longest };

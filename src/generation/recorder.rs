@@ -35,7 +35,6 @@ pub struct RecordContext {
     pub lora_paths: Vec<Option<Arc<str>>>,
     /// The URL of the engine, where it is known.
     pub engine: Option<Arc<str>>,
-    /// The policy.
     pub policy: Arc<Policy>,
     /// The policy's epoch when the request came.
     pub epoch: u64,
@@ -90,7 +89,6 @@ pub struct CapturedOutput<'a> {
     pub item: &'a ItemPlan,
     /// Samples per prompt.
     pub n: usize,
-    /// Its numbers.
     pub numbers: &'a Numbers,
     /// Which of the numbers are new.
     pub step: EventStep,

@@ -23,7 +23,6 @@ pub(crate) type RequestId = Arc<OnceLock<Arc<str>>>;
 /// The source of the events of a reply.
 #[derive(Debug)]
 pub enum Source {
-    /// `/generate`.
     Generate {
         /// The request. On the heap: futures that hold it are copied.
         request: Box<GenerateRequest>,
@@ -37,7 +36,6 @@ pub enum Source {
 /// A chat for the engine's own endpoint.
 #[derive(Debug)]
 pub struct EngineChat {
-    /// The body.
     pub body: Bytes,
     /// The route of the client's call, for metrics.
     pub route: Route,
@@ -213,11 +211,9 @@ impl BodyDigest {
 /// The head of an upstream request, which may be sent several times.
 #[derive(Debug)]
 pub struct RequestHead {
-    /// The method.
     pub method: Method,
     /// Path and query.
     pub target: Cow<'static, str>,
-    /// The headers.
     pub headers: HeaderMap,
 }
 

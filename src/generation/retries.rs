@@ -34,7 +34,6 @@ use shared_reply::{SharedReply, Wakers};
 pub struct RetryKey {
     /// The session, which the client named.
     pub session: Arc<str>,
-    /// The method.
     pub method: Method,
     /// Path and query, as they go upstream.
     pub target: Cow<'static, str>,
@@ -82,7 +81,6 @@ pub struct AttemptContext {
     pub rid: RequestId,
 }
 
-/// One attempt.
 struct Attempt {
     key: RetryKey,
     context: AttemptContext,

@@ -14,7 +14,6 @@ use crate::engine::plan::ExactSource;
 use crate::engine::reason::Reason;
 use crate::generation::measure::{EntropyLists, ListContent};
 
-/// One sequence.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     /// Tokens so far.

@@ -92,7 +92,6 @@ impl EventStream {
         self.active.capture().observed()
     }
 
-    /// The next event.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         loop {
             if let Some(wait) = &mut self.durability {

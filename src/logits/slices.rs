@@ -1,4 +1,4 @@
-//! Slices of whole rows of logits, measured on other threads than those that serve sockets.
+//! Slices of whole rows of logits, measured on threads that serve no sockets.
 //!
 //! A handler opens an [`Intake`], pushes bytes as they are received, and reads the numbers in order. Rows wait in slots, whose number is
 //! fixed: a handler without a slot waits, which slows its sender down.
@@ -126,7 +126,7 @@ impl Slices {
     /// The pool that these rows take their slots from.
     fn slot_pool(&self, rows: SliceShape) -> &Arc<SlotPool> {
         #[cfg(feature = "cuda")]
-        if let Some(cuda) = self.device.as_ref().and_then(|device| device.of(rows)) {
+        if let Some(cuda) = self.device.as_ref().and_then(|device| device.for_rows(rows)) {
             return cuda.slot_pool();
         }
         let _ = rows;

@@ -18,13 +18,11 @@ const UNKNOWN_CONTEXT: u64 = 32_768;
 /// The inputs of the decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ForcingFacts<'a> {
-    /// The request.
     pub request: &'a GenerateRequest,
     /// What the client wants.
     pub entropy_request: EntropyRequest,
     /// What the probe found.
     pub upstream: &'a Capabilities,
-    /// The limits.
     pub limits: PlanLimits,
     /// The flat base64 form is requested instead of the nested one: the engine supports it (not for streams), and the client requested no
     /// top-k lists.

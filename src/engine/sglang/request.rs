@@ -101,7 +101,7 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object. The request is then forwarded, so that the engine reports the error.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
-        Self::read(bytes, Ids::default())
+        Self::decode(bytes, Ids::default())
     }
 
     /// Parses a body that tokentap wrote. The list at `span` holds `ids` and is not parsed again.
@@ -109,10 +109,10 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object.
     pub fn parse_with_ids(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
-        Self::read(bytes, Ids::written(ids, span))
+        Self::decode(bytes, Ids::written(ids, span))
     }
 
-    fn read(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
+    fn decode(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
         let mut request = Self { stream: Some(false), ids, ..Self::default() };
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
@@ -123,7 +123,7 @@ impl GenerateRequest {
         let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
         cursor.end()?;
         request.non_finite = cursor.non_finite();
-        request.sessions = SessionNames::of(&bytes, &object);
+        request.sessions = SessionNames::decode(&bytes, &object);
         request.object = object;
         request.bytes = bytes.clone();
         Ok(request)

@@ -143,7 +143,7 @@ impl Client {
     /// A client of the server at `upstream`, `http://HOST:PORT`.
     ///
     /// # Errors
-    /// A line for the user when `upstream` is not such a URL, or a key is not valid in a header.
+    /// Error message if `upstream` is not such a URL, or a key is not valid in a header.
     pub fn try_new(upstream: &str, settings: ClientSettings<'_>) -> Result<Self, String> {
         let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
         let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures } = settings;
@@ -170,7 +170,7 @@ impl Client {
     /// A client of the engine at `url`, with the same keys and limits, but with its own connections and without a breaker.
     ///
     /// # Errors
-    /// A line for the user when `url` is not the URL of a server.
+    /// Error message if `url` is not the URL of a server.
     pub fn at(&self, url: &str) -> Result<Self, String> {
         let generate = generate(url)?;
         let transport = self.transport.to(url)?;

@@ -81,7 +81,7 @@ impl Transport {
     /// A pool of connections to the server at `base`.
     ///
     /// # Errors
-    /// A line for the user when `base` is no URL of a server.
+    /// Error message if `base` is not a URL of a server.
     pub(super) fn try_new(base: &str, connect_timeout: Duration, idle_timeout: Duration) -> Result<Self, String> {
         let (base, host) = server(base)?;
         let mut connector = HttpConnector::new();
@@ -97,7 +97,7 @@ impl Transport {
     /// A pool of connections to another server, with the same limits.
     ///
     /// # Errors
-    /// A line for the user when `base` is no URL of a server.
+    /// Error message if `base` is not a URL of a server.
     pub(super) fn to(&self, base: &str) -> Result<Self, String> {
         let (base, host) = server(base)?;
         let pool = Arc::new(Pool::new(self.pool.idle_timeout));

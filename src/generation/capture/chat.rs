@@ -15,7 +15,7 @@ use crate::generation::request::{ChatOfPrompt, EngineChat};
 use crate::generation::uncaptured::UncapturedGeneration;
 use crate::session::ReportedVersions;
 
-/// What the capture of a chat has besides that of /generate.
+/// The state of a capture that only a chat of the engine's own endpoint needs.
 #[derive(Debug)]
 pub struct ChatCapture {
     reader: ChatReader,

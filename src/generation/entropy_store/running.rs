@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::{EntropyStore, RequestEntry};
 
-/// A running sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningSequence {
     /// A request id that names it.

@@ -18,7 +18,6 @@ use crate::generation::events::{Events, Generation};
 /// The future of a generation. Dropping it before it resolves aborts the generation.
 pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Generation> + Send>>;
 
-/// The reply.
 pub(super) struct SharedReply {
     source: ReplySource,
     head: Option<response::Parts>,
@@ -43,7 +42,6 @@ enum ReplySource {
     Over,
 }
 
-/// The position of a reader.
 #[derive(Debug, Default)]
 struct ReaderPosition {
     /// It has taken the head.

@@ -82,7 +82,6 @@ impl Batch {
 
 /// The size of a job in a batch.
 trait BatchJob {
-    /// The most bytes of one batch.
     const MOST_BYTES: usize;
 
     fn rows(&self) -> usize;

@@ -108,7 +108,7 @@ impl Device {
     }
 
     /// The device, if it is usable and these rows are large enough for it.
-    pub(super) fn of(&self, rows: SliceShape) -> Option<&Cuda> {
+    pub(super) fn for_rows(&self, rows: SliceShape) -> Option<&Cuda> {
         let opened = self.usable()?;
         (rows.bytes() >= opened.least_bytes).then_some(&opened.cuda)
     }

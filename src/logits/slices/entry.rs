@@ -79,11 +79,11 @@ impl SlotJob {
         metrics.compute.with_label_values(&by).observe(begin.elapsed().as_secs_f64());
         metrics.batch.with_label_values(&by).observe(self.rows() as f64);
         metrics.rows.with_label_values(&by).inc_by(self.rows() as u64);
-        self.answer(measured);
+        self.finish(measured);
     }
 
     /// Frees the slot, then answers: the slot is free when the answer is read.
-    pub(crate) fn answer(self, measured: Measured) {
+    pub(crate) fn finish(self, measured: Measured) {
         let Self { slot, reply, .. } = self;
         drop(slot);
         // the receiver may be gone
