@@ -38,7 +38,7 @@ fn store(sessions: usize, turns: usize) -> Arc<Sessions> {
 /// Archives a store and prints the speed.
 async fn measure(name: &str, storage: Storage, store: &Arc<Sessions>, tokens: usize) {
     let metrics = Arc::new(Metrics::new("none"));
-    let log_wait = Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2)));
+    let log_wait = Arc::new(LogWait::new(Arc::clone(&metrics), Duration::from_secs(2), false));
     let source = SessionSource::open(store, &log_wait).await.unwrap();
     let options = Options { interval: Duration::from_secs(30), bytes: 64 << 20 };
     let annotate: CurrentAnnotate = Arc::new(|| Arc::new(|path: &Path| thinking(path, None, HIGH_ENTROPY)));

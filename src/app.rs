@@ -30,8 +30,8 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::sglang::routes;
 use crate::entropy::Backend;
-use crate::generation::context::{GenerationContext, Measuring, Upstream};
-use crate::generation::entropy_store::{EntropyStore, StoreLimits};
+use crate::generation::context::GenerationContext;
+use crate::generation::entropy_store::{EntropyStore, EntropyStoreLimits};
 use crate::generation::generator::Generator;
 use crate::generation::retries::{ReplayLimits, Retries};
 use crate::logits::slices::Slices;
@@ -43,7 +43,7 @@ use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::{Directory, Fsync, Options};
-use crate::session::{Policy, Sessions, SharedLedger, StoreLimits as SessionLimits};
+use crate::session::{Policy, Sessions, SharedLedger, StoreLimits};
 use crate::tokenizer::Renderer;
 
 use session_metrics::SessionMetrics;
@@ -115,7 +115,7 @@ impl App {
         let slices = Slices::start(&config.slices, &metrics);
         let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
         let backend = backend.unwrap_or_else(|| slices.backend());
-        let limits = StoreLimits {
+        let limits = EntropyStoreLimits {
             ttl: config.entropy.entropy_ttl,
             entries: config.entropy.entropy_entries,
             bytes: config.entropy.entropy_bytes,
@@ -132,11 +132,10 @@ impl App {
         let (sessions, directory) = sessions(&config.sessions, ledger, log, &metrics)?;
         let (config, sessions) = (Arc::new(config), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
-        let upstream_servers = Upstream { client: client.clone(), engines: engines.clone() };
-        let measuring = Measuring { backend, entropies: EntropyStore::new(limits) };
+        let entropies = EntropyStore::new(limits);
         let settings = settings::generation(&config);
         let context =
-            GenerationContext::new(settings, upstream_servers, measuring, Arc::clone(&metrics), budget.clone());
+            GenerationContext::new(settings, engines.clone(), backend, entropies, Arc::clone(&metrics), budget.clone());
         let retries = Retries::new(replay_limits(config.limits.max_bytes_in_flight));
         let generator = Generator::new(context, Arc::clone(&sessions), policy, upstream.clone(), retries);
         let slices = Arc::new(slices);
@@ -297,7 +296,7 @@ impl App {
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
         // detached turns of a process without a local log would be lost
-        let _ = tokio::time::timeout(parts.config.ledger.connection.ledger_timeout, parts.sessions.settle()).await;
+        let _ = tokio::time::timeout(parts.config.ledger.ledger_timeout, parts.sessions.settle()).await;
         for task in [watching, limiting, sweeping, sharing, thinking, rendering, draining].into_iter().chain(reloading)
         {
             task.abort();
@@ -355,7 +354,7 @@ fn sessions(
     log: SharedLog,
     metrics: &Arc<Metrics>,
 ) -> Result<(Sessions, Option<Directory>), String> {
-    let limits = SessionLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
+    let limits = StoreLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
     let observer = Arc::new(SessionMetrics(Arc::clone(metrics)));
     // with a ledger, the log has the turns that the ledger lacks
     let folder = if ledger.is_some() { "detached" } else { "" };

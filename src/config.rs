@@ -4,19 +4,15 @@
 
 mod archive;
 mod chat;
-mod control_port;
+mod commands;
 mod entropy;
 mod export;
-mod import;
 mod keys;
 mod ledger;
 mod load;
-mod logging;
 mod provenance;
 mod sessions;
-mod slice_file;
 mod slices;
-mod terminal;
 mod tls;
 mod units;
 mod unknown;
@@ -25,23 +21,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use archive::{ArchiveArgs, ArchiveConfig, ArchiveOperation};
+pub use archive::ArchiveConfig;
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
-pub use control_port::ControlPortArgs;
+pub use commands::{
+    ArchiveArgs, ArchiveOperation, CheckArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs, ShowArgs, TopArgs,
+};
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
 pub use export::{ExportArgs, Format};
-pub use import::ImportArgs;
 pub use keys::{ControlToken, KeyConfig};
-pub use ledger::{LedgerConfig, LedgerConnection};
+pub use ledger::LedgerConfig;
 pub use load::{Invalid, load};
-pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource, ThinkIds};
-pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
-pub use terminal::{ShowArgs, TopArgs};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration, without_credentials};
 
@@ -83,31 +77,6 @@ pub enum Command {
     Config(Box<ConfigArgs>),
     /// Measure the rows of logits in a safetensors file: one line of JSON per row
     Entropy(Box<EntropyArgs>),
-}
-
-/// The settings of `tokentap check`.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// How long to wait for a server that does not answer yet
-    #[arg(long, env = "TOKENTAP_WAIT", value_name = "TIME", default_value = "0s", value_parser = duration)]
-    pub wait: Duration,
-    /// Print one JSON object with the lines of the report
-    #[arg(long)]
-    pub json: bool,
-    /// The settings of serve.
-    #[command(flatten)]
-    pub config: Config,
-}
-
-/// The settings of `tokentap config`, which are those of `tokentap serve`.
-#[derive(Debug, Args)]
-pub struct ConfigArgs {
-    /// The settings.
-    #[command(flatten)]
-    pub config: Config,
-    /// Each of them with its origin, in the order of `--help`.
-    #[arg(skip)]
-    pub effective: Vec<Setting>,
 }
 
 impl Command {
@@ -282,4 +251,25 @@ impl LimitConfig {
         }
         Ok(())
     }
+}
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Log settings, the same for every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Log")]
+pub struct LogConfig {
+    /// Format of log lines
+    #[arg(long, env = "TOKENTAP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Log filter, in the syntax of RUST_LOG
+    #[arg(long, env = "TOKENTAP_LOG", help_heading = MAIN, value_name = "FILTER", default_value = "info")]
+    pub log: String,
 }

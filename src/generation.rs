@@ -18,7 +18,6 @@ pub(crate) mod recorder;
 pub(crate) mod request;
 pub(crate) mod retries;
 pub(crate) mod sequence;
-pub(crate) mod session_limits;
 pub mod settings;
 pub(crate) mod stream;
 pub(crate) mod uncaptured;

@@ -27,15 +27,8 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 
 /// The files and folders that may use each external crate. `src/demo` may use all of them.
 const CRATE_USERS: &[(&str, &[&str])] = &[
-    (
-        "reqwest",
-        &[
-            "src/cli/control.rs",
-            "src/cli/export/sidecar.rs",
-            "src/engine/transport/client.rs",
-            "src/engine/transport/pool.rs",
-        ],
-    ),
+    ("reqwest", &["src/cli/control.rs", "src/cli/export/sidecar.rs"]),
+    ("url", &["src/engine/transport/client.rs"]),
     ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/client.rs", "src/engine/transport/pool.rs"]),
     (
         "tokio_rustls",

@@ -89,7 +89,7 @@ impl Api for AnthropicMessages {
 
 impl ApiRequest for DecodedMessages {
     fn session_names(&self) -> SessionNames {
-        SessionNames::of(&self.request.bytes, &self.request.object)
+        SessionNames::decode(&self.request.bytes, &self.request.object)
     }
 
     fn add_labels(&self, labels: &mut Labels) {

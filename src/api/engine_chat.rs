@@ -36,7 +36,7 @@ pub(crate) fn passed_through(
         body: bytes.clone(),
         route,
         rid: text("rid").map(Into::into),
-        sglext: SglextOptions::of(bytes, object, request.headers(), &engine.chat),
+        sglext: SglextOptions::decode(bytes, object, request.headers(), &engine.chat),
         n: body.count("n").unwrap_or(1),
         sampling: sampling(&body),
         lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).and_then(adapter),

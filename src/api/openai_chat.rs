@@ -63,7 +63,7 @@ impl Api for OpenAiChat {
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let chat = ChatRequest::parse(request.body().clone())?;
         let engine = &self.upstream.borrow().chat;
-        let sglext = SglextOptions::of(&chat.bytes, &chat.object, request.headers(), engine);
+        let sglext = SglextOptions::decode(&chat.bytes, &chat.object, request.headers(), engine);
         Ok(Box::new(DecodedChat { api: self.clone(), chat, sglext }))
     }
 
@@ -82,7 +82,7 @@ impl Api for OpenAiChat {
 
 impl ApiRequest for DecodedChat {
     fn session_names(&self) -> SessionNames {
-        SessionNames::of(&self.chat.bytes, &self.chat.object)
+        SessionNames::decode(&self.chat.bytes, &self.chat.object)
     }
 
     fn add_labels(&self, labels: &mut Labels) {

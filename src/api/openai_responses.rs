@@ -116,7 +116,7 @@ impl Api for OpenAiResponses {
 
 impl ApiRequest for DecodedResponses {
     fn session_names(&self) -> SessionNames {
-        SessionNames::of(&self.request.bytes, &self.request.object)
+        SessionNames::decode(&self.request.bytes, &self.request.object)
     }
 
     fn add_labels(&self, labels: &mut Labels) {

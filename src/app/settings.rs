@@ -44,7 +44,7 @@ pub(super) fn generation(config: &Config) -> GenerationSettings {
         records: sessions.record,
         session: SessionLimits { turns: sessions.max_session_turns, branches: sessions.max_session_branches() },
         session_idle: sessions.session_idle,
-        ledger_timeout: ledger.connection.ledger.as_ref().map(|_| ledger.connection.ledger_timeout),
+        ledger_timeout: ledger.ledger.as_ref().map(|_| ledger.ledger_timeout),
         is_ledger_strict: entropy.strict.ledger,
     }
 }

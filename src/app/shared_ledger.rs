@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, LedgerConnection};
+use crate::config::{Config, LedgerConfig};
 use crate::metrics::Metrics;
 use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
 use crate::session::{SharedLedger, SharingLimits};
@@ -36,7 +36,7 @@ impl ValkeyObserver for LedgerObserver {
 ///
 /// # Errors
 /// A line for the user.
-pub(crate) fn options(connection: &LedgerConnection, ttl: Duration) -> Result<Option<ValkeyOptions>, String> {
+pub(crate) fn options(connection: &LedgerConfig, ttl: Duration) -> Result<Option<ValkeyOptions>, String> {
     let Some(url) = &connection.ledger else { return Ok(None) };
     let url = url.expose().parse().map_err(|error| format!("--ledger: {error}"))?;
     let client = connection.ledger_cert.as_ref().zip(connection.ledger_key.as_ref());
@@ -57,7 +57,7 @@ pub(crate) fn options(connection: &LedgerConnection, ttl: Duration) -> Result<Op
 /// # Errors
 /// A line for the user.
 pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<SharedLedger>, String> {
-    let Some(options) = options(&config.ledger.connection, config.sessions.session_ttl)? else { return Ok(None) };
+    let Some(options) = options(&config.ledger, config.sessions.session_ttl)? else { return Ok(None) };
     if options.replicas == 0 {
         tracing::warn!("--ledger-replicas is 0: a failover of the shared ledger loses turns whose replies have ended");
     }

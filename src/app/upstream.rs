@@ -162,7 +162,7 @@ async fn probe_generation(
     loop {
         // the engine chooses the request ids of the probe
         let random = parts.generator.context.flights.random();
-        let answer = probe.ask(found.clone()).await;
+        let answer = probe.probe_generation(found.clone()).await;
         drop(random);
         match answer {
             Ok((found, is_complete)) => {

@@ -108,11 +108,8 @@ impl ChatModel {
         if config.chat == ChatMode::Passthrough {
             return Err("--chat passthrough".to_owned());
         }
-        if upstream.omits_sampled_ids() {
-            return Err(format!(
-                "{} does not report all sampled tokens",
-                upstream.product_name().unwrap_or("the engine")
-            ));
+        if upstream.traits().omits_sampled_ids {
+            return Err(format!("{} does not report all sampled tokens", upstream.traits().name));
         }
         let renderer = match renderer {
             Some(renderer) => renderer,

@@ -37,7 +37,7 @@ pub async fn run(args: CheckArgs) -> Result<bool, String> {
     let mut report = Report::default();
     match wait_for_info(&probe, wait).await {
         Ok(found) => {
-            let found = match tokio::time::timeout(GENERATION_TIMEOUT, probe.ask(found.clone())).await {
+            let found = match tokio::time::timeout(GENERATION_TIMEOUT, probe.probe_generation(found.clone())).await {
                 Ok(Ok((found, _))) => found,
                 Ok(Err(error)) => {
                     report.line(Verdict::Fail, "generate", error.to_string());
@@ -216,11 +216,11 @@ fn describe_info(config: &Config, found: &Capabilities, report: &mut Report) {
     if found.skip_tokenizer_init {
         report.line(Ok, "tokenizer", "none in the engine: prompts are ids only");
     }
-    if found.compiles_for_logprobs() && config.entropy.entropy != EntropyDefault::Always {
+    if found.traits().compiles_for_logprobs && config.entropy.entropy != EntropyDefault::Always {
         let text = "forced logprobs make sglang-jax compile the model for each batch shape: only return_entropy: true is served; see --entropy always";
         report.line(Warn, "jax", text);
     }
-    if found.streams_need_overlap() {
+    if found.traits().streams_need_overlap {
         let streams = match found.overlap_schedule {
             Some(true) => (Ok, "the overlap schedule is on: logprobs can be streamed"),
             Some(false) => (Warn, "the overlap schedule is off: streams with logprobs break, so none are forced"),

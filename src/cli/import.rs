@@ -30,7 +30,7 @@ struct ImportCounts {
 /// # Errors
 /// A line for the user when the log or the ledger cannot be used.
 pub async fn run(args: &ImportArgs) -> Result<bool, String> {
-    let options = ledger_options(&args.connection, args.session_ttl)?.expect("the settings have a ledger");
+    let options = ledger_options(&args.ledger, args.session_ttl)?.expect("the settings have a ledger");
     if !args.data_dir.is_dir() {
         return Err(format!("--data-dir {}: there is no such folder", args.data_dir.display()));
     }

@@ -1,10 +1,10 @@
-//! Settings of the archive, and of `tokentap archive`.
+//! Settings of the archive.
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::{LogConfig, MAIN, bytes, duration};
+use super::{MAIN, bytes, duration};
 
 /// Where finished paths are archived.
 #[derive(Debug, Clone, Args)]
@@ -29,27 +29,4 @@ impl ArchiveConfig {
             _ => Ok(()),
         }
     }
-}
-
-/// Settings of `tokentap archive`.
-#[derive(Debug, Args)]
-pub struct ArchiveArgs {
-    /// What to do
-    #[arg(value_name = "OPERATION")]
-    pub operation: ArchiveOperation,
-    /// URI of the archive, as in --archive of serve
-    #[arg(value_name = "URI")]
-    pub uri: String,
-    /// What is logged.
-    #[command(flatten)]
-    pub logging: LogConfig,
-}
-
-/// An operation on an archive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ArchiveOperation {
-    /// List the manifests: their ranges, rows, bytes and gaps
-    Ls,
-    /// Read every manifest and data file; fails if one is missing or wrong, or a row exists twice
-    Verify,
 }

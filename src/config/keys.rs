@@ -20,7 +20,7 @@ impl ControlToken {
     /// Parses a token, `@` and the path of the file that holds one, or `none`.
     ///
     /// # Errors
-    /// A line for the user when the file cannot be read, the token is empty, or the token could be meant as `none`: `None`, or `none` in
+    /// Error message if the file cannot be read, the token is empty, or the token could be meant as `none`: `None`, or `none` in
     /// a file.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text == NONE {

@@ -7,19 +7,10 @@ use clap::Args;
 
 use super::{Secret, duration};
 
-/// The shared ledger of a running tokentap.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Shared sessions")]
-pub struct LedgerConfig {
-    /// The ledger.
-    #[command(flatten)]
-    pub connection: LedgerConnection,
-}
-
 /// Where the shared ledger is, and when it has confirmed a turn.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shared sessions")]
-pub struct LedgerConnection {
+pub struct LedgerConfig {
     /// Valkey or Redis 7 through which tokentaps share sessions, as redis://USER:PASSWORD@HOST:PORT, or @FILE; also redis-sentinel:// and redis-cluster://, and rediss for TLS
     #[arg(long, env = "TOKENTAP_LEDGER", value_name = "URL", hide_env_values = true, value_parser = Secret::parse)]
     pub ledger: Option<Secret>,
@@ -44,16 +35,6 @@ pub struct LedgerConnection {
 }
 
 impl LedgerConfig {
-    /// A ledger needs recorded sessions.
-    pub(super) fn check(&self, record: bool) -> Result<(), String> {
-        if self.connection.ledger.is_some() && !record {
-            return Err("--ledger shares recorded sessions, and --record is off".to_owned());
-        }
-        self.connection.check()
-    }
-}
-
-impl LedgerConnection {
     /// Checks that a certificate has a key.
     pub(super) fn check(&self) -> Result<(), String> {
         let (given, lacking) = match (&self.ledger_cert, &self.ledger_key) {

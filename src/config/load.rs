@@ -194,7 +194,10 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     config.limits.check().map_err(Invalid::Line)?;
     config.tls.check().map_err(Invalid::Line)?;
-    config.ledger.check(config.sessions.record).map_err(Invalid::Line)?;
+    if config.ledger.ledger.is_some() && !config.sessions.record {
+        return Err(Invalid::Line("--ledger shares recorded sessions, and --record is off".to_owned()));
+    }
+    config.ledger.check().map_err(Invalid::Line)?;
     config.archive.check(config.sessions.record).map_err(Invalid::Line)?;
     config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
     for engine in &mut config.engine {

@@ -19,7 +19,7 @@ impl Secret {
     /// The key of a setting: itself, or `@` and the path of the file that holds it.
     ///
     /// # Errors
-    /// A line for the user when the file cannot be read or the key is empty.
+    /// Error message if the file cannot be read or the key is empty.
     pub fn parse(text: &str) -> Result<Self, String> {
         let key = match text.strip_prefix('@') {
             Some(path) => {
@@ -70,7 +70,7 @@ pub fn without_credentials(url: &str) -> Cow<'_, str> {
 /// Reads a size: bytes, or with `KiB`, `MiB`, `GiB` behind the number.
 ///
 /// # Errors
-/// A sentence for the user when `text` is no size.
+/// Error message if `text` is not a size.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let units = [("KiB", 1_u64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)];
     scaled(text, &units).ok_or_else(|| "a size is a number of bytes, or one with KiB, MiB or GiB behind it".to_owned())
@@ -79,7 +79,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// Reads a time: seconds, or with `us`, `ms`, `s`, `m`, `h` behind the number.
 ///
 /// # Errors
-/// A sentence for the user when `text` is no time.
+/// Error message if `text` is not a time.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let units = [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("", 1_000_000)];
     scaled(text, &units)

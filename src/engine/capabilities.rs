@@ -40,6 +40,21 @@ pub struct ProductTraits {
     pub has_plugins: bool,
 }
 
+/// The traits of a product that is not known yet.
+static UNKNOWN: ProductTraits = ProductTraits {
+    product: Product::Sglang,
+    name: "the engine",
+    ignores_unknown_members: false,
+    lists_sampled_ids: false,
+    omits_sampled_ids: false,
+    compiles_for_logprobs: false,
+    decodes_top_logprobs: false,
+    placeholder_needs_k: false,
+    streams_need_overlap: false,
+    can_stream_increments: true,
+    has_plugins: true,
+};
+
 impl std::fmt::Debug for ProductTraits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // the others follow from it
@@ -60,7 +75,7 @@ pub enum StreamLogprobs {
 
 /// What the events of a stream hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Streaming {
+pub enum StreamMode {
     /// All tokens so far, in each event.
     Cumulative,
     /// Only the new tokens.
@@ -71,7 +86,7 @@ pub enum Streaming {
 
 /// The plugin `tokentap-sglang`, which reports exact entropies from inside the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Plugin {
+pub enum PluginState {
     /// The engine has none, or was not probed yet.
     #[default]
     Absent,
@@ -142,13 +157,13 @@ pub struct Capabilities {
     /// The source of `vocab_size`.
     pub vocab_source: Option<VocabSource>,
     /// The mode of its streams.
-    pub streaming: Option<Streaming>,
+    pub streaming: Option<StreamMode>,
     /// It supports top logprobs in flat base64 in replies that do not stream.
     pub flat: bool,
     /// It echoes the ids of a prompt on request.
     pub echoes_prompt: bool,
     /// Its plugin for exact entropies.
-    pub plugin: Plugin,
+    pub plugin: PluginState,
     /// The largest support that its sampling mask reports, in tokens; `None` without sampling masks.
     pub sampling_mask: Option<u32>,
     /// The kind of speculative decoding.
@@ -196,7 +211,7 @@ impl Default for Capabilities {
             streaming: None,
             flat: false,
             echoes_prompt: false,
-            plugin: Plugin::Absent,
+            plugin: PluginState::Absent,
             sampling_mask: None,
             speculative: None,
             refuses_logprobs: false,
@@ -239,31 +254,19 @@ impl Capabilities {
     /// Whether its streams lose ids when events are merged, so that only logprobs list all of them.
     #[must_use]
     pub fn loses_ids(&self) -> bool {
-        self.streaming == Some(Streaming::IncrementalIds)
+        self.streaming == Some(StreamMode::IncrementalIds)
     }
 
-    /// The product whose format is used: SGLang until the product is known.
+    /// What all versions of the product have in common. Until the product is known, it is SGLang's format, and no feature is relied on.
     #[must_use]
-    pub fn product_or_sglang(&self) -> Product {
-        self.product.map_or(Product::Sglang, |product| product.product)
-    }
-
-    /// The name of the product; `None` if it is not known.
-    #[must_use]
-    pub fn product_name(&self) -> Option<&'static str> {
-        self.product.map(|product| product.name)
+    pub fn traits(&self) -> &'static ProductTraits {
+        self.product.unwrap_or(&UNKNOWN)
     }
 
     /// Whether its lists of ids are the sampled tokens.
     #[must_use]
     pub fn lists_sampled_ids(&self) -> bool {
-        self.skip_tokenizer_init || self.product.is_some_and(|product| product.lists_sampled_ids)
-    }
-
-    /// Whether it is known to omit sampled tokens from every list of a reply, so that no chat can be continued token by token.
-    #[must_use]
-    pub fn omits_sampled_ids(&self) -> bool {
-        self.product.is_some_and(|product| product.omits_sampled_ids)
+        self.skip_tokenizer_init || self.traits().lists_sampled_ids
     }
 
     /// Whether its streams can have logprobs.
@@ -276,48 +279,6 @@ impl Capabilities {
             }
             Some(_) => StreamLogprobs::Supported,
         }
-    }
-
-    /// Whether its streams can have logprobs only with the overlap schedule.
-    #[must_use]
-    pub fn streams_need_overlap(&self) -> bool {
-        self.product.is_some_and(|product| product.streams_need_overlap)
-    }
-
-    /// Whether logprobs make it compile the model for each batch shape, so that forcing them is expensive.
-    #[must_use]
-    pub fn compiles_for_logprobs(&self) -> bool {
-        self.product.is_some_and(|product| product.compiles_for_logprobs)
-    }
-
-    /// Whether it decodes the text of each top-k entry unless the request says not to.
-    #[must_use]
-    pub fn decodes_top_logprobs(&self) -> bool {
-        self.product.is_some_and(|product| product.decodes_top_logprobs)
-    }
-
-    /// Whether it sends a placeholder for the prompt's logprobs only if the request has a k.
-    #[must_use]
-    pub fn placeholder_needs_k(&self) -> bool {
-        self.product.is_some_and(|product| product.placeholder_needs_k)
-    }
-
-    /// Whether it is known to ignore unknown members of a request.
-    #[must_use]
-    pub fn ignores_unknown_members(&self) -> bool {
-        self.product.is_some_and(|product| product.ignores_unknown_members)
-    }
-
-    /// Whether some version or setting of the product may stream incrementally.
-    #[must_use]
-    pub fn can_stream_increments(&self) -> bool {
-        self.product.is_none_or(|product| product.can_stream_increments)
-    }
-
-    /// Whether some version of the product may load the plugin for exact entropies.
-    #[must_use]
-    pub fn has_plugins(&self) -> bool {
-        self.product.is_none_or(|product| product.has_plugins)
     }
 
     /// The largest k of a request: the setting, limited by what disaggregation can transfer.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::sglang::{abort, workers};
 use super::transport::client::{Client, Failure};
@@ -77,7 +77,7 @@ impl Engines {
     /// Starts with the engines at `urls`, or with the upstream itself if `urls` is empty.
     ///
     /// # Errors
-    /// A line for the user when a URL cannot be used.
+    /// Error message if a URL cannot be used.
     pub fn try_new(upstream: Client, urls: &[String]) -> Result<Self, String> {
         let engine = |url: &String| {
             let client = upstream.at(url).map_err(|error| format!("--engine {error}"))?;
@@ -98,13 +98,13 @@ impl Engines {
     /// The current list.
     #[must_use]
     pub fn current(&self) -> Membership {
-        self.lock().clone()
+        self.current.lock().clone()
     }
 
     /// The URL of the engine, where the upstream is one; `None` where a router chooses the engine of each request, or may do so.
     #[must_use]
     pub fn single(&self) -> Option<Arc<str>> {
-        (self.lock().source == EngineSource::Upstream).then(|| Arc::clone(self.upstream.shared_upstream()))
+        (self.current.lock().source == EngineSource::Upstream).then(|| Arc::clone(self.upstream.shared_upstream()))
     }
 
     /// Returns any engine, preferably a healthy one, for a call that all engines answer alike. Returns the upstream if no engine is listed.
@@ -142,17 +142,13 @@ impl Engines {
 
     /// Records whether the upstream, which lists no workers, reports that it is a router.
     pub fn note_router(&self, is_router: bool) {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         match current.source {
             EngineSource::Unknown | EngineSource::Upstream | EngineSource::Unlisted => {
                 current.source = if is_router { EngineSource::Unlisted } else { EngineSource::Upstream };
             }
             EngineSource::Flag | EngineSource::Workers => {}
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Membership> {
-        self.current.lock()
     }
 
     /// The clients of the workers that a router lists.
@@ -165,7 +161,7 @@ impl Engines {
     }
 
     fn replace(&self, new: Membership) -> bool {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         // the upstream still lists no workers, and stays a router
         if current.source == EngineSource::Unlisted && new.source == EngineSource::Upstream {
             return false;

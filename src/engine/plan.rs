@@ -215,7 +215,7 @@ impl EditedBody {
 impl Plan {
     /// The plan of a chat for the engine's own endpoint, with `n` replies: nothing is measured.
     #[must_use]
-    pub fn of_chat(product: Product, body: Bytes, n: usize, rid: Option<Arc<str>>) -> Self {
+    pub fn for_engine_chat(product: Product, body: Bytes, n: usize, rid: Option<Arc<str>>) -> Self {
         Self {
             product,
             entropy_request: EntropyRequest::NONE,

@@ -1,7 +1,7 @@
 //! The seam: what a product provides on the path of a request. Only this file chooses between products. Above it are plain types:
 //! [`plan`](crate::engine::plan), [`events`](crate::engine::events) and [`capabilities`](crate::engine::capabilities).
 //!
-//! The other parts of a product are its probe, its aborts, and the calls of trainers: `sglang::probe`, `sglang::abort`, `sglang::weights`.
+//! The other parts of a product are its probe, its aborts, and the calls of trainers: `sglang::probe`, `sglang::abort`, `sglang::routes`.
 
 use crate::engine::capabilities::{Capabilities, Product};
 use crate::engine::events::{Chunk, KnownPrefix, Numbers};
@@ -35,18 +35,18 @@ impl Product {
         }
     }
 
-    /// Parses the object of a reply at the cursor, and its numbers into `numbers`.
+    /// Decodes the object of a reply at the cursor, and its numbers into `numbers`.
     ///
     /// # Errors
     /// When there is no object at the cursor, or its logprobs are not in the product's format.
-    pub(crate) fn read(
+    pub(crate) fn decode(
         self,
         cursor: &mut Cursor<'_>,
         known: &dyn KnownPrefix,
         numbers: &mut Numbers,
     ) -> Result<Chunk, Malformed> {
         match self {
-            Self::Sglang | Self::SglJax => Chunk::read(cursor, known, numbers),
+            Self::Sglang | Self::SglJax => Chunk::decode(cursor, known, numbers),
         }
     }
 

@@ -16,7 +16,6 @@ pub mod scan;
 pub mod sglext;
 pub(crate) mod tokenize;
 pub(crate) mod trim;
-pub(crate) mod weights;
 pub(crate) mod workers;
 
 use super::capabilities::{Product, ProductTraits};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub use identity::{EngineIdentity, Identities, IdentityTracker, Observation};
 
-use crate::engine::capabilities::{Capabilities, Plugin, common};
+use crate::engine::capabilities::{Capabilities, PluginState, common};
 use crate::engine::engines::{EngineSource, Engines, RefreshOutcome, each};
 use crate::engine::sglang::probe::{Probe, ProbeError};
 use crate::engine::transport::client::Client;
@@ -72,7 +72,7 @@ impl Survey {
     }
 
     /// Checks that a router forwards calls. A router that listed its workers has answered already. Another router is asked for the model, a
-    /// call that it forwards to one of its engines. A timeout is no error, because that engine may be the one that hangs.
+    /// call that it forwards to one of its engines. A timeout is not an error: the router may have chosen an engine that hangs.
     ///
     /// # Errors
     /// [`ProbeError`] when the router refuses the connection or answers with an error.
@@ -94,7 +94,7 @@ impl Survey {
         let members = self.members();
         if members.is_empty() {
             let found = self.upstream().check_liveness().await?;
-            let identities = vec![(self.engines.upstream().upstream().to_owned(), Some(EngineIdentity::of(&found)))];
+            let identities = vec![(self.engines.upstream().upstream().to_owned(), Some(EngineIdentity::from(&found)))];
             return Ok(LivenessReport { weight_version: found.weight_version, changed, identities });
         }
         let answers = each(members, |(url, probe)| async move {
@@ -104,7 +104,7 @@ impl Survey {
         let (router, answers) = tokio::join!(self.router_answers(), answers);
         router?;
         let identities: Identities =
-            answers.iter().map(|(url, found)| (url.clone(), found.as_ref().map(EngineIdentity::of))).collect();
+            answers.iter().map(|(url, found)| (url.clone(), found.as_ref().map(EngineIdentity::from))).collect();
         // the router itself must detect an engine that does not answer
         let mut labels = answers.into_iter().filter_map(|(_, found)| found).map(|found| found.weight_version);
         let first = labels.next().ok_or(ProbeError::NoEngine)?;
@@ -123,7 +123,7 @@ impl Survey {
         if members.is_empty() {
             let (found, is_router) = self.upstream().read_info().await?;
             self.engines.note_router(is_router);
-            let identity = EngineIdentity::of(&found);
+            let identity = EngineIdentity::from(&found);
             return Ok((found, vec![(self.engines.upstream().upstream().to_owned(), Some(identity))]));
         }
         let answers = each(members, |(url, probe)| async move {
@@ -140,7 +140,7 @@ impl Survey {
         for (url, answer) in answers {
             identities.push((
                 url.clone(),
-                answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(EngineIdentity::of),
+                answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(EngineIdentity::from),
             ));
             match answer {
                 Ok(Ok(found)) => known.push((url, found)),
@@ -151,7 +151,7 @@ impl Survey {
                 Err(_) => silent.push(format!("{url} could not be asked: no answer in time")),
             }
         }
-        match common::of(known) {
+        match common::combine(known) {
             Some(mut found) => {
                 found.notes.extend(silent);
                 Ok((found, identities))
@@ -166,17 +166,17 @@ impl Survey {
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream, or every engine of a router, stops answering.
-    pub async fn ask(&self, found: Capabilities) -> Result<(Capabilities, bool), ProbeError> {
+    pub async fn probe_generation(&self, found: Capabilities) -> Result<(Capabilities, bool), ProbeError> {
         let members = self.members();
         // an engine that only prefills or only decodes cannot answer a generation
         if members.is_empty() || found.disaggregated {
-            return Ok((self.upstream().ask(found).await?, true));
+            return Ok((self.upstream().probe_generation(found).await?, true));
         }
         let notes = found.notes.clone();
         let mut known = Vec::new();
         let mut silent = Vec::new();
         let mut failure = None;
-        for (url, answer) in ask_each(members, &found).await {
+        for (url, answer) in probe_each(members, &found).await {
             match answer {
                 Some(Ok(found)) => known.push((url, found)),
                 Some(Err(error)) => {
@@ -186,7 +186,7 @@ impl Survey {
                 None => silent.push(format!("{url} did not answer the probe in time")),
             }
         }
-        let Some(mut found) = common::of(known) else { return Err(failure.unwrap_or(ProbeError::NoEngine)) };
+        let Some(mut found) = common::combine(known) else { return Err(failure.unwrap_or(ProbeError::NoEngine)) };
         if found.generates != Some(false) && !found.refuses_logprobs {
             let through = tokio::time::timeout(GENERATION_TIMEOUT, self.through_router(&mut found)).await;
             if let Ok(answer) = through {
@@ -194,7 +194,7 @@ impl Survey {
             } else {
                 // features that may not pass the router are not used
                 (found.flat, found.echoes_prompt, found.sampling_mask) = (false, false, None);
-                found.plugin = Plugin::Absent;
+                found.plugin = PluginState::Absent;
                 silent.push("the router did not answer the probe in time".to_owned());
             }
         }
@@ -208,7 +208,7 @@ impl Survey {
     async fn through_router(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         let mut through = Capabilities { notes: Vec::new(), flat: false, echoes_prompt: false, ..found.clone() };
         through.gives_logprobs = None;
-        (through.plugin, through.sampling_mask) = (Plugin::Absent, None);
+        (through.plugin, through.sampling_mask) = (PluginState::Absent, None);
         self.upstream().probe_router_fields(&mut through).await?;
         if found.gives_logprobs == Some(true) && through.gives_logprobs != Some(true) {
             found.notes.push("the router does not let logprobs through".to_owned());
@@ -230,9 +230,11 @@ impl Survey {
         found.flat &= through.flat;
         found.echoes_prompt &= through.echoes_prompt;
         found.sampling_mask = found.sampling_mask.and(through.sampling_mask);
-        if found.plugin == Plugin::Exact {
+        if found.plugin == PluginState::Exact {
             found.plugin = match through.plugin {
-                Plugin::Absent => Plugin::Unusable("the router drops sampling_params.custom_params".to_owned()),
+                PluginState::Absent => {
+                    PluginState::Unusable("the router drops sampling_params.custom_params".to_owned())
+                }
                 other => other,
             };
         }
@@ -242,7 +244,7 @@ impl Survey {
 
 /// Runs the generating probe on these engines and returns the answers in their order. Once one has answered, the others have
 /// [`GENERATION_TIMEOUT`]; `None` for one that did not answer by then.
-async fn ask_each(
+async fn probe_each(
     members: Vec<(String, Probe)>,
     found: &Capabilities,
 ) -> Vec<(String, Option<Result<Capabilities, ProbeError>>)> {
@@ -250,7 +252,7 @@ async fn ask_each(
     let mut asking = tokio::task::JoinSet::new();
     for (at, (_, probe)) in members.into_iter().enumerate() {
         let found = found.clone();
-        asking.spawn(async move { (at, probe.ask(found).await) });
+        asking.spawn(async move { (at, probe.probe_generation(found).await) });
     }
     let mut deadline = None;
     while let Some(next) = match deadline {

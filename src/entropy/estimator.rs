@@ -47,7 +47,7 @@ impl Estimator {
 
     /// The number of a token by its top-k row, in nats; NaN if the row does not determine it.
     #[must_use]
-    pub fn of(self, stats: &TokenStats) -> f32 {
+    pub fn value(self, stats: &TokenStats) -> f32 {
         match self {
             Self::Estimate => stats.estimate,
             Self::Renormalized => stats.renormalized,

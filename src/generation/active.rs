@@ -33,7 +33,6 @@ impl ActiveGeneration {
         Self { capture, key, sent: false }
     }
 
-    /// The capture.
     #[must_use]
     pub fn capture(&self) -> &Capture {
         &self.capture
@@ -82,8 +81,7 @@ impl ActiveGeneration {
         stepped
     }
 
-    /// Waits until the log or the shared ledger acknowledges the turns so far, for a limited time. Failures are counted. Returns whether the
-    /// reply may be handed out.
+    /// Waits, with a timeout, until the log or the shared ledger has acknowledged the turns so far. Resolves to true if the reply may be sent.
     pub async fn wait_until_durable(&mut self) -> bool {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
         self.context().log_wait.wait(acks).await
@@ -144,7 +142,6 @@ impl Drop for ActiveGeneration {
 /// Concurrent aborts of one request.
 const ABORTS_AT_ONCE: usize = 64;
 
-/// Timeout of an abort.
 pub(super) const ABORT_TIMEOUT: Duration = ANSWER_TIMEOUT;
 
 async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>) {
@@ -155,13 +152,13 @@ async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>)
     if outcomes.iter().all(AbortOutcome::is_unsupported) {
         if !context.abort_unsupported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                upstream = context.client.upstream(),
+                upstream = context.engines.upstream().upstream(),
                 "the upstream has no /abort_request: a generation ends only when its connection closes; name the engines with --engine"
             );
         }
         return;
     }
-    // an engine that answers "not in flight" is no failure: the request has just ended
+    // "not in flight" is not a failure: the request has just ended
     let failed = outcomes.iter().filter(|outcome| !outcome.is_absent);
     for problem in failed.filter_map(AbortOutcome::problem) {
         tracing::warn!(rid, %problem, "an engine did not accept an abort");

@@ -59,7 +59,6 @@ pub struct Capture {
 pub struct UnreadableReply(#[from] Malformed);
 
 impl Capture {
-    /// What the running generations share.
     #[must_use]
     pub fn context(&self) -> &Arc<GenerationContext> {
         &self.context
@@ -85,7 +84,7 @@ impl Capture {
             vocab: upstream.vocab_size,
             model: Arc::clone(&upstream.model),
             sequences: Vec::new(),
-            content: ExpectedContent::of(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
+            content: ExpectedContent::new(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
             numbers: Numbers::default(),
             stats: Vec::new(),
             observed: ReplyStats::default(),
@@ -221,12 +220,14 @@ impl Capture {
     ///
     /// # Errors
     /// [`UnreadableReply`] when the body is not in SGLang's format; the client then gets it unchanged.
-    pub fn reply(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
+    pub fn decode_whole(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
         if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
-            return chat.reply(body, reads, (recorder, &mut self.observed));
+            return chat.decode_whole(body, reads, recorder, &mut self.observed);
         }
         let mut parsed = ParsedOutputs::default();
-        for_each_object(Cursor::new(body), |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
+        for_each_object(Cursor::new(body), |cursor, at| {
+            self.decode_object(body, cursor, Some(at), reads, &mut parsed)
+        })?;
         Ok(parsed)
     }
 
@@ -234,21 +235,21 @@ impl Capture {
     ///
     /// # Errors
     /// [`UnreadableReply`] when the event is not in SGLang's format; the client then gets it unchanged.
-    pub fn event(&mut self, framed: &EventFrame, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
+    pub fn decode_event(&mut self, framed: &EventFrame, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
         if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
-            return chat.event(framed, (recorder, &mut self.observed), self.flight.as_mut());
+            return chat.decode_event(framed, recorder, &mut self.observed, self.flight.as_mut());
         }
         let EventFrame { raw, json } = framed;
         let mut cursor = Cursor::at(&raw[..json.end], json.start);
         let mut parsed = ParsedOutputs::default();
-        self.object(raw, &mut cursor, None, reads, &mut parsed)?;
+        self.decode_object(raw, &mut cursor, None, reads, &mut parsed)?;
         cursor.end()?;
         Ok(parsed)
     }
 
     /// Parses and measures one object of the reply. In a stream its index follows its lists, so parsing resumes after the prefix of any
     /// sequence that matches. In the rare case that the prefix belongs to another sequence, the object is parsed again.
-    fn object(
+    fn decode_object(
         &mut self,
         bytes: &Bytes,
         cursor: &mut Cursor<'_>,
@@ -257,9 +258,9 @@ impl Capture {
         parsed: &mut ParsedOutputs,
     ) -> Result<(), UnreadableReply> {
         let mut numbers = std::mem::take(&mut self.numbers);
-        let read = self.read(cursor, index, &mut numbers);
+        let read = self.decode_chunk(cursor, index, &mut numbers);
         let done = read.and_then(|chunk| {
-            self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, &mut parsed.changes)?;
+            self.process_chunk(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, &mut parsed.changes)?;
             parsed.add(reads, index, chunk);
             Ok(())
         });
@@ -267,27 +268,28 @@ impl Capture {
         done
     }
 
-    fn read(
+    fn decode_chunk(
         &self,
         cursor: &mut Cursor<'_>,
         index: Option<usize>,
         numbers: &mut Numbers,
     ) -> Result<Chunk, UnreadableReply> {
         if index.is_some() || !self.content.is_full() {
-            return Ok(self.plan.product.read(cursor, &NoKnownPrefix, numbers)?);
+            return Ok(self.plan.product.decode(cursor, &NoKnownPrefix, numbers)?);
         }
         let start = cursor.clone();
-        let chunk = self.plan.product.read(cursor, &SequencePrefixes(&self.sequences), numbers)?;
+        let chunk = self.plan.product.decode(cursor, &SequencePrefixes(&self.sequences), numbers)?;
         let none = Sequence::default();
         let sequence = self.sequences.get(chunk.index).unwrap_or(&none);
         if !sequence.owns(&chunk, cursor.bytes()) || !sequence.counts_jump(&chunk, numbers.chosen.len()) {
             *cursor = start;
-            return Ok(self.plan.product.read(cursor, &NoKnownPrefix, numbers)?);
+            return Ok(self.plan.product.decode(cursor, &NoKnownPrefix, numbers)?);
         }
         Ok(chunk)
     }
 
-    fn take(
+    /// Measures and records an object of a sequence, and adds the changes of its bytes to `splice`.
+    fn process_chunk(
         &mut self,
         bytes: &Bytes,
         chunk: &Chunk,
@@ -301,7 +303,10 @@ impl Capture {
             self.incomplete();
             return Ok(());
         };
-        self.sequence(index);
+        if self.sequences.len() <= index {
+            // on first use: a request may ask for a million samples
+            self.sequences.resize_with(index + 1, Sequence::default);
+        }
         if let Some(rid) = chunk.rid.as_deref().filter(|_| self.sequences[index].tokens == 0) {
             // most replies repeat the id that the request had
             let known = self.plan.rids.get(index).map(|(known, _)| known).filter(|known| ***known == *rid);
@@ -323,25 +328,20 @@ impl Capture {
         let wanted = self.plan.entropy_request.wanted;
         let info = (wanted && chunk.finish.is_some()).then(|| self.info(&item, index));
         if let Some(recorder) = &mut self.recorder {
-            let (entropy, n) = (&self.values[..], self.plan.n);
-            let measured = info.map(|info| info.measured());
-            let details =
-                info.map(|_| enrich::details(&self.sequences[index], &self.plan.entropy_request)).unwrap_or_default();
-            let (edit, cuts) = (&edit, &cuts);
-            let item = &item;
+            let details = info.map(|_| enrich::details(&self.sequences[index], &self.plan.entropy_request));
             recorder.record(CapturedOutput {
                 bytes,
                 chunk,
                 index,
-                item,
-                n,
+                item: &item,
+                n: self.plan.n,
                 numbers,
                 step,
-                entropy,
-                measured,
-                details,
-                edit,
-                cuts,
+                entropy: &self.values,
+                measured: info.map(|info| info.measured()),
+                details: details.unwrap_or_default(),
+                edit: &edit,
+                cuts: &cuts,
             });
         }
         if wanted {
@@ -353,12 +353,5 @@ impl Capture {
             self.finish(chunk, index, &item, &finish.kind);
         }
         Ok(())
-    }
-
-    /// Allocates sequences up to `index` on first use: a request may ask for a million samples.
-    fn sequence(&mut self, index: usize) {
-        if self.sequences.len() <= index {
-            self.sequences.resize_with(index + 1, Sequence::default);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the running generations share.
+//! State that the running generations share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,17 +14,14 @@ use super::settings::GenerationSettings;
 use crate::budget::Budget;
 use crate::engine::engines::Engines;
 use crate::engine::plan::ItemPlan;
-use crate::engine::transport::client::Client;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::metrics::{Metrics, ModelMetrics};
 
-/// What the running generations share.
+/// State that the running generations share.
 #[derive(Debug)]
 pub struct GenerationContext {
     /// The settings.
     pub settings: GenerationSettings,
-    /// The client of the upstream.
-    pub client: Client,
     /// The engines, for aborts and for the ids of text prompts.
     pub engines: Engines,
     /// Computes entropies.
@@ -49,43 +46,25 @@ pub struct GenerationContext {
     models: Mutex<HashMap<(Arc<str>, &'static str), ModelMetrics>>,
 }
 
-/// The servers that generations use.
-#[derive(Debug)]
-pub struct Upstream {
-    /// The client of the upstream.
-    pub client: Client,
-    /// The engines, for aborts and for the ids of text prompts.
-    pub engines: Engines,
-}
-
-/// What computes and holds entropies.
-#[derive(Debug)]
-pub struct Measuring {
-    /// Computes entropies.
-    pub backend: Arc<dyn Backend>,
-    /// Entropies by request id.
-    pub entropies: EntropyStore,
-}
-
 impl GenerationContext {
     /// No generation runs yet.
     #[must_use]
     pub fn new(
         settings: GenerationSettings,
-        upstream: Upstream,
-        measuring: Measuring,
+        engines: Engines,
+        backend: Arc<dyn Backend>,
+        entropies: EntropyStore,
         metrics: Arc<Metrics>,
         budget: Budget,
     ) -> Self {
         // a shared ledger has its own time limit, after which it gives up on a turn
         let longest = settings.ledger_timeout.map_or(MAX_WAIT, |timeout| timeout + MAX_WAIT);
-        let log_wait = LogWait::new(Arc::clone(&metrics), longest).with_strict(settings.is_ledger_strict);
+        let log_wait = LogWait::new(Arc::clone(&metrics), longest, settings.is_ledger_strict);
         Self {
             settings,
-            client: upstream.client,
-            engines: upstream.engines,
-            backend: measuring.backend,
-            entropies: measuring.entropies,
+            engines,
+            backend,
+            entropies,
             metrics,
             budget,
             log_wait: Arc::new(log_wait),

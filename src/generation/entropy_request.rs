@@ -12,8 +12,7 @@ use crate::generation::settings::{EntropyMode, EntropySettings};
 /// A 400 that names the invalid member of `entropy_options`.
 pub(crate) fn entropy_request(request: &GenerateRequest, settings: &EntropySettings) -> Result<EntropyRequest, Error> {
     let options = match &request.entropy_options {
-        Some(span) => EntropyOptions::parse(&request.bytes[span.clone()])
-            .map_err(|error| Error::bad_request(error.to_string()))?,
+        Some(span) => EntropyOptions::parse(&request.bytes[span.clone()]).map_err(Error::bad_request)?,
         None => EntropyOptions::default(),
     };
     let estimator = match options.estimator.as_deref() {

@@ -19,7 +19,7 @@ const ENTRY_OVERHEAD: u64 = 256;
 
 /// Bounds of the store.
 #[derive(Debug, Clone, Copy)]
-pub struct StoreLimits {
+pub struct EntropyStoreLimits {
     /// How long an ended request is kept.
     pub ttl: Duration,
     /// The largest number of ended requests.
@@ -30,7 +30,7 @@ pub struct StoreLimits {
 
 /// The state of one sequence.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Progress {
+pub struct SequenceProgress {
     /// Entropies in nats, NaN where a row is missing.
     pub entropy: Vec<f32>,
     /// The tokens, one per entropy, while the sequence runs. Empty if they are unknown, and after the sequence has ended.
@@ -58,7 +58,7 @@ pub struct EvictionCounts {
 struct RequestEntry {
     begun: Instant,
     // held for the length of a copy, never across an await
-    sequences: Mutex<Vec<Progress>>,
+    sequences: Mutex<Vec<SequenceProgress>>,
     names: Mutex<Vec<Arc<str>>>,
     /// The session it belongs to, if known.
     session: OnceLock<Arc<str>>,
@@ -84,19 +84,19 @@ impl RequestEntry {
     }
 
     /// Returns the state of sequence `index` from token `since` on.
-    fn read(&self, index: usize, since: usize) -> Progress {
+    fn read(&self, index: usize, since: usize) -> SequenceProgress {
         let sequences = self.sequences.lock();
         let Some(progress) = sequences.get(index) else {
             // no token has arrived, or the request ended without one
             let end = self.ended.get();
             let finish_reason = end.map(|end| (*end).to_owned());
-            return Progress { finished: end.is_some(), finish_reason, ..Progress::default() };
+            return SequenceProgress { finished: end.is_some(), finish_reason, ..SequenceProgress::default() };
         };
         let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
         let aligned = progress.ids.len() == progress.entropy.len();
         let ids = progress.ids.get(since..).filter(|_| aligned).unwrap_or_default().to_vec();
         let (next, finish_reason) = (progress.entropy.len(), progress.finish_reason.clone());
-        Progress { entropy, ids, finished: progress.finished, finish_reason, next }
+        SequenceProgress { entropy, ids, finished: progress.finished, finish_reason, next }
     }
 }
 
@@ -104,13 +104,12 @@ impl RequestEntry {
 #[derive(Debug)]
 pub struct SequenceFollower {
     entry: Arc<RequestEntry>,
-    /// The sequence.
     pub index: usize,
 }
 
 impl SequenceFollower {
     /// Waits until the sequence has more than `since` tokens or has ended, and returns its state from token `since` on.
-    pub async fn more(&self, since: usize) -> Progress {
+    pub async fn more(&self, since: usize) -> SequenceProgress {
         loop {
             let mut changed = std::pin::pin!(self.entry.changed.notified());
             // from here on no change is missed
@@ -141,13 +140,13 @@ pub struct EntropyStore {
     names: Arc<DashMap<Arc<str>, NamedSequence, RandomState>>,
     // held while entries are moved, never across an await
     ended: Arc<Mutex<EndedEntries>>,
-    limits: StoreLimits,
+    limits: EntropyStoreLimits,
 }
 
 impl EntropyStore {
     /// An empty store.
     #[must_use]
-    pub fn new(limits: StoreLimits) -> Self {
+    pub fn new(limits: EntropyStoreLimits) -> Self {
         Self { names: Arc::default(), ended: Arc::default(), limits }
     }
 
@@ -160,7 +159,7 @@ impl EntropyStore {
     /// Returns the index of a sequence and its state from token `since` on. Without `index` it is the sequence that `rid` names. `None` if
     /// it is unknown.
     #[must_use]
-    pub fn read(&self, rid: &str, index: Option<usize>, since: usize) -> Option<(usize, Progress)> {
+    pub fn read(&self, rid: &str, index: Option<usize>, since: usize) -> Option<(usize, SequenceProgress)> {
         let SequenceFollower { entry, index } = self.follow(rid, index)?;
         Some((index, entry.read(index, since)))
     }
@@ -229,7 +228,7 @@ pub struct EntropyWriter {
 }
 
 impl EntropyWriter {
-    /// The request is no longer readable by `rid`.
+    /// Removes the name `rid`.
     pub fn remove_name(&self, rid: &str) {
         // the map's lock is not held while the entry is locked
         self.store.names.remove_if(rid, |_, (named, _)| Arc::ptr_eq(named, &self.entry));
@@ -282,10 +281,10 @@ impl EntropyWriter {
     }
 
     /// Changes a sequence, which is allocated on first use: a request may ask for a million samples.
-    fn with(&self, index: usize, change: impl FnOnce(&mut Progress)) {
+    fn with(&self, index: usize, change: impl FnOnce(&mut SequenceProgress)) {
         let mut sequences = self.entry.sequences.lock();
         if sequences.len() <= index {
-            sequences.resize(index + 1, Progress::default());
+            sequences.resize(index + 1, SequenceProgress::default());
         }
         change(&mut sequences[index]);
         drop(sequences);
@@ -328,7 +327,7 @@ mod tests {
     use super::*;
 
     fn store(entries: usize, bytes: u64) -> EntropyStore {
-        EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries, bytes })
+        EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries, bytes })
     }
 
     #[tokio::test(start_paused = true)]
@@ -337,7 +336,7 @@ mod tests {
         let writer = store.begin();
         writer.name(&"R".into(), 0);
         writer.name(&"R_1".into(), 1);
-        assert_eq!(store.read("R_1", None, 0).unwrap().1, Progress::default(), "known before its first token");
+        assert_eq!(store.read("R_1", None, 0).unwrap().1, SequenceProgress::default(), "known before its first token");
         writer.append(1, [0.5, 0.25], &[7, 8]);
         assert_eq!(store.read("R_1", None, 1).unwrap().1.entropy, [0.25]);
         assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
@@ -393,7 +392,7 @@ mod tests {
         assert!(store.read("own-1", None, 0).is_none());
         assert_eq!(store.read("own-2", None, 0).unwrap().1.entropy, [2.0]);
         assert_eq!(store.read("same", None, 0).unwrap().1.entropy, [3.0]);
-        let small = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1000 });
+        let small = EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1000 });
         for at in 0..3 {
             small.begin().name(&format!("{at}").into(), 0);
         }

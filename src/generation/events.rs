@@ -27,14 +27,12 @@ use crate::metrics::Metrics;
 pub struct Generation {
     /// Status and headers, without hop-by-hop headers.
     pub head: response::Parts,
-    /// Its events.
     pub events: Events,
 }
 
 /// The events of a generation. Dropping them before the last event aborts the generation.
 #[derive(Debug)]
 pub enum Events {
-    /// The events of a stream.
     Stream(Box<EventStream>),
     /// The one event of a reply that does not stream.
     Whole {
@@ -119,14 +117,14 @@ impl Generation {
 
     /// A reply that is not parsed, of a generation that the engine may still run.
     #[must_use]
-    pub fn of_active(head: response::Parts, active: ActiveGeneration, body: ReplyBody) -> Self {
+    pub fn unparsed_active(head: response::Parts, active: ActiveGeneration, body: ReplyBody) -> Self {
         let body = Box::new(ForwardedBody::unlimited(&active.context().metrics, Bytes::new(), body));
         Self { head, events: Events::Unparsed { body, active: Some(Box::new(active)), unnamed: None } }
     }
 
     /// Attaches the guard of a generation whose id is unknown.
     #[must_use]
-    pub fn of_unnamed(mut self, unnamed: UnknownRidGuard) -> Self {
+    pub fn with_unknown_rid(mut self, unnamed: UnknownRidGuard) -> Self {
         if let Events::Unparsed { unnamed: noted, .. } = &mut self.events {
             *noted = Some(unnamed);
         }
@@ -166,7 +164,6 @@ impl Generation {
 }
 
 impl Events {
-    /// The next event.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         match self {
             Self::Stream(stream) => stream.poll_next(cx),
@@ -190,7 +187,6 @@ impl Events {
         }
     }
 
-    /// The next event.
     pub async fn next(&mut self) -> Option<Result<Arc<GenerationEvent>, BoxError>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

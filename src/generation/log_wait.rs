@@ -29,16 +29,11 @@ pub struct LogWait {
 }
 
 impl LogWait {
-    /// Creates a wait of at most `longest` that counts its failures in `metrics`.
+    /// Creates a wait of at most `longest` that counts its failures in `metrics`. If `strict`, replies whose turns are not confirmed are
+    /// refused.
     #[must_use]
-    pub fn new(metrics: Arc<Metrics>, longest: Duration) -> Self {
-        Self { skipped_until: Mutex::default(), longest, strict: false, metrics }
-    }
-
-    /// Refuses replies whose turns are not confirmed, if `strict`.
-    #[must_use]
-    pub fn with_strict(self, strict: bool) -> Self {
-        Self { strict, ..self }
+    pub fn new(metrics: Arc<Metrics>, longest: Duration, strict: bool) -> Self {
+        Self { skipped_until: Mutex::default(), longest, strict, metrics }
     }
 
     /// Whether replies do not wait now.
@@ -52,8 +47,8 @@ impl LogWait {
         *self.skipped_until.lock() = Some(Instant::now() + PAUSE);
     }
 
-    /// Waits until the log or the shared ledger acknowledges records. Returns whether the reply may be handed out: a failure loses the
-    /// record, and the reply only with `--strict ledger`.
+    /// Waits until the log or the shared ledger has acknowledged records, and counts failures. Resolves to true if the reply may be sent:
+    /// a failure loses the record, and the reply only with `--strict ledger`.
     pub async fn wait(&self, acks: Vec<Ack>) -> bool {
         let is_skipped = !self.strict && self.is_skipped();
         let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { self.longest };
@@ -106,7 +101,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn back_off_from_a_slow_log_ends_after_ten_seconds_of_the_monotonic_clock_despite_traffic() {
-        let wait = LogWait::new(Arc::new(Metrics::new("cpu")), MAX_WAIT);
+        let wait = LogWait::new(Arc::new(Metrics::new("cpu")), MAX_WAIT, false);
         // the clock stops at whole milliseconds
         let rounding = Duration::from_millis(2);
         assert!(time_of_a_wait(&wait).await >= MAX_WAIT);
@@ -122,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn failures_of_the_log_are_counted_by_reason() {
         let metrics = Arc::new(Metrics::new("cpu"));
-        let wait = LogWait::new(Arc::clone(&metrics), MAX_WAIT);
+        let wait = LogWait::new(Arc::clone(&metrics), MAX_WAIT, false);
         wait.wait(vec![Ack::failed(AppendError::QueueFull), Ack::failed(AppendError::Closed), Ack::done()]).await;
         let count = |reason| metrics.log_failures.with_label_values(&[reason]).get();
         assert_eq!((count("queue_full"), count("write"), count("slow")), (1, 1, 0));

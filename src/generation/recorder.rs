@@ -35,7 +35,6 @@ pub struct RecordContext {
     pub lora_paths: Vec<Option<Arc<str>>>,
     /// The URL of the engine, where it is known.
     pub engine: Option<Arc<str>>,
-    /// The policy.
     pub policy: Arc<Policy>,
     /// The policy's epoch when the request came.
     pub epoch: u64,
@@ -60,7 +59,7 @@ pub struct Recorder {
     started_ms: u64,
     turns: Vec<TurnBuilder>,
     /// The turn that `session_params` continues; the outer `None` until it has been looked up.
-    continued: Option<Option<ContinuedTurn>>,
+    continued: Option<Option<ContinuedRequest>>,
     /// The prompts that the engine completed, by their positions.
     completed_prompts: HashMap<usize, Arc<[u32]>>,
     acks: Vec<Ack>,
@@ -70,7 +69,7 @@ pub struct Recorder {
 
 /// A recorded turn that the engine's session continues.
 #[derive(Debug)]
-struct ContinuedTurn {
+struct ContinuedRequest {
     /// All tokens up to its end.
     tokens: Vec<u32>,
     /// How many of them it sampled.
@@ -90,7 +89,6 @@ pub struct CapturedOutput<'a> {
     pub item: &'a ItemPlan,
     /// Samples per prompt.
     pub n: usize,
-    /// Its numbers.
     pub numbers: &'a Numbers,
     /// Which of the numbers are new.
     pub step: EventStep,
@@ -125,10 +123,20 @@ pub struct ForwardedSequence {
     pub reported: ReportedVersions,
 }
 
+/// What is known of a turn once its sequence has ended.
+struct FinishedTurn {
+    /// The ids of the prompt, if they are known.
+    prompt: Option<Arc<[u32]>>,
+    /// The weight versions that the engine reported.
+    reported: ReportedVersions,
+    /// Its finish reason and fault, and what the reply says about its entropies and cached tokens.
+    about: TurnMetadata,
+}
+
 impl RecordContext {
     /// Builds the context from a request.
     #[must_use]
-    pub fn of(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
+    pub fn for_generate(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         let prompts = request.batch().unwrap_or(1);
         let text = |at: usize| {
             let span = request.sampling.get(at)?.span.clone();
@@ -153,7 +161,7 @@ impl RecordContext {
 
     /// Builds the context of a chat that the engine renders.
     #[must_use]
-    pub fn of_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
+    pub fn for_engine_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         Self {
             prompts: Vec::new(),
             session_params: None,
@@ -288,7 +296,7 @@ impl Recorder {
         self.observe(&reported);
         let turn = TurnBuilder { ids, rid, first_ms, ..TurnBuilder::default() };
         let about = TurnMetadata { finish, fault: Some(Fault::Forwarded), cached_tokens, ..TurnMetadata::default() };
-        self.commit(turn, (index, 0), Some(prompt), reported, about);
+        self.commit(turn, index, 0, FinishedTurn { prompt: Some(prompt), reported, about });
     }
 
     /// Notes the weight version of a complete reply. The spans are preferred: any other label is the front end's, which may be outdated.
@@ -315,8 +323,9 @@ impl Recorder {
         }
         let is_whole = |tokens: usize| count == Some(tokens as u64);
         // a request has many sequences, and a session many turns
-        let continued = self.continued.get_or_insert_with(|| ContinuedTurn::find(&self.call, params.rid.as_deref()?));
-        let completed = continued.as_ref().and_then(|ContinuedTurn { tokens, sampled }| {
+        let continued =
+            self.continued.get_or_insert_with(|| ContinuedRequest::find(&self.call, params.rid.as_deref()?));
+        let completed = continued.as_ref().and_then(|ContinuedRequest { tokens, sampled }| {
             let kept = params.kept(tokens, *sampled);
             // the engine removes the token that begins every text
             let is_text_start = tokens.first() == prompt.first();
@@ -357,7 +366,7 @@ impl Recorder {
             cached_tokens: chunk.cached_tokens(bytes),
             ..TurnMetadata::default()
         };
-        self.commit(turn, (index, at), prompt, reported, about);
+        self.commit(turn, index, at, FinishedTurn { prompt, reported, about });
     }
 
     /// Commits the sequences that have not finished when the reply ends. Their fault is `fault`, unless what was received is inconsistent:
@@ -384,24 +393,14 @@ impl Recorder {
             let is_same = self.context.policy.sampled_epochs() == (self.context.epoch..=self.context.epoch);
             let label = turn.label.take().filter(|_| is_same);
             let reported = ReportedVersions { label, spans: Vec::new() };
-            self.commit(
-                turn,
-                (index, at),
-                prompt,
-                reported,
-                TurnMetadata { fault: Some(fault), ..TurnMetadata::default() },
-            );
+            let about = TurnMetadata { fault: Some(fault), ..TurnMetadata::default() };
+            self.commit(turn, index, at, FinishedTurn { prompt, reported, about });
         }
     }
 
-    fn commit(
-        &mut self,
-        mut turn: TurnBuilder,
-        (index, at): (usize, usize),
-        prompt: Option<Arc<[u32]>>,
-        reported: ReportedVersions,
-        about: TurnMetadata,
-    ) {
+    /// Commits the turn of sequence `index`, which answers prompt `at`.
+    fn commit(&mut self, mut turn: TurnBuilder, index: usize, at: usize, finished: FinishedTurn) {
+        let FinishedTurn { prompt, reported, about } = finished;
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
         let (columns, missing_columns) =
             turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context.column_starts);
@@ -433,7 +432,7 @@ impl Recorder {
     }
 }
 
-impl ContinuedTurn {
+impl ContinuedRequest {
     /// The turn of the engine's request `rid` in the session of `call`, if it can be continued.
     fn find(call: &Call, rid: &str) -> Option<Self> {
         let session = call.sessions().session(call.id())?;
@@ -455,7 +454,7 @@ mod tests {
         let limits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
         let store = Arc::new(Sessions::new(limits));
         let policy = Arc::new(Policy::new(SharedLog::default()));
-        let context = RecordContext::of(&GenerateRequest::default(), &Capabilities::default(), policy);
+        let context = RecordContext::for_generate(&GenerateRequest::default(), &Capabilities::default(), policy);
         let mut recorder = Recorder::new(Call::new(Arc::clone(&store), "s".into()), context);
         recorder.incomplete();
         assert!(store.session("s").is_some());

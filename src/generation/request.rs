@@ -23,7 +23,6 @@ pub(crate) type RequestId = Arc<OnceLock<Arc<str>>>;
 /// The source of the events of a reply.
 #[derive(Debug)]
 pub enum Source {
-    /// `/generate`.
     Generate {
         /// The request. On the heap: futures that hold it are copied.
         request: Box<GenerateRequest>,
@@ -37,7 +36,6 @@ pub enum Source {
 /// A chat for the engine's own endpoint.
 #[derive(Debug)]
 pub struct EngineChat {
-    /// The body.
     pub body: Bytes,
     /// The route of the client's call, for metrics.
     pub route: Route,
@@ -191,7 +189,7 @@ pub struct GenerationRequest {
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
     /// The digest of the client's body.
-    pub digest: Digest,
+    pub digest: BodyDigest,
     /// The client marks the call as a retry.
     pub is_marked: bool,
 }
@@ -199,12 +197,12 @@ pub struct Retry {
 /// A keyed hash of a body, which avoids most comparisons of bodies. The key is random, so that a client cannot construct many bodies with
 /// the same hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest(u64);
+pub struct BodyDigest(u64);
 
-impl Digest {
+impl BodyDigest {
     /// Hashes `bytes`, in time proportional to their length.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         Self(KEY.hash_one(bytes))
     }
@@ -213,11 +211,9 @@ impl Digest {
 /// The head of an upstream request, which may be sent several times.
 #[derive(Debug)]
 pub struct RequestHead {
-    /// The method.
     pub method: Method,
     /// Path and query.
     pub target: Cow<'static, str>,
-    /// The headers.
     pub headers: HeaderMap,
 }
 

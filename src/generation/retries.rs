@@ -16,13 +16,13 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 pub(crate) use reader::Reader;
 pub(crate) use registry::{ReplayLimits, Retries};
 pub(crate) use shared_reply::PendingReply;
 
-use super::request::{Digest, RequestId};
+use super::request::{BodyDigest, RequestId};
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::event::EventAccess;
 use crate::session::Turns;
@@ -34,7 +34,6 @@ use shared_reply::{SharedReply, Wakers};
 pub struct RetryKey {
     /// The session, which the client named.
     pub session: Arc<str>,
-    /// The method.
     pub method: Method,
     /// Path and query, as they go upstream.
     pub target: Cow<'static, str>,
@@ -49,7 +48,7 @@ pub struct RetryKey {
     /// The ids that the client gets in `sglext`, which it may ask for in headers.
     pub sglext: SglextOptions,
     /// The digest of the body.
-    pub digest: Digest,
+    pub digest: BodyDigest,
 }
 
 impl RetryKey {
@@ -82,7 +81,6 @@ pub struct AttemptContext {
     pub rid: RequestId,
 }
 
-/// One attempt.
 struct Attempt {
     key: RetryKey,
     context: AttemptContext,
@@ -116,10 +114,6 @@ impl Attempt {
         }
     }
 
-    fn reply(&self) -> MutexGuard<'_, SharedReply> {
-        self.reply.lock()
-    }
-
     /// Polls the reply once, on behalf of all waiting readers.
     fn pull(&self, reply: &mut SharedReply, reader: u64, cx: &Context<'_>) -> Poll<()> {
         self.wakers.add(reader, cx.waker());
@@ -149,7 +143,7 @@ impl Attempt {
 
     /// Adds a reader at the first event; `None` if the reply can no longer be read from there.
     fn join(self: &Arc<Self>, retries: &Retries) -> Option<Reader> {
-        let mut reply = self.reply();
+        let mut reply = self.reply.lock();
         let id = reply.join()?;
         self.live.store(true, Ordering::Release);
         drop(reply);
@@ -158,7 +152,7 @@ impl Attempt {
 
     /// Removes a reader and returns whether it was the last.
     fn leave(&self, reader: u64) -> bool {
-        let mut reply = self.reply();
+        let mut reply = self.reply.lock();
         let last = reply.leave(reader);
         if last {
             self.live.store(false, Ordering::Release);
@@ -174,12 +168,12 @@ impl Attempt {
             // an answer without turns, such as a refusal, does not replace the earlier turns
             return self.context.superseded.clone();
         }
-        (!self.reply().is_delivered()).then(|| self.context.turns.clone())
+        (!self.reply.lock().is_delivered()).then(|| self.context.turns.clone())
     }
 
     /// Whether the attempt can be forgotten: its reply was delivered, and no turns are left to replace.
     fn is_done(&self) -> bool {
-        let delivered = self.reply().is_delivered();
+        let delivered = self.reply.lock().is_delivered();
         delivered && self.undelivered_turns().is_none()
     }
 }

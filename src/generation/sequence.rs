@@ -14,7 +14,6 @@ use crate::engine::plan::ExactSource;
 use crate::engine::reason::Reason;
 use crate::generation::measure::{EntropyLists, ListContent};
 
-/// One sequence.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     /// Tokens so far.
@@ -113,7 +112,8 @@ impl Sequence {
         &mut self,
         bytes: &[u8],
         chunk: &Chunk,
-        (chosen, rows): (usize, usize),
+        chosen: usize,
+        rows: usize,
         expected: &mut ExpectedContent,
     ) -> EventStep {
         let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+
 use crate::engine::plan::PlanLimits;
+use crate::error::Error;
+use crate::session::Sessions;
 
 /// The settings of generations.
 #[derive(Debug, Clone)]
@@ -56,4 +60,34 @@ pub struct SessionLimits {
     pub turns: usize,
     /// The most branches, which are turns that no other turn continues.
     pub branches: usize,
+}
+
+impl SessionLimits {
+    /// Checks that a session has room for a call of `new` generations. Concurrent calls may exceed the limit together.
+    ///
+    /// # Errors
+    /// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
+    pub(crate) fn check(self, sessions: &Sessions, session: &str, new: usize) -> Result<(), Error> {
+        let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
+        let forbidden = |message| Err(Error::Client { status: StatusCode::FORBIDDEN, message });
+        if new > self.turns || new > self.branches {
+            return forbidden(format!(
+                "{new} generations in one call of session {session:?} are more than its {} turns and {} branches",
+                self.turns, self.branches,
+            ));
+        }
+        let full = |count: usize, what: &str| {
+            forbidden(format!(
+                "session {session:?} has {count} {what}, as many as it may have; \
+                 begin another session, or delete this one once it is exported"
+            ))
+        };
+        if turns.saturating_add(new) > self.turns {
+            return full(turns, "turns");
+        }
+        if branches >= self.branches || new > 1 && branches.saturating_add(new) > self.branches {
+            return full(branches, "branches");
+        }
+        Ok(())
+    }
 }

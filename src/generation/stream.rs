@@ -92,7 +92,6 @@ impl EventStream {
         self.active.capture().observed()
     }
 
-    /// The next event.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         loop {
             if let Some(wait) = &mut self.durability {
@@ -236,7 +235,7 @@ impl EventStream {
         let reads = self.reads;
         let (event, is_readable) = in_place(BodyLength::Reply(framed.raw.len()), || {
             let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
-            match self.active.guarded(|capture| capture.event(&framed, reads).map(event)) {
+            match self.active.guarded(|capture| capture.decode_event(&framed, reads).map(event)) {
                 Some(event) => (event, true),
                 // a failure of tokentap loses entropies, not text
                 None => match framed.outline(reads) {

@@ -46,7 +46,7 @@ impl<'a> SequenceUpdate<'a> {
     ///
     /// # Errors
     /// When its ids are not integers.
-    pub fn of(event: &'a GenerationEvent, output: &'a Output, known: usize) -> Result<Self, Malformed> {
+    pub fn new(event: &'a GenerationEvent, output: &'a Output, known: usize) -> Result<Self, Malformed> {
         let (bytes, chunk) = (event.raw(), &output.chunk);
         // `completion_tokens` counts from the start of the sequence in every streaming mode, but lists hold all tokens or only the new ones
         let counted = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
@@ -90,7 +90,7 @@ impl<'a> SequenceUpdate<'a> {
             EventKind::Outputs(outputs) => &outputs[..],
             _ => &[],
         };
-        outputs.iter().map(|output| Self::of(event, output, 0)).collect()
+        outputs.iter().map(|output| Self::new(event, output, 0)).collect()
     }
 
     fn chunk(&self) -> &'a Chunk {
@@ -194,7 +194,7 @@ mod tests {
 
     fn update(event: &GenerationEvent, known: usize) -> SequenceUpdate<'_> {
         let EventKind::Outputs(outputs) = &event.kind else { panic!("an object") };
-        SequenceUpdate::of(event, &outputs[0], known).unwrap()
+        SequenceUpdate::new(event, &outputs[0], known).unwrap()
     }
 
     /// An event with these `output_ids`, this `completion_tokens`, and logprobs of the ids in `rows`.

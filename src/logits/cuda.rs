@@ -41,7 +41,7 @@ pub use memory::Pinned;
 pub(super) use worker::NAME;
 use worker::Worker;
 
-use super::slices::{Entry, SLOT_BYTES, SlotPool};
+use super::slices::{SLOT_BYTES, SlotJob, SlotPool};
 use crate::config::CudaDevice;
 use crate::entropy::{Backend, Cpu};
 use crate::metrics::Metrics;
@@ -136,7 +136,7 @@ impl Cuda {
     }
 
     /// Submits rows in one of the device's slots; returns them if the worker has stopped.
-    pub(super) fn submit(&self, entry: Entry) -> Option<Entry> {
+    pub(super) fn submit(&self, entry: SlotJob) -> Option<SlotJob> {
         self.jobs().submit(entry)
     }
 

@@ -6,4 +6,4 @@ mod reply;
 
 pub use body::{Body, SafetensorsError};
 pub use header::Header;
-pub use reply::Numbers;
+pub use reply::RowNumbers;

@@ -1,4 +1,4 @@
-//! Slices of whole rows of logits, measured on other threads than those that serve sockets.
+//! Slices of whole rows of logits, measured on threads that serve no sockets.
 //!
 //! A handler opens an [`Intake`], pushes bytes as they are received, and reads the numbers in order. Rows wait in slots, whose number is
 //! fixed: a handler without a slot waits, which slows its sender down.
@@ -20,18 +20,18 @@ use crate::logits::cuda::{Cuda, DRIVER_TIMEOUT};
 use crate::metrics::Metrics;
 
 #[cfg(feature = "cuda")]
-use device::{Device, DeviceBackend, Share};
-pub(super) use entry::Entry;
+use device::{Device, DeviceBackend, DeviceShare};
 pub use entry::MeasureError;
 pub(super) use entry::Measured;
+pub(super) use entry::SlotJob;
 #[cfg(feature = "cuda")]
-pub(super) use entry::Shape;
+pub(super) use entry::SlotLayout;
 pub use intake::Intake;
 use intake::PendingRows;
 use pool::Pool;
 #[cfg(feature = "cuda")]
 pub(super) use rows::TEMPERATURES;
-pub use rows::{InvalidSlice, RowColumns, Rows};
+pub use rows::{InvalidSlice, SliceColumns, SliceShape};
 #[cfg(feature = "cuda")]
 pub(super) use slot::Memory;
 use slot::Reserved;
@@ -102,7 +102,7 @@ impl Slices {
     #[must_use]
     pub fn backend_name(config: &SliceConfig) -> &'static str {
         #[cfg(feature = "cuda")]
-        if device::wanted(config).is_some_and(|(_, share)| share == Share::All) {
+        if device::wanted(config).is_some_and(|(_, share)| share == DeviceShare::All) {
             return crate::logits::cuda::NAME;
         }
         let _ = config;
@@ -113,7 +113,7 @@ impl Slices {
     #[must_use]
     pub fn backend(&self) -> Arc<dyn Backend> {
         #[cfg(feature = "cuda")]
-        if let Some(device) = self.device.as_ref().filter(|device| device.share() == Share::All) {
+        if let Some(device) = self.device.as_ref().filter(|device| device.share() == DeviceShare::All) {
             return Arc::new(DeviceBackend {
                 device: device.clone(),
                 cpu: Cpu::new(),
@@ -124,16 +124,16 @@ impl Slices {
     }
 
     /// The pool that these rows take their slots from.
-    fn slot_pool(&self, rows: Rows) -> &Arc<SlotPool> {
+    fn slot_pool(&self, rows: SliceShape) -> &Arc<SlotPool> {
         #[cfg(feature = "cuda")]
-        if let Some(cuda) = self.device.as_ref().and_then(|device| device.of(rows)) {
+        if let Some(cuda) = self.device.as_ref().and_then(|device| device.for_rows(rows)) {
             return cuda.slot_pool();
         }
         let _ = rows;
         &self.heap
     }
 
-    fn submit(&self, entry: Entry) {
+    fn submit(&self, entry: SlotJob) {
         #[cfg(feature = "cuda")]
         let entry = match self.device.as_ref().and_then(Device::any) {
             Some(cuda) if matches!(entry.slot.memory(), Memory::Pinned(_)) => {

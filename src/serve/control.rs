@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
 
-use crate::engine::sglang::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::generation::measure::number;
 use crate::json::percent_decode;
 use crate::metrics::Metrics;
@@ -45,11 +45,11 @@ pub fn classify<B>(request: &Request<B>) -> RequestInfo {
         return RequestInfo { access: Access::Page, is_probe: true, ..open("/page") };
     }
     let forwarded = routes::route(path);
-    let route = if forwarded.kind == Kind::Control || forwarded.endpoint == "/detokenize" {
+    let route = if forwarded.kind == RouteKind::Control || forwarded.endpoint == "/detokenize" {
         forwarded
     } else {
         let endpoint = rid_of_entropy(path).map(|_| ENTROPY).or_else(|| Some(control_route::below_v1(path)?.pattern));
-        Route { endpoint: endpoint.unwrap_or("other"), kind: Kind::Other }
+        Route { endpoint: endpoint.unwrap_or("other"), kind: RouteKind::Other }
     };
     RequestInfo { route, access: Access::Control, needs_sessions: true, ..open(route.endpoint) }
 }
@@ -81,11 +81,11 @@ async fn route(proxy: &Arc<Proxy>, mut request: Request<Incoming>) -> Response<B
     if let Some(reply) = page::serve(&request) {
         return reply;
     }
-    if route.kind == Kind::Control || route.endpoint == "/detokenize" {
+    if route.kind == RouteKind::Control || route.endpoint == "/detokenize" {
         if proxy.config.keys.control_token().is_some() {
             // the token of this port is not the engine's key; /detokenize is for the page, which shows the text of ids
             match route.kind {
-                Kind::Control => proxy.client.sign(request.headers_mut()),
+                RouteKind::Control => proxy.client.sign(request.headers_mut()),
                 _ => proxy.client.sign_generation(request.headers_mut()),
             }
         }

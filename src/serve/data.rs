@@ -14,7 +14,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
 use crate::api::Apis;
-use crate::engine::sglang::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::error::Error;
 use crate::json::percent_decode;
 use crate::serve::access_log::AccessRecord;
@@ -36,7 +36,7 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
     let api = apis.get(known.endpoint).or_else(|| apis.get(path));
     let route = api.map_or(known, |(endpoint, api)| Route {
         endpoint,
-        kind: if api.generates() { Kind::Generating } else { Kind::Other },
+        kind: if api.generates() { RouteKind::Generating } else { RouteKind::Other },
     });
     RequestInfo {
         route,
@@ -45,7 +45,7 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
         access: Access::Agent,
         needs_permit: true,
         // requests that are neither recorded nor change the policy need no sessions
-        needs_sessions: api.is_some() || !matches!(route.kind, Kind::Info | Kind::Other),
+        needs_sessions: api.is_some() || !matches!(route.kind, RouteKind::Info | RouteKind::Other),
         ..RequestInfo::open(Port::Data, Protocol::Http, route.endpoint)
     }
 }
@@ -73,7 +73,7 @@ async fn route(
     }
     let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
     let session = session.transpose()?;
-    if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
+    if route.kind == RouteKind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         return generate(state, request, session, record).await;
     }
     if let Some(api) = api.filter(|api| api.accepts(request.method()))
@@ -81,16 +81,16 @@ async fn route(
     {
         return Ok(Box::pin(api_call::serve(state, (&api, route), request, session, record)).await);
     }
-    if route.kind == Kind::Control && !state.config.keys.allow_control {
+    if route.kind == RouteKind::Control && !state.config.keys.allow_control {
         return Box::pin(gate::control(state, route, request)).await;
     }
-    if route.kind == Kind::Info {
+    if route.kind == RouteKind::Info {
         // the reply is searched for keys, so it must not be compressed
         request.headers_mut().remove(header::ACCEPT_ENCODING);
         return redact::redacted(state, forward(state, route, request, None).await?).await;
     }
     let original = MisdirectedRequest::new(state, &request, session.as_ref());
-    let generates = route.kind == Kind::Generating && request.method() == Method::POST;
+    let generates = route.kind == RouteKind::Generating && request.method() == Method::POST;
     let unnamed = generates.then(|| state.generator.context.flights.unnamed());
     let reply = forward(state, route, request, session).await?;
     Ok(original.answer(reply).await?.map(|body| body.with_unnamed(unnamed)))

@@ -106,7 +106,7 @@ mod tests {
         ) {
             let Some(host) = Host::parse(&text) else { return Ok(()) };
             if matches!(host, Host::Address(address) if address.is_loopback()) || host == Host::Name("localhost") {
-                let url = reqwest::Url::parse(&format!("http://{text}/")).expect("it is a URL");
+                let url = url::Url::parse(&format!("http://{text}/")).expect("it is a URL");
                 let name = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
                 let address = name.parse::<IpAddr>();
                 prop_assert!(name == "localhost" || address.is_ok_and(|address| address.is_loopback()), "{text:?}: {name:?}");

@@ -228,7 +228,7 @@ mod tests {
         for (name, value) in headers {
             map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
-        let names = SessionNames::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap());
+        let names = SessionNames::decode(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap());
         let query = uri.split_once('?').map(|(_, query)| query);
         let identity = Identity::of(cli.command.config().unwrap(), None, query, &map, Some(&names)).unwrap();
         identity.explicit.then(|| identity.session.to_string())

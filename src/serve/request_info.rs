@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Request;
 
 use crate::api::Api;
-use crate::engine::sglang::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::serve::discovery::Need;
 use crate::serve::identity::InvalidName;
 
@@ -72,7 +72,7 @@ impl RequestInfo {
         Self {
             port,
             protocol,
-            route: Route { endpoint, kind: Kind::Other },
+            route: Route { endpoint, kind: RouteKind::Other },
             api: None,
             session: None,
             access: Access::Open,
@@ -85,7 +85,7 @@ impl RequestInfo {
     /// What must be known of the engine before the request is served: for a generation of an API of agents which side serves chats,
     /// for any other generation the engine's answer.
     pub(super) fn need(&self) -> Option<Need> {
-        let generates = matches!(self.route.kind, Kind::Generate | Kind::Generating);
+        let generates = matches!(self.route.kind, RouteKind::Generate | RouteKind::Generating);
         // a gRPC call has another kind
         let generates = generates || self.route.endpoint == routes::GENERATE.endpoint;
         match &self.api {

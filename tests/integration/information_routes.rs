@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, Engine, EngineOptions, SamplingParams, Streaming, entropy};
-use tokentap::engine::capabilities::Streaming as ProbedStreaming;
+use tokentap::engine::capabilities::StreamMode;
 use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 
@@ -166,7 +166,7 @@ async fn assert_completion(hidden: &Hidden, about: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn streaming_mode_is_detected_from_a_stream() {
     for (streaming, found) in
-        [(Streaming::Incremental, ProbedStreaming::Incremental), (Streaming::Cumulative, ProbedStreaming::Cumulative)]
+        [(Streaming::Incremental, StreamMode::Incremental), (Streaming::Cumulative, StreamMode::Cumulative)]
     {
         for answers in ALL {
             let hidden = Hidden::probed(options(streaming), SERVER_INFO, answers, true).await;

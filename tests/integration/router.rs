@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
-use tokentap::engine::capabilities::{Capabilities, Streaming};
+use tokentap::engine::capabilities::{Capabilities, StreamMode};
 use tokentap::engine::engines::EngineSource;
 
 use crate::support::binary::{Binary, output};
@@ -255,7 +255,7 @@ async fn capabilities_are_probed_at_the_engines() {
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     let found = proxy.parts.upstream.borrow().clone();
-    assert_eq!((found.version.as_deref(), found.streaming), (Some("0.5.23"), Some(Streaming::Incremental)));
+    assert_eq!((found.version.as_deref(), found.streaming), (Some("0.5.23"), Some(StreamMode::Incremental)));
     assert_eq!((found.vocab_size, found.chat.tool_call_parser.as_deref()), (Some(151_936), Some("qwen25")));
     assert!(!found.flat, "the router drops the fields for flat base64");
     assert_eq!(found.sampling_mask, None, "and the field for the sampling mask");
@@ -288,7 +288,7 @@ async fn new_worker_is_probed_and_receives_aborts() {
     let workers = listed.workers.clone().unwrap();
     let router = router(listed).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
-    assert_eq!(proxy.parts.upstream.borrow().streaming, Some(Streaming::Incremental));
+    assert_eq!(proxy.parts.upstream.borrow().streaming, Some(StreamMode::Incremental));
     workers.lock().push(later.addr);
     proxy.until(|found| found.streaming.is_none() && found.original_logprobs.is_some()).await;
     drop(generating(proxy.data, &router, "r-1").await);

@@ -9,7 +9,7 @@ use std::process::Command;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokentap::logits::slices::{Intake, RowColumns, Rows};
+use tokentap::logits::slices::{Intake, SliceColumns, SliceShape};
 
 use crate::slices::Slice;
 use crate::support::binary::output;
@@ -53,8 +53,8 @@ impl Shared {
 
     /// Takes the only slot until the intake is dropped, so that readers of rows stop at their first piece.
     async fn occupy(&self) -> Intake {
-        let rows = Rows::try_new(tokentap::entropy::Dtype::F32, 1, 2, 1).unwrap();
-        let mut intake = Intake::open(&self.proxy.parts.slices, rows, RowColumns::default()).unwrap();
+        let rows = SliceShape::try_new(tokentap::entropy::Dtype::F32, 1, 2, 1).unwrap();
+        let mut intake = Intake::open(&self.proxy.parts.slices, rows, SliceColumns::default()).unwrap();
         intake.push(&[0; 4]).await;
         intake
     }

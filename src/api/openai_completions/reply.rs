@@ -5,7 +5,7 @@ use crate::api::openai::error::{write_done, write_event};
 use crate::api::openai::{Usage, id_list, metadata};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::{dumps, quoted};
-use crate::engine::capabilities::Streaming;
+use crate::engine::capabilities::StreamMode;
 use crate::error::BoxError;
 use crate::generation::update::{SequenceUpdate, TokenLogprob};
 use crate::json::Value;
@@ -22,7 +22,7 @@ pub(crate) struct CompletionEncoder {
     /// The number of requested sequences.
     sequences: usize,
     /// The streaming mode that the engine reports.
-    streaming: Option<Streaming>,
+    streaming: Option<StreamMode>,
     include_usage: bool,
     continuous_usage: bool,
     choices: Vec<Choice>,
@@ -45,14 +45,14 @@ struct Choice {
 impl Choice {
     /// Returns the new text of an event. The event has the whole text or only the new text. If its ids repeat, it has the whole text. If
     /// its ids are only the new ones, the text itself must show the mode: SGLang 0.5.6 with `--stream-output` repeats text but not ids.
-    fn new_text<'a>(&mut self, text: &'a str, ids_repeat: bool, streaming: Option<Streaming>) -> &'a str {
+    fn new_text<'a>(&mut self, text: &'a str, ids_repeat: bool, streaming: Option<StreamMode>) -> &'a str {
         let known = self.text.len();
         let continues = || text.len() > known && text.starts_with(&self.text);
         let repeats = match streaming {
             _ if ids_repeat => true,
-            Some(Streaming::Incremental) => false,
+            Some(StreamMode::Incremental) => false,
             // the engine may have cut a stop string off the end of the earlier text
-            Some(Streaming::IncrementalIds) if self.text.starts_with(text) => true,
+            Some(StreamMode::IncrementalIds) if self.text.starts_with(text) => true,
             _ => known > 0 && !self.is_incremental && continues(),
         };
         self.is_incremental |= known > 0 && !repeats && !text.is_empty();
@@ -65,7 +65,7 @@ impl Choice {
 impl CompletionEncoder {
     /// An encoder at the beginning of a reply.
     #[must_use]
-    pub(crate) fn new(request: &CompletionRequest, created: u64, streaming: Option<Streaming>) -> Self {
+    pub(crate) fn new(request: &CompletionRequest, created: u64, streaming: Option<StreamMode>) -> Self {
         Self {
             model: request.model.clone(),
             created,
@@ -226,14 +226,14 @@ fn logprobs(tokens: &[TokenLogprob], top: bool) -> String {
 mod tests {
     use super::*;
 
-    fn text_of(streaming: Option<Streaming>, ids_repeat: bool, texts: &[&str]) -> String {
+    fn text_of(streaming: Option<StreamMode>, ids_repeat: bool, texts: &[&str]) -> String {
         let mut choice = Choice::default();
         texts.iter().map(|text| choice.new_text(text, ids_repeat, streaming).to_owned()).collect()
     }
 
     #[test]
     fn new_text_is_found_in_each_streaming_mode() {
-        use Streaming::{Cumulative, Incremental, IncrementalIds};
+        use StreamMode::{Cumulative, Incremental, IncrementalIds};
         let (all, new) = (["The", "The sea", "The sea is"], ["The", " sea", " is"]);
         for streaming in [None, Some(Cumulative), Some(Incremental), Some(IncrementalIds)] {
             assert_eq!(text_of(streaming, true, &all), "The sea is", "{streaming:?}: events repeat ids and text");

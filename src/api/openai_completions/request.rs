@@ -81,7 +81,7 @@ impl CompletionRequest {
     /// The members of the body that may name its session.
     #[must_use]
     pub fn session_names(&self) -> SessionNames {
-        SessionNames::of(&self.bytes, &self.object)
+        SessionNames::decode(&self.bytes, &self.object)
     }
 
     /// Builds the /generate request. `loses_ids` is true if the engine's streams lose ids when events are merged, so that only logprobs

@@ -409,7 +409,7 @@ mod tests {
             let event = json!({"output_ids": ids[sent..next], "meta_info": {"id": "rid", "completion_tokens": next, "prompt_tokens": 1, "finish_reason": finish}});
             let event = GenerationEvent::outline(Bytes::from(event.to_string()), EventAccess::Fields).unwrap();
             let EventKind::Outputs(outputs) = &event.kind else { panic!("an object") };
-            let update = SequenceUpdate::of(&event, &outputs[0], encoder.encoded_tokens(0)).unwrap();
+            let update = SequenceUpdate::new(&event, &outputs[0], encoder.encoded_tokens(0)).unwrap();
             encoder.event(&update, &mut out).unwrap();
             if keepalive {
                 encoder.keepalive(&mut out);

@@ -42,7 +42,7 @@ async fn add(store: &Arc<Sessions>, session: &str) {
 
 /// The finished paths of the sessions.
 async fn open(sessions: &Arc<Sessions>) -> SessionSource {
-    let log_wait = Arc::new(LogWait::new(Arc::new(Metrics::new("none")), Duration::from_secs(2)));
+    let log_wait = Arc::new(LogWait::new(Arc::new(Metrics::new("none")), Duration::from_secs(2), false));
     SessionSource::open(sessions, &log_wait).await.unwrap()
 }
 

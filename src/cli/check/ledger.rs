@@ -10,7 +10,7 @@ use crate::session::ledger::valkey::{Description, Inspection, ServerFacts, inspe
 /// # Errors
 /// A line for the user when the settings are invalid.
 pub(super) async fn check(config: &Config, report: &mut Report) -> Result<(), String> {
-    let Some(options) = ledger_options(&config.ledger.connection, config.sessions.session_ttl)? else {
+    let Some(options) = ledger_options(&config.ledger, config.sessions.session_ttl)? else {
         return Ok(());
     };
     match inspect(&options).await {

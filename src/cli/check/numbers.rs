@@ -2,7 +2,7 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
-use crate::engine::capabilities::{Capabilities, Plugin, Streaming, VocabSource};
+use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSource};
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {
@@ -19,9 +19,9 @@ pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
 pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Report) {
     let most = config.entropy.cumulative_stream_tokens;
     match found.streaming {
-        Some(Streaming::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
-        Some(Streaming::Cumulative | Streaming::IncrementalIds) => {
-            let remedy = match found.can_stream_increments() {
+        Some(StreamMode::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
+        Some(StreamMode::Cumulative | StreamMode::IncrementalIds) => {
+            let remedy = match found.traits().can_stream_increments {
                 false => "sglang-jax has no other streams",
                 true => "start SGLang with --incremental-streaming-output (0.5.12 and later)",
             };
@@ -44,17 +44,19 @@ pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Repo
 pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
     use Verdict::{Ok, Warn};
     match &found.plugin {
-        Plugin::Exact => report.line(Ok, "exact", "tokentap-sglang measures the full vocabulary inside the engine"),
-        Plugin::Unusable(reason) => {
+        PluginState::Exact => {
+            report.line(Ok, "exact", "tokentap-sglang measures the full vocabulary inside the engine")
+        }
+        PluginState::Unusable(reason) => {
             report.line(
                 Warn,
                 "exact",
                 format!("no, entropies are estimates; those that the engine reports are not used: {reason}"),
             );
         }
-        Plugin::Absent => {
+        PluginState::Absent => {
             let why = match &found.version {
-                _ if !found.has_plugins() => "sglang-jax has no place for a plugin".to_owned(),
+                _ if !found.traits().has_plugins => "sglang-jax has no place for a plugin".to_owned(),
                 _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
                 _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
                 // the version affects only this message; capabilities are detected by probing

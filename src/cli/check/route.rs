@@ -12,7 +12,7 @@ use crate::session::INITIAL_WEIGHT_VERSION;
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
     let current = engines.current();
-    let kind = found.product_name().unwrap_or("of a kind that is not known");
+    let kind = found.product.map_or("of a kind that is not known", |product| product.name);
     let (verdict, version) = match &found.version {
         Some(version) => (Ok, version.as_str()),
         None => (Warn, "of a version that it does not name"),
@@ -58,7 +58,7 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
 /// that share sessions compare their turns by it.
 pub(super) fn weights(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
-    let (is_router, is_shared) = (engines.single().is_none(), config.ledger.connection.ledger.is_some());
+    let (is_router, is_shared) = (engines.single().is_none(), config.ledger.ledger.is_some());
     let mut initial = Vec::new();
     if is_router {
         initial.push("an update is recognised only if it sets weight_version, or by POST /v1/policy");

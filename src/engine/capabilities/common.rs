@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-use super::{Capabilities, Plugin};
+use super::{Capabilities, PluginState};
 
 /// Combines the capabilities of the engines. A capability in which they differ is unknown, and a note reports it. `None` without engines.
-pub(crate) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
+pub(crate) fn combine(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let mut found = combined(engines)?;
     // a router may drop the fields that ask for ids, and no probe finds out
     found.chat.reports_ids = false;
@@ -17,7 +17,7 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     if engines.len() == 1 {
         return engines.into_iter().next().map(|(_, found)| found);
     }
-    let mut all = Engines { engines: &engines, notes: Vec::new() };
+    let mut all = Answers { engines: &engines, notes: Vec::new() };
     let any = |of: fn(&Capabilities) -> bool| engines.iter().any(|(_, found)| of(found));
     let every = |of: fn(&Capabilities) -> bool| engines.iter().all(|(_, found)| of(found));
     let differ = all.notes.len();
@@ -79,12 +79,12 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
 }
 
 /// The engines' capabilities, and notes about their differences.
-struct Engines<'a> {
+struct Answers<'a> {
     engines: &'a [(String, Capabilities)],
     notes: Vec<String>,
 }
 
-impl Engines<'_> {
+impl Answers<'_> {
     /// The common value; `None` if the engines differ.
     fn agreed<T: PartialEq + Debug>(&mut self, name: &str, of: impl Fn(&Capabilities) -> Option<T>) -> Option<T> {
         let mut values: Vec<Option<T>> = self.engines.iter().map(|(_, found)| of(found)).collect();
@@ -105,18 +105,21 @@ impl Engines<'_> {
         values.into_iter().min().flatten()
     }
 
-    fn plugin(&mut self) -> Plugin {
-        let plugins: Vec<&Plugin> = self.engines.iter().map(|(_, found)| &found.plugin).collect();
+    fn plugin(&mut self) -> PluginState {
+        let plugins: Vec<&PluginState> = self.engines.iter().map(|(_, found)| &found.plugin).collect();
         if plugins.iter().all(|plugin| *plugin == plugins[0]) {
             return plugins[0].clone();
         }
-        let state = |plugin: &Plugin| match plugin {
-            Plugin::Absent => "has none".to_owned(),
-            Plugin::Exact => "has it".to_owned(),
-            Plugin::Unusable(reason) => format!("cannot use it: {reason}"),
+        let state = |plugin: &PluginState| match plugin {
+            PluginState::Absent => "has none".to_owned(),
+            PluginState::Exact => "has it".to_owned(),
+            PluginState::Unusable(reason) => format!("cannot use it: {reason}"),
         };
         let each = self.engines.iter().map(|(url, found)| format!("{url} {}", state(&found.plugin)));
-        Plugin::Unusable(format!("the engines of the router differ in it: {}", each.collect::<Vec<_>>().join(", ")))
+        PluginState::Unusable(format!(
+            "the engines of the router differ in it: {}",
+            each.collect::<Vec<_>>().join(", ")
+        ))
     }
 
     fn differ(&mut self, name: &str, shown: impl Fn(&Capabilities) -> String) {
@@ -136,11 +139,11 @@ impl Engines<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChatFacts, Preferred, Streaming, VocabSource};
+    use super::super::{ChatFacts, Preferred, StreamMode, VocabSource};
     use super::*;
 
     fn common(engines: impl IntoIterator<Item = Capabilities>) -> Capabilities {
-        of(engines.into_iter().enumerate().map(|(at, found)| (format!("http://e{at}"), found)).collect()).unwrap()
+        combine(engines.into_iter().enumerate().map(|(at, found)| (format!("http://e{at}"), found)).collect()).unwrap()
     }
 
     #[test]
@@ -154,25 +157,25 @@ mod tests {
     fn differing_capabilities_are_unknown_and_noted() {
         let one = Capabilities {
             vocab_size: Some(100),
-            streaming: Some(Streaming::Incremental),
+            streaming: Some(StreamMode::Incremental),
             context_length: Some(4096),
             flat: true,
-            plugin: Plugin::Exact,
+            plugin: PluginState::Exact,
             original_logprobs: Some(false),
             ..Capabilities::default()
         };
         let two = Capabilities {
-            streaming: Some(Streaming::Cumulative),
+            streaming: Some(StreamMode::Cumulative),
             context_length: Some(2048),
             flat: false,
-            plugin: Plugin::Absent,
+            plugin: PluginState::Absent,
             bf16: true,
             ..one.clone()
         };
         assert_eq!(common([one.clone(), one.clone()]), one, "engines that agree");
         let found = common([one, two]);
         assert_eq!((found.streaming, found.vocab_size, found.context_length), (None, Some(100), Some(2048)));
-        assert!(!found.flat && found.bf16 && matches!(found.plugin, Plugin::Unusable(_)), "{found:?}");
+        assert!(!found.flat && found.bf16 && matches!(found.plugin, PluginState::Unusable(_)), "{found:?}");
         assert_eq!(found.original_logprobs, Some(false));
         let notes = found.notes.join("\n");
         assert!(
@@ -214,8 +217,12 @@ mod tests {
     #[test]
     fn reason_of_an_unusable_plugin_names_the_state_of_each_engine() {
         let with = |plugin| Capabilities { plugin, ..Capabilities::default() };
-        let found = common([with(Plugin::Exact), with(Plugin::Unusable("no value".to_owned())), with(Plugin::Absent)]);
-        let Plugin::Unusable(reason) = found.plugin else { panic!("{:?}", found.plugin) };
+        let found = common([
+            with(PluginState::Exact),
+            with(PluginState::Unusable("no value".to_owned())),
+            with(PluginState::Absent),
+        ]);
+        let PluginState::Unusable(reason) = found.plugin else { panic!("{:?}", found.plugin) };
         assert!(
             reason.ends_with("http://e0 has it, http://e1 cannot use it: no value, http://e2 has none"),
             "{reason}"

@@ -40,7 +40,7 @@ pub fn rid(body: &[u8]) -> Result<String, Error> {
     rid.ok_or_else(|| refused("an abort without an id aborts all requests; name one that is in flight here"))
 }
 
-/// Whether this answer is the 404 of another tokentap, and not that of a server without the route.
+/// Distinguishes the 404 of another tokentap, whose request has ended, from that of a server without the route.
 pub(crate) fn is_not_in_flight(status: StatusCode, body: &[u8]) -> bool {
     let code = || Some(serde_json::from_slice::<serde_json::Value>(body).ok()?["error"]["code"] == NOT_IN_FLIGHT);
     status == StatusCode::NOT_FOUND && code() == Some(true)

@@ -58,10 +58,10 @@ impl ChatReader {
     ///
     /// # Errors
     /// [`Malformed`] when the object does not have SGLang's format.
-    pub fn event(&mut self, event: &[u8], json: Range<usize>) -> Result<Splice, Malformed> {
+    pub fn decode_event(&mut self, event: &[u8], json: Range<usize>) -> Result<Splice, Malformed> {
         let mut changes = Splice::default();
         let is_read = self.ids.rid.is_none() || is_relevant(event);
-        if is_read && self.read(event, json, &mut changes)? == Remainder::Nothing {
+        if is_read && self.decode_object(event, json, &mut changes)? == Remainder::Nothing {
             changes.cut(0..event.len());
         }
         Ok(changes)
@@ -71,9 +71,9 @@ impl ChatReader {
     ///
     /// # Errors
     /// [`Malformed`] when the body does not have SGLang's format.
-    pub fn reply(&mut self, body: &[u8]) -> Result<Splice, Malformed> {
+    pub fn decode_whole(&mut self, body: &[u8]) -> Result<Splice, Malformed> {
         let mut changes = Splice::default();
-        self.read(body, 0..body.len(), &mut changes)?;
+        self.decode_object(body, 0..body.len(), &mut changes)?;
         Ok(changes)
     }
 
@@ -135,12 +135,12 @@ impl ChatReader {
     }
 
     /// Reads the object at `data` in `text`. Adds the changes that remove the ids that the client does not get.
-    fn read(&mut self, text: &[u8], data: Range<usize>, changes: &mut Splice) -> Result<Remainder, Malformed> {
+    fn decode_object(&mut self, text: &[u8], data: Range<usize>, changes: &mut Splice) -> Result<Remainder, Malformed> {
         let mut cursor = Cursor::at(&text[..data.end], data.start);
         let object = members(&mut cursor)?;
         cursor.end()?;
         let sglext = inner(text, &object, "sglext");
-        self.ids.read(text, &object, sglext.as_ref())?;
+        self.ids.add(text, &object, sglext.as_ref())?;
         let sglext = sglext.unwrap_or_default();
         let is_removed = |key: &Text<'_>| self.sglext.excludes(key);
         let removed = sglext.members.iter().filter(|member| is_removed(&sglext.key(text, member))).count();
@@ -165,7 +165,7 @@ impl ChatReader {
 
 impl ChatIds {
     /// Adds what an object and its `sglext` report.
-    fn read(&mut self, text: &[u8], object: &Object, sglext: Option<&Object>) -> Result<(), Malformed> {
+    fn add(&mut self, text: &[u8], object: &Object, sglext: Option<&Object>) -> Result<(), Malformed> {
         if self.rid.is_none() {
             self.rid = object.get(text, "id").and_then(string);
         }
@@ -262,7 +262,7 @@ mod tests {
 
     fn read(text: &str, sglext: SglextOptions) -> (Result<Splice, Malformed>, ChatIds) {
         let mut reader = ChatReader::new(sglext, 1);
-        (reader.event(text.as_bytes(), 0..text.len()), reader.ids)
+        (reader.decode_event(text.as_bytes(), 0..text.len()), reader.ids)
     }
 
     /// An event without its framing; empty if nothing is forwarded.
@@ -302,7 +302,7 @@ mod tests {
         let bare = r#"{"id":"r","choices":[],"usage":null,"sglext":{"output_ids":[[2]]}}"#;
         assert_eq!(forwarded(bare, NONE), "");
         assert_eq!(forwarded(bare, input), "");
-        let reply = ChatReader::new(NONE, 1).reply(bare.as_bytes()).unwrap();
+        let reply = ChatReader::new(NONE, 1).decode_whole(bare.as_bytes()).unwrap();
         assert!(reply.is_empty(), "a reply that does not stream is forwarded");
         let usage = r#"{"choices":[],"sglext":{"output_ids":[[2]]},"usage":{"total_tokens":1}}"#;
         assert_eq!(forwarded(usage, NONE), r#"{"choices":[],"usage":{"total_tokens":1}}"#);
@@ -335,7 +335,8 @@ mod tests {
         for chunk in chunks {
             decoder.push(chunk);
             for event in decoder.by_ref() {
-                let changes = event.data.and_then(|json| reader.event(&event.raw, json).ok()).unwrap_or_default();
+                let changes =
+                    event.data.and_then(|json| reader.decode_event(&event.raw, json).ok()).unwrap_or_default();
                 out.extend_from_slice(&changes.apply(&event.raw));
             }
         }
@@ -403,7 +404,7 @@ mod tests {
         let finish = |index: usize| format!("{{\"choices\":[{{\"index\":{index},\"finish_reason\":\"stop\"}}]}}");
         let ids = r#"{"choices":[],"sglext":{"input_ids":[1],"output_ids":[[2],[3]]}}"#.to_owned();
         for (event, awaits_ids) in [(finish(1), false), (finish(1), false), (finish(0), true), (ids, false)] {
-            reader.event(event.as_bytes(), 0..event.len()).unwrap();
+            reader.decode_event(event.as_bytes(), 0..event.len()).unwrap();
             assert_eq!(reader.awaits_ids(), awaits_ids, "{event}");
         }
     }
@@ -415,7 +416,7 @@ mod tests {
             "sglext":{"input_ids":[1,2],"output_ids":[[3,4,5],[6]]}}"#;
         let read = |chat: &str| {
             let mut reader = ChatReader::new(NONE, 1);
-            reader.reply(chat.as_bytes()).unwrap();
+            reader.decode_whole(chat.as_bytes()).unwrap();
             reader.first_choice(chat.as_bytes())
         };
         let choice = read(chat).unwrap();

@@ -71,7 +71,7 @@ struct FlatMembers {
 }
 
 impl FlatMembers {
-    fn of(field: TopLogprobsField, bytes: &[u8], meta: &Object) -> Self {
+    fn find(field: TopLogprobsField, bytes: &[u8], meta: &Object) -> Self {
         let mut found = Self::default();
         for member in &meta.members {
             let Some(rest) = meta.key(bytes, member).raw.strip_prefix(field.prefix().as_bytes()) else { continue };
@@ -102,7 +102,7 @@ impl FlatMembers {
 /// # Errors
 /// When the shape and the values do not match.
 pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malformed> {
-    let members = FlatMembers::of(TopLogprobsField::Output, bytes, meta);
+    let members = FlatMembers::find(TopLogprobsField::Output, bytes, meta);
     let Some((shape, at)) = members.shape(bytes)? else { return Ok(false) };
     let missing = members.null_prefix.and_then(|span| serde_json::from_slice(&bytes[span]).ok());
     for _ in 0..missing.unwrap_or(0_usize).min(MOST_MISSING) {
@@ -170,7 +170,7 @@ pub fn keep_columns(
     meta: &Object,
     edit: &mut Edit<'_>,
 ) -> Result<(), Malformed> {
-    let Some((shape, at)) = FlatMembers::of(side, bytes, meta).shape(bytes)? else { return Ok(()) };
+    let Some((shape, at)) = FlatMembers::find(side, bytes, meta).shape(bytes)? else { return Ok(()) };
     if keep >= shape.k {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 mod exact;
 
 use super::request::{GenerateRequest, PerItem};
-use crate::engine::capabilities::{Capabilities, Plugin, StreamLogprobs, Streaming};
+use crate::engine::capabilities::{Capabilities, PluginState, StreamLogprobs, StreamMode};
 use crate::engine::plan::{EntropyRequest, ExactSource, ItemPlan, PlanInputs, PlanLimits};
 use crate::engine::reason::Reason;
 use crate::entropy::Estimator;
@@ -18,13 +18,11 @@ const UNKNOWN_CONTEXT: u64 = 32_768;
 /// The inputs of the decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ForcingFacts<'a> {
-    /// The request.
     pub request: &'a GenerateRequest,
     /// What the client wants.
     pub entropy_request: EntropyRequest,
     /// What the probe found.
     pub upstream: &'a Capabilities,
-    /// The limits.
     pub limits: PlanLimits,
     /// The flat base64 form is requested instead of the nested one: the engine supports it (not for streams), and the client requested no
     /// top-k lists.
@@ -39,12 +37,27 @@ pub(crate) struct ForcingFacts<'a> {
     mixed: bool,
 }
 
+/// A reason that forbids a forced top-k for the whole request.
+#[derive(Debug, Clone, Copy)]
+struct Obstacle {
+    reason: Reason,
+    /// The chosen logprob may be forced nevertheless.
+    allows_chosen: bool,
+}
+
+impl Obstacle {
+    /// An obstacle to any forced logprob.
+    fn new(reason: Reason) -> Self {
+        Self { reason, allows_chosen: false }
+    }
+}
+
 impl<'a> ForcingFacts<'a> {
     /// Collects the inputs.
     #[must_use]
     pub(crate) fn new(request: &'a GenerateRequest, upstream: &'a Capabilities, inputs: PlanInputs) -> Self {
         let PlanInputs { entropy_request, is_always_wanted, limits, failures, .. } = inputs;
-        let plugin = upstream.plugin == Plugin::Exact && !failures.plugin_failed;
+        let plugin = upstream.plugin == PluginState::Exact && !failures.plugin_failed;
         let refused_before = failures.refused;
         let mut facts = Self {
             request,
@@ -74,9 +87,9 @@ impl<'a> ForcingFacts<'a> {
     /// The plan for each prompt.
     #[must_use]
     pub(crate) fn items(&self) -> Vec<ItemPlan> {
-        let whole = self.whole_request();
+        let obstacle = self.obstacle();
         let budget = self.within_budget();
-        let mut items: Vec<ItemPlan> = (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect();
+        let mut items: Vec<ItemPlan> = (0..self.prompts()).map(|at| self.item(at, obstacle, budget)).collect();
         exact::unify_support(&mut items);
         items
     }
@@ -99,38 +112,40 @@ impl<'a> ForcingFacts<'a> {
         k.min(self.upstream.vocab_size.unwrap_or(u32::MAX))
     }
 
-    /// A reason that applies to the whole request. The flag says whether the chosen logprob is requested nevertheless.
-    fn whole_request(&self) -> Option<(Reason, bool)> {
+    /// Why no item of the request gets a forced top-k, if there is a reason for all of them.
+    fn obstacle(&self) -> Option<Obstacle> {
         let request = self.request;
         let samplings = || (0..self.prompts()).filter_map(|at| request.sampling.get(at));
         let stream = request.stream == Some(true);
         if !request.is_readable() || !self.lists_fit() {
-            return Some((Reason::Request, false));
+            return Some(Obstacle::new(Reason::Request));
         }
         if self.refused_before {
-            return Some((Reason::RefusedBefore, false));
+            return Some(Obstacle::new(Reason::RefusedBefore));
         }
         if samplings().any(|sampling| sampling.beams) {
-            return Some((Reason::BeamSearch, false));
+            return Some(Obstacle::new(Reason::BeamSearch));
         }
         if self.upstream.refuses_logprobs {
-            return Some((Reason::Speculation, false));
+            return Some(Obstacle::new(Reason::Speculation));
         }
         match self.upstream.stream_logprobs() {
-            StreamLogprobs::Broken if stream => return Some((Reason::JaxStream, false)),
-            StreamLogprobs::Unknown if stream && self.upstream.probed => return Some((Reason::EngineUnknown, false)),
-            StreamLogprobs::Unknown if stream => return Some((Reason::ProbePending, false)),
+            StreamLogprobs::Broken if stream => return Some(Obstacle::new(Reason::JaxStream)),
+            StreamLogprobs::Unknown if stream && self.upstream.probed => {
+                return Some(Obstacle::new(Reason::EngineUnknown));
+            }
+            StreamLogprobs::Unknown if stream => return Some(Obstacle::new(Reason::ProbePending)),
             _ => {}
         }
         let forced = self.is_always_wanted || self.entropy_request.explicit;
-        if self.upstream.compiles_for_logprobs() && !forced {
-            return Some((Reason::Jax, false));
+        if self.upstream.traits().compiles_for_logprobs && !forced {
+            return Some(Obstacle::new(Reason::Jax));
         }
-        let cumulative = stream && self.upstream.streaming != Some(Streaming::Incremental);
+        let cumulative = stream && self.upstream.streaming != Some(StreamMode::Incremental);
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(request.n() as u64);
         if cumulative && !self.entropy_request.explicit && tokens > self.limits.cumulative_stream_tokens {
-            return Some((Reason::CumulativeStream, true));
+            return Some(Obstacle { reason: Reason::CumulativeStream, allows_chosen: true });
         }
         None
     }
@@ -150,7 +165,7 @@ impl<'a> ForcingFacts<'a> {
             && lists[4].is_none_or(|len| Some(len) == request.batch())
     }
 
-    fn item(&self, at: usize, whole: Option<(Reason, bool)>, budget: u32) -> ItemPlan {
+    fn item(&self, at: usize, obstacle: Option<Obstacle>, budget: u32) -> ItemPlan {
         let (asked, asked_k) = (self.asked(at), self.asked_k(at));
         let mut item = ItemPlan {
             asked,
@@ -162,22 +177,27 @@ impl<'a> ForcingFacts<'a> {
             exact: None,
             own_plugin: self.asks_plugin(at),
             own_support: !matches!(self.request.sampling_mask, PerItem::Absent),
-            placeholder: self.upstream.placeholder_needs_k() && asked && asked_k == 0 && self.is_logprob_only(at),
+            placeholder: self.upstream.traits().placeholder_needs_k
+                && asked
+                && asked_k == 0
+                && self.is_logprob_only(at),
             reason: None,
             lowered_from: None,
         };
         if self.entropy_request.wanted {
-            let exact = self.exact(at, whole);
+            let exact = self.exact(at, obstacle);
             item.exact = exact.unwrap_or(None);
             // statistics and intervals need rows in addition to exact values
             let rows = self.entropy_request.stats
                 || self.entropy_request.bounds && self.entropy_request.estimator == Estimator::Sampled;
-            match (whole, exact) {
+            match (obstacle, exact) {
                 (_, Ok(Some(_))) if !rows => item.logprob |= !self.companions_clash(),
-                (Some((_, chosen)), Ok(Some(_))) => item.logprob |= chosen && !self.companions_clash(),
-                (Some((reason, chosen)), _) => {
-                    item.reason = (asked_k == 0 || exact.is_err()).then_some(reason);
-                    item.logprob |= chosen && !self.companions_clash();
+                (Some(obstacle), Ok(Some(_))) => {
+                    item.logprob |= obstacle.allows_chosen && !self.companions_clash();
+                }
+                (Some(obstacle), _) => {
+                    item.reason = (asked_k == 0 || exact.is_err()).then_some(obstacle.reason);
+                    item.logprob |= obstacle.allows_chosen && !self.companions_clash();
                 }
                 (None, Err(reason)) => {
                     item.reason = Some(reason);
@@ -268,7 +288,7 @@ impl ForcingFacts<'_> {
     /// are never buffered whole.
     fn within_budget(&self) -> u32 {
         let k = self.wanted_k();
-        if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {
+        if self.request.stream == Some(true) && self.upstream.streaming == Some(StreamMode::Incremental) {
             return k;
         }
         let tokens: u64 =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::forcing::ForcingFacts;
 use super::request::{GenerateRequest, PerItem, Texts};
 use super::rewrite::rewrite;
-use crate::engine::capabilities::{Capabilities, Plugin};
+use crate::engine::capabilities::{Capabilities, PluginState};
 use crate::engine::plan::{ItemPlan, Plan, PlanInputs, RequestShape, UnforcedRequest};
 use crate::engine::rid::{self, InlineRid};
 
@@ -28,7 +28,7 @@ pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: P
         _ => None,
     };
     Plan {
-        product: upstream.product_or_sglang(),
+        product: upstream.traits().product,
         entropy_request: inputs.entropy_request,
         n: request.n(),
         stream: request.stream == Some(true),
@@ -39,7 +39,7 @@ pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: P
         unforced,
         rid,
         shape: inputs.shape,
-        plugin: upstream.plugin != Plugin::Absent,
+        plugin: upstream.plugin != PluginState::Absent,
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod builder;
 mod field;
-mod options;
 mod prompt;
 mod sampling;
 mod session;
@@ -12,11 +11,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Deserialize;
 
 pub(crate) use builder::{PromptText, RequestBuilder, SamplingWriter, sampling_params};
 pub use builder::{RequestOption, SamplingParam};
 pub use field::PerItem;
-pub use options::{EntropyOptions, OptionsError};
 pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
@@ -102,7 +101,7 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object. The request is then forwarded, so that the engine reports the error.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
-        Self::read(bytes, Ids::default())
+        Self::decode(bytes, Ids::default())
     }
 
     /// Parses a body that tokentap wrote. The list at `span` holds `ids` and is not parsed again.
@@ -110,10 +109,10 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object.
     pub fn parse_with_ids(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
-        Self::read(bytes, Ids::written(ids, span))
+        Self::decode(bytes, Ids::written(ids, span))
     }
 
-    fn read(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
+    fn decode(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
         let mut request = Self { stream: Some(false), ids, ..Self::default() };
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
@@ -124,7 +123,7 @@ impl GenerateRequest {
         let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
         cursor.end()?;
         request.non_finite = cursor.non_finite();
-        request.sessions = SessionNames::of(&bytes, &object);
+        request.sessions = SessionNames::decode(&bytes, &object);
         request.object = object;
         request.bytes = bytes.clone();
         Ok(request)
@@ -287,6 +286,34 @@ fn value<'a>(cursor: &mut Cursor<'a>) -> Result<(Range<usize>, &'a [u8]), Malfor
 
 fn is_null(text: &[u8]) -> bool {
     text == b"null"
+}
+
+/// `entropy_options`: tokentap's own member of a request, which is removed before forwarding.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EntropyOptions {
+    /// `estimate`, `renormalized`, `lower`, `upper` or `sampled`.
+    pub estimator: Option<String>,
+    /// k for this request.
+    pub top_k: Option<u32>,
+    /// Add the certified interval.
+    pub bounds: bool,
+    /// Add the statistics of each token.
+    pub stats: bool,
+}
+
+impl EntropyOptions {
+    /// Parses the value of `entropy_options`.
+    ///
+    /// # Errors
+    /// An error message for the client that names the member.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        // serde would fill the members from a list in order
+        if text.first() != Some(&b'{') {
+            return Err("entropy_options: must be an object".to_owned());
+        }
+        serde_json::from_slice(text).map_err(|error| format!("entropy_options: {error}"))
+    }
 }
 
 #[cfg(test)]

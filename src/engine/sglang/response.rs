@@ -38,7 +38,7 @@ impl Chunk {
     ///
     /// # Errors
     /// When there is no object at the cursor, or its logprobs are not in SGLang's format.
-    pub fn read(cursor: &mut Cursor<'_>, known: &dyn KnownPrefix, numbers: &mut Numbers) -> Result<Self, Malformed> {
+    pub fn decode(cursor: &mut Cursor<'_>, known: &dyn KnownPrefix, numbers: &mut Numbers) -> Result<Self, Malformed> {
         numbers.clear();
         let chunk = Self::with(cursor, Some((known, &mut *numbers)))?;
         if let (None, Some(meta)) = (&chunk.top, &chunk.meta) {
@@ -307,7 +307,7 @@ fn decoded(text: &[u8]) -> Option<String> {
     Some(Cursor::new(text).string().ok()?.decode().into_owned())
 }
 
-/// The last `count` entries of a list of logprobs, which is JSON text. Earlier entries are skipped without parsing. Empty if it is no list.
+/// The last `count` entries of a list of logprobs, which is JSON text. Earlier entries are skipped without parsing. Empty if it is not a list.
 #[must_use]
 pub(crate) fn last_entries(list: &str, count: usize) -> Vec<Value> {
     let mut spans = VecDeque::new();

@@ -45,7 +45,7 @@ fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {
         set_one_or_list(edit, "return_logprob", items.iter().map(|item| item.logprob));
         neutralise(request, items, edit);
     }
-    if client_asked_none && (request.text_in_logprobs || facts.upstream.decodes_top_logprobs()) {
+    if client_asked_none && (request.text_in_logprobs || facts.upstream.traits().decodes_top_logprobs) {
         edit.set("return_text_in_logprobs", b"false");
     }
     if items.iter().any(|item| item.k != item.asked_k || item.logprob != item.asked) {

@@ -1,10 +1,10 @@
-//! SGLang's paths: which of them generate, which may block, and their labels in metrics.
+//! SGLang's paths: which of them generate, which may block, which change the weights, and their labels in metrics.
 
 use crate::json::percent_decode;
 
 /// How tokentap handles a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RouteKind {
     /// /generate, which is captured.
     Generate,
     /// Another path that generates tokens. They are captured if an API of tokentap serves the path.
@@ -23,7 +23,7 @@ pub struct Route {
     /// The path, its prefix, or `other`.
     pub endpoint: &'static str,
     /// How it is handled.
-    pub kind: Kind,
+    pub kind: RouteKind,
 }
 
 /// Calls of trainers that change the engine's weights.
@@ -41,11 +41,50 @@ const POLICY: [&str; 11] = [
     "/resume_memory_occupation",
 ];
 
+/// How a call changes the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightChange {
+    /// It begins an update of several calls.
+    Begin,
+    /// It is part of such an update.
+    Part,
+    /// It ends such an update.
+    End,
+    /// It is an update.
+    Whole,
+}
+
 impl Route {
     /// Whether a successful call of this route may change the policy.
     #[must_use]
     pub fn changes_policy(self) -> bool {
         POLICY.contains(&self.endpoint)
+    }
+
+    /// How a call of this route changes the weights; `None` if it leaves the policy as it is.
+    #[must_use]
+    pub(crate) fn weight_change(self) -> Option<WeightChange> {
+        match self.endpoint {
+            "/begin_weight_update" => Some(WeightChange::Begin),
+            "/end_weight_update" => Some(WeightChange::End),
+            // SGLang 0.5.23 loads tensors only within an update; the other calls need none
+            "/update_weights_from_tensor" | "/update_weights_from_distributed" | "/update_weight_version" => {
+                Some(WeightChange::Part)
+            }
+            _ => self.changes_policy().then_some(WeightChange::Whole),
+        }
+    }
+
+    /// Whether a call of this route pauses generation.
+    #[must_use]
+    pub(crate) fn pauses_generation(self) -> bool {
+        self.endpoint == "/pause_generation"
+    }
+
+    /// Whether a call of this route continues generation.
+    #[must_use]
+    pub(crate) fn continues_generation(self) -> bool {
+        self.endpoint == "/continue_generation"
     }
 
     /// Whether the engine can report the token ids of a reply of this route.
@@ -57,12 +96,12 @@ impl Route {
     /// Whether the engine may stay silent on this route for any time, so that no idle timeout applies.
     #[must_use]
     pub fn allows_long_silence(self) -> bool {
-        !matches!(self.kind, Kind::Info | Kind::Other)
+        !matches!(self.kind, RouteKind::Info | RouteKind::Other)
     }
 }
 
 /// The captured route.
-pub(crate) const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate };
+pub(crate) const GENERATE: Route = Route { endpoint: "/generate", kind: RouteKind::Generate };
 
 /// OpenAI's chat.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -168,9 +207,9 @@ pub(crate) fn route(path: &str) -> Route {
     let known = known(path).or_else(|| {
         // a server before the engine may simplify the path; a captured path must match exactly
         let route = known(&simplified(path))?;
-        matches!(route.kind, Kind::Control | Kind::Info | Kind::Other).then_some(route)
+        matches!(route.kind, RouteKind::Control | RouteKind::Info | RouteKind::Other).then_some(route)
     });
-    known.unwrap_or(Route { endpoint: "other", kind: Kind::Other })
+    known.unwrap_or(Route { endpoint: "other", kind: RouteKind::Other })
 }
 
 /// A path without empty segments, a slash at the end, `.` and `..`: RFC 3986, 5.2.4, and what nginx does by default.
@@ -190,12 +229,12 @@ fn known(path: &str) -> Option<Route> {
     if path == "/generate" {
         return Some(GENERATE);
     }
-    let tables: [(&[&'static str], Kind); 5] = [
-        (&GENERATING, Kind::Generating),
-        (&POLICY, Kind::Control),
-        (&CONTROL, Kind::Control),
-        (&INFO, Kind::Info),
-        (&OTHER, Kind::Other),
+    let tables: [(&[&'static str], RouteKind); 5] = [
+        (&GENERATING, RouteKind::Generating),
+        (&POLICY, RouteKind::Control),
+        (&CONTROL, RouteKind::Control),
+        (&INFO, RouteKind::Info),
+        (&OTHER, RouteKind::Other),
     ];
     for (paths, kind) in tables {
         if let Some(endpoint) = paths.iter().find(|known| **known == path) {
@@ -203,7 +242,18 @@ fn known(path: &str) -> Option<Route> {
         }
     }
     let prefix = CONTROL_PREFIXES.iter().find(|prefix| path.starts_with(**prefix))?;
-    Some(Route { endpoint: prefix, kind: Kind::Control })
+    Some(Route { endpoint: prefix, kind: RouteKind::Control })
+}
+
+/// Whether a 400 means that the weights changed nevertheless: 0.5.23 answers so if only the cache could not be flushed, because requests
+/// are paused.
+pub(crate) fn has_changed_weights(refusal: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct ErrorReply {
+        message: String,
+    }
+    let reply = serde_json::from_slice::<ErrorReply>(refusal);
+    reply.is_ok_and(|reply| reply.message.to_ascii_lowercase().contains("flush"))
 }
 
 /// The paths of all control routes without those of a prefix.

@@ -26,9 +26,9 @@ pub struct SglextOptions {
 }
 
 impl SglextOptions {
-    /// Reads the members and headers of a request. Some engines are configured to return ids without a request; their clients get them too.
+    /// Decodes the members and headers of a request. Some engines are configured to return ids without a request; their clients get them too.
     #[must_use]
-    pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
+    pub(crate) fn decode(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
         let member = |name: &str| matches!(object.get(bytes, name), Some(b"true" | b"1"));
         let header = |name: &HeaderName| headers.get(name).is_some_and(|value| value == "1");
         Self {
@@ -68,7 +68,7 @@ mod tests {
     fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> SglextOptions {
         let yes = HeaderValue::from_static("1");
         let headers = headers.iter().map(|name| ((*name).clone(), yes.clone())).collect();
-        SglextOptions::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap(), &headers, engine)
+        SglextOptions::decode(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap(), &headers, engine)
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct TextPrompt {
 impl TextPrompt {
     /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
     #[must_use]
-    pub(crate) fn of(request: &GenerateRequest) -> Option<Self> {
+    pub(crate) fn from_request(request: &GenerateRequest) -> Option<Self> {
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
         let alone = request.ids.shape == IdShape::Absent;
         let span = request.text_span.clone().filter(|_| text && alone)?;

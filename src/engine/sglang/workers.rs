@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 
-/// The path.
 pub(crate) const PATH: &str = "/workers";
 
 #[derive(Debug, Deserialize)]
@@ -22,7 +21,7 @@ fn yes() -> bool {
 }
 
 /// The workers with HTTP URLs, and whether they are healthy. Sorted, so that a new order does not count as a change. With `--dp-aware` a
-/// router lists a worker once per rank, as `http://HOST:PORT@RANK`. `None` if the body is no such list.
+/// router lists a worker once per rank, as `http://HOST:PORT@RANK`. `None` if the body is not such a list.
 pub(crate) fn read(body: &[u8]) -> Option<Vec<(String, bool)>> {
     let listed: Workers = serde_json::from_slice(body).ok()?;
     let mut workers: Vec<(String, bool)> = listed

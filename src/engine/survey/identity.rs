@@ -12,11 +12,13 @@ pub struct EngineIdentity {
     generates: Option<bool>,
 }
 
-impl EngineIdentity {
-    pub(super) fn of(found: &Capabilities) -> Self {
+impl From<&Capabilities> for EngineIdentity {
+    fn from(found: &Capabilities) -> Self {
         Self { tokenizer_path: found.tokenizer_path.clone(), generates: found.generates }
     }
+}
 
+impl EngineIdentity {
     /// Whether a member that both identities have differs. A missing member is not compared.
     fn differs(&self, other: &Self) -> bool {
         fn differ<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The pause between two attempts while the breaker is open.
@@ -34,10 +34,6 @@ impl Breaker {
         Self(Arc::new(BreakerState { threshold, failures: AtomicU32::new(0), next: Mutex::default() }))
     }
 
-    fn next(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.next.lock()
-    }
-
     /// Whether calls fail without being sent.
     pub(super) fn is_open(&self) -> bool {
         self.0.threshold > 0 && self.0.failures.load(Ordering::Relaxed) >= self.0.threshold
@@ -51,7 +47,7 @@ impl Breaker {
         if !self.is_open() {
             return Ok(());
         }
-        let mut next = self.next();
+        let mut next = self.0.next.lock();
         let now = Instant::now();
         if next.is_some_and(|next| now < next) {
             return Err(self.0.failures.load(Ordering::Relaxed));
@@ -71,7 +67,7 @@ impl Breaker {
 
     /// Records that no connection could be made.
     pub(super) fn connect_failed(&self) {
-        *self.next() = Some(Instant::now() + PAUSE);
+        *self.0.next.lock() = Some(Instant::now() + PAUSE);
         self.0.failures.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,12 +1,16 @@
 //! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
 
 use std::borrow::Cow;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
+use url::Url;
 
 use crate::engine::transport::breaker::Breaker;
 use crate::engine::transport::failure::causes;
@@ -29,7 +33,7 @@ pub struct UpstreamCall {
     pub target: Cow<'static, str>,
     /// Headers, without hop-by-hop ones.
     pub headers: HeaderMap,
-    body: reqwest::Body,
+    body: CallBody,
 }
 
 impl UpstreamCall {
@@ -37,30 +41,71 @@ impl UpstreamCall {
     #[must_use]
     pub fn new<B>(method: Method, target: Cow<'static, str>, mut headers: HeaderMap, body: B) -> Self
     where
-        B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: Body<Data = Bytes, Error = UploadError> + Send + 'static,
     {
         // an empty body must not become a chunked one
         if body.is_end_stream() {
-            return Self { method, target, headers, body: reqwest::Body::default() };
+            return Self { method, target, headers, body: CallBody::Whole(Bytes::new()) };
         }
         // hyper drops a body of unknown length from a GET or HEAD request, unless a header sets its framing
         if body.size_hint().exact().is_none() {
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        Self { method, target, headers, body: reqwest::Body::wrap(body) }
+        Self { method, target, headers, body: CallBody::Streamed(Box::pin(body)) }
     }
 
     /// Creates a call with a complete body.
     #[must_use]
     pub fn whole(method: Method, target: Cow<'static, str>, headers: HeaderMap, body: Bytes) -> Self {
-        Self { method, target, headers, body: reqwest::Body::from(body) }
+        Self { method, target, headers, body: CallBody::Whole(body) }
+    }
+}
+
+/// The body of a call.
+pub(super) enum CallBody {
+    /// The bytes that are not sent yet.
+    Whole(Bytes),
+    /// A client's body, while it arrives.
+    Streamed(Pin<Box<dyn Body<Data = Bytes, Error = UploadError> + Send>>),
+}
+
+impl std::fmt::Debug for CallBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallBody").field("size_hint", &self.size_hint()).finish_non_exhaustive()
+    }
+}
+
+impl Body for CallBody {
+    type Data = Bytes;
+    // a concrete type: the compiler does not prove for a boxed error that a spawned connection is `Send`
+    type Error = UploadError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Streamed(body) => body.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Streamed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Streamed(body) => body.size_hint(),
+        }
     }
 }
 
 /// The URI of /generate of the server at `url`.
 fn generate(url: &str) -> Result<http::Uri, String> {
-    let parsed = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+    let parsed = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
     if parsed.host().is_none() {
         return Err(format!("{url}: names no host"));
     }
@@ -98,7 +143,7 @@ impl Client {
     /// A client of the server at `upstream`, `http://HOST:PORT`.
     ///
     /// # Errors
-    /// A line for the user when `upstream` is not such a URL, or a key is not valid in a header.
+    /// Error message if `upstream` is not such a URL, or a key is not valid in a header.
     pub fn try_new(upstream: &str, settings: ClientSettings<'_>) -> Result<Self, String> {
         let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
         let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures } = settings;
@@ -125,7 +170,7 @@ impl Client {
     /// A client of the engine at `url`, with the same keys and limits, but with its own connections and without a breaker.
     ///
     /// # Errors
-    /// A line for the user when `url` is not the URL of a server.
+    /// Error message if `url` is not the URL of a server.
     pub fn at(&self, url: &str) -> Result<Self, String> {
         let generate = generate(url)?;
         let transport = self.transport.to(url)?;
@@ -184,7 +229,7 @@ impl Client {
         }
         let changed = || Failure::Target(target.to_owned());
         let text = format!("{}{target}", self.upstream);
-        let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
+        let url = Url::parse(&text).map_err(|_| changed())?;
         // the base has no path, so the rest of the URL must equal the target
         let parsed_target = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
         let whole = target.starts_with('/') && parsed_target == Some(target) && url.fragment().is_none();
@@ -250,7 +295,7 @@ impl Client {
         key: Option<HeaderValue>,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let is_json = body.is_some();
-        let mut request = Request::new(body.map_or_else(reqwest::Body::default, reqwest::Body::from));
+        let mut request = Request::new(CallBody::Whole(body.map(Bytes::from).unwrap_or_default()));
         *request.uri_mut() = self.uri(path)?;
         *request.method_mut() = method;
         let headers = request.headers_mut();

@@ -16,11 +16,12 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
+use super::client::CallBody;
 use super::eof_check::{EofCheck, UpstreamStream};
 
 /// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
@@ -37,8 +38,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// How long [`SETTLE`] applies after the last early close.
 const CAUTION: Duration = Duration::from_secs(10);
-
-type Body = reqwest::Body;
 
 /// Why no reply head arrived.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +63,7 @@ pub(super) struct Transport {
 /// An open connection. Its EOF may not have been read yet.
 #[derive(Debug)]
 struct Connection {
-    sender: SendRequest<Body>,
+    sender: SendRequest<CallBody>,
     eof_check: EofCheck,
     /// Closed when the task that drives the connection ends.
     ended: oneshot::Receiver<Infallible>,
@@ -82,7 +81,7 @@ impl Transport {
     /// A pool of connections to the server at `base`.
     ///
     /// # Errors
-    /// A line for the user when `base` is no URL of a server.
+    /// Error message if `base` is not a URL of a server.
     pub(super) fn try_new(base: &str, connect_timeout: Duration, idle_timeout: Duration) -> Result<Self, String> {
         let (base, host) = server(base)?;
         let mut connector = HttpConnector::new();
@@ -98,7 +97,7 @@ impl Transport {
     /// A pool of connections to another server, with the same limits.
     ///
     /// # Errors
-    /// A line for the user when `base` is no URL of a server.
+    /// Error message if `base` is not a URL of a server.
     pub(super) fn to(&self, base: &str) -> Result<Self, String> {
         let (base, host) = server(base)?;
         let pool = Arc::new(Pool::new(self.pool.idle_timeout));
@@ -109,7 +108,7 @@ impl Transport {
     ///
     /// # Errors
     /// When no reply head arrived.
-    pub(super) async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    pub(super) async fn send(&self, mut request: Request<CallBody>) -> Result<Response<Incoming>, SendError> {
         let target = request.uri_mut();
         *target = target.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
         if !request.headers().contains_key(header::HOST) {
@@ -122,7 +121,7 @@ impl Transport {
             };
             // a failed upload is the client's fault, not a closed connection
             if !unsent.error().is_user() {
-                self.pool.closed(since);
+                self.pool.idle.lock().closed(since);
             }
             // hyper returns the request if the connection ended before any of it was written
             match unsent.take_message() {
@@ -155,8 +154,8 @@ impl Transport {
     async fn exchange(
         &self,
         mut connection: Connection,
-        request: Request<Body>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        request: Request<CallBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<CallBody>>> {
         connection.eof_check.arm();
         let mut answer = std::pin::pin!(connection.sender.try_send_request(request));
         let answered = tokio::select! {
@@ -229,13 +228,9 @@ impl Pool {
         Self { idle_timeout, idle: Mutex::default() }
     }
 
-    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock()
-    }
-
     /// Takes the most recently used connection, so that surplus ones expire. Returns it with the time since when it is idle.
     fn take(&self) -> Option<(Instant, Connection)> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         for at in (0..idle.connections.len()).rev() {
             let (since, connection) = &idle.connections[at];
             let (since, is_open) = (*since, connection.sender.is_ready());
@@ -251,12 +246,8 @@ impl Pool {
         None
     }
 
-    fn closed(&self, since: Instant) {
-        self.idle().closed(since);
-    }
-
     fn put(self: &Arc<Self>, connection: Connection) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.connections.push_back((Instant::now(), connection));
         if !std::mem::replace(&mut idle.reaped, true) {
             tokio::spawn(reap(Arc::downgrade(self)));
@@ -265,7 +256,7 @@ impl Pool {
 
     /// Closes ended and expired connections. Returns when to check again; `None` if the pool is empty.
     fn close_expired(&self) -> Option<Instant> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.connections
             .retain(|(since, connection)| since.elapsed() < self.idle_timeout && !connection.sender.is_closed());
         let next = idle.connections.front().map(|(since, _)| *since + self.idle_timeout);

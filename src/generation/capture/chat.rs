@@ -15,7 +15,7 @@ use crate::generation::request::{ChatOfPrompt, EngineChat};
 use crate::generation::uncaptured::UncapturedGeneration;
 use crate::session::ReportedVersions;
 
-/// What the capture of a chat has besides that of /generate.
+/// The state of a capture that only a chat of the engine's own endpoint needs.
 #[derive(Debug)]
 pub struct ChatCapture {
     reader: ChatReader,
@@ -53,15 +53,16 @@ impl ChatCapture {
     }
 
     /// Reads an event of a stream.
-    pub(super) fn event(
+    pub(super) fn decode_event(
         &mut self,
         EventFrame { raw, json }: &EventFrame,
-        (recorder, observed): (&mut Recorder, &mut ReplyStats),
+        recorder: &mut Recorder,
+        observed: &mut ReplyStats,
         flight: Option<&mut InFlight>,
     ) -> Result<ParsedOutputs, UnreadableReply> {
         self.first_ms.get_or_insert_with(|| recorder.elapsed_ms());
         let is_named = self.reader.rid().is_some();
-        let changes = self.reader.event(raw, json.clone())?;
+        let changes = self.reader.decode_event(raw, json.clone())?;
         if let (false, Some(rid), Some(flight)) = (is_named, self.reader.rid(), flight) {
             flight.add(rid.into());
         }
@@ -70,13 +71,14 @@ impl ChatCapture {
     }
 
     /// Reads a reply that does not stream. Without ids, a consumer of fields gets no outputs.
-    pub(super) fn reply(
+    pub(super) fn decode_whole(
         &mut self,
         body: &Bytes,
         reads: EventAccess,
-        (recorder, observed): (&mut Recorder, &mut ReplyStats),
+        recorder: &mut Recorder,
+        observed: &mut ReplyStats,
     ) -> Result<ParsedOutputs, UnreadableReply> {
-        let changes = self.reader.reply(body)?;
+        let changes = self.reader.decode_whole(body)?;
         let mut parsed = ParsedOutputs { outputs: Vec::new(), changes };
         if let Some(chunk) = self.reader.first_choice(body) {
             parsed.add(reads, Some(0), chunk);

@@ -23,8 +23,7 @@ impl Capture {
         numbers: &mut Numbers,
     ) -> EventStep {
         let sequence = &mut self.sequences[index];
-        let read = (numbers.chosen.len(), numbers.rows.len());
-        let step = sequence.step(bytes, chunk, read, &mut self.content);
+        let step = sequence.step(bytes, chunk, numbers.chosen.len(), numbers.rows.len(), &mut self.content);
         if self.plan.stream && step.content == ListContent::Full {
             sequence.remember(bytes, chunk);
         }
@@ -76,7 +75,7 @@ impl Capture {
             sequence.width = sequence.width.max(row.len());
             sequence.exact &= row.len() >= vocab && stats.flags.is_measured();
         }
-        self.values.extend(self.stats.iter().map(|stats| by_rows.of(stats)));
+        self.values.extend(self.stats.iter().map(|stats| by_rows.value(stats)));
     }
 
     /// Fills `values` from the engine's exact values, and from the rows where the plugin reported none.
@@ -100,7 +99,7 @@ impl Capture {
                     let whole = self.vocab.is_some_and(|vocab| width >= vocab as usize) && stats.flags.is_measured();
                     // a null among the engine's exact values does not make the others less exact
                     sequence.exact &= whole || width == 0;
-                    by_rows.of(stats)
+                    by_rows.value(stats)
                 }
             });
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::{EntropyStore, RequestEntry};
 
-/// A running sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningSequence {
     /// A request id that names it.
@@ -76,12 +75,12 @@ impl RequestEntry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::StoreLimits;
+    use super::super::EntropyStoreLimits;
     use super::*;
 
     #[tokio::test]
     async fn running_lists_each_unfinished_sequence_once_and_filters_by_session() {
-        let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
+        let store = EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
         let (first, second, nameless) = (store.begin(), store.begin(), store.begin());
         first.set_session("a".into(), 3);
         first.name(&"r".into(), 0);
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn ids_are_empty_unless_there_is_one_per_entropy() {
-        let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
+        let store = EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
         let writer = store.begin();
         writer.name(&"r".into(), 0);
         writer.append(0, [0.5, 0.25], &[7]);

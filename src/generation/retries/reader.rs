@@ -37,7 +37,7 @@ impl Reader {
     /// Statistics of the reply, returned only to the first reader so that they are counted once.
     #[must_use]
     pub fn observed(&self) -> Option<ReplyStats> {
-        if self.id == 0 { self.attempt.reply().observed() } else { None }
+        if self.id == 0 { self.attempt.reply.lock().observed() } else { None }
     }
 
     /// Status and headers.
@@ -47,7 +47,7 @@ impl Reader {
 
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<response::Parts> {
         let mut pulled = false;
-        let mut reply = self.attempt.reply();
+        let mut reply = self.attempt.reply.lock();
         let polled = loop {
             if let Some(head) = reply.head(self.id) {
                 break Poll::Ready(head);
@@ -69,13 +69,13 @@ impl Reader {
     /// Stops keeping events for later readers if all attempts together exceed their byte limit.
     fn make_room(&self, is_buffering: bool) {
         if is_buffering && !self.retries.has_room() {
-            self.attempt.reply().stop_buffering();
+            self.attempt.reply.lock().stop_buffering();
         }
     }
 
     /// Takes the event of a reply that does not stream. Call it after [`Self::head`].
     pub fn take_whole(&mut self) -> Option<Arc<GenerationEvent>> {
-        let mut reply = self.attempt.reply();
+        let mut reply = self.attempt.reply.lock();
         if !reply.is_whole() {
             return None;
         }
@@ -88,7 +88,7 @@ impl Reader {
     /// The next event.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         let mut pulled = false;
-        let mut reply = self.attempt.reply();
+        let mut reply = self.attempt.reply.lock();
         let polled = loop {
             match reply.take(self.id) {
                 NextEvent::Event(event) => break Poll::Ready(Some(Ok(event))),
@@ -119,24 +119,24 @@ impl Reader {
     /// Whether the events come at the end of a generation that runs.
     #[must_use]
     pub fn is_deferred(&self) -> bool {
-        self.attempt.reply().is_deferred()
+        self.attempt.reply.lock().is_deferred()
     }
 
     /// Records that all events taken so far were delivered to the client.
     pub fn acknowledge(&self) {
-        self.attempt.reply().acknowledge(self.id);
+        self.attempt.reply.lock().acknowledge(self.id);
     }
 
     /// Whether no event follows.
     #[must_use]
     pub fn is_end_stream(&self) -> bool {
-        self.attempt.reply().is_at_end(self.id)
+        self.attempt.reply.lock().is_at_end(self.id)
     }
 
     /// The number of bytes that follow.
     #[must_use]
     pub fn size_hint(&self) -> SizeHint {
-        self.attempt.reply().size_hint(self.id)
+        self.attempt.reply.lock().size_hint(self.id)
     }
 }
 

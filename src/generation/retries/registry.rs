@@ -99,16 +99,12 @@ impl Retries {
         Self(Arc::new(Registry { limits, ..Registry::default() }))
     }
 
-    fn list(&self) -> MutexGuard<'_, AttemptList> {
-        self.0.list.lock()
-    }
-
     /// Returns the locked list and its attempts of the same call. Bodies longer than [`SHORT`] are compared while the list is unlocked,
     /// each once, because equal calls share their body.
     fn find_same(&self, key: &RetryKey, idle: Duration) -> (MutexGuard<'_, AttemptList>, Vec<Arc<Attempt>>) {
         let mut compared: Vec<(Bytes, bool)> = Vec::new();
         loop {
-            let mut list = self.list();
+            let mut list = self.0.list.lock();
             list.expire(idle);
             let (mut same, mut unknown) = (Vec::new(), Vec::<Bytes>::new());
             for attempt in list.candidates(key) {
@@ -183,12 +179,12 @@ impl Retries {
 
     /// Removes undelivered attempts that are older than `idle`.
     pub fn sweep(&self, idle: Duration) {
-        self.list().expire(idle);
+        self.0.list.lock().expire(idle);
     }
 
     /// Keeps or removes an attempt that has lost its last reader.
     pub(super) fn settle(&self, attempt: &Arc<Attempt>) {
-        let mut list = self.list();
+        let mut list = self.0.list.lock();
         if attempt.is_live() || !list.contains(attempt) {
             return; // it is being read again, or another one has taken its place
         }
@@ -196,7 +192,7 @@ impl Retries {
             list.forget(attempt);
             return;
         }
-        attempt.reply().count_request(OVERHEAD + attempt.key.body.len());
+        attempt.reply.lock().count_request(OVERHEAD + attempt.key.body.len());
         list.add_undelivered(attempt);
         list.limit_session(&attempt.key.session, self.0.limits.undelivered);
         self.evict(&mut list);
@@ -205,7 +201,7 @@ impl Retries {
     /// Whether the buffered bytes are within the limit, after evicting undelivered attempts if necessary.
     pub(super) fn has_room(&self) -> bool {
         !self.is_over() || {
-            self.evict(&mut self.list());
+            self.evict(&mut self.0.list.lock());
             !self.is_over()
         }
     }
@@ -294,7 +290,7 @@ mod tests {
     use crate::engine::sglang::sglext::SglextOptions;
     use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
     use crate::generation::events::{Events, Generation};
-    use crate::generation::request::Digest;
+    use crate::generation::request::BodyDigest;
     use crate::serve::body::Body;
     use crate::serve::data::generate;
 
@@ -311,7 +307,7 @@ mod tests {
             body: Bytes::copy_from_slice(body.as_bytes()),
             reads: EventAccess::Bytes,
             sglext: SglextOptions::default(),
-            digest: Digest::of(body.as_bytes()),
+            digest: BodyDigest::new(body.as_bytes()),
         }
     }
 
@@ -403,7 +399,7 @@ mod tests {
         assert!(body.is_end_stream(), "known without another poll");
         drop(body);
         assert_eq!(bytes(&attempts), 0, "a delivered reply is not kept");
-        assert!(attempts.list().sessions.is_empty() && attempts.list().undelivered.is_empty());
+        assert!(attempts.0.list.lock().sessions.is_empty() && attempts.0.list.lock().undelivered.is_empty());
         let (_, outcome) = attempts.enter(key("s", "b"), true, IDLE, never);
         assert_eq!(outcome, RetryOutcome::New);
     }
@@ -486,7 +482,7 @@ mod tests {
         lose(&attempts, key("s", "b"), pieces(2)).await;
         tokio::time::advance(IDLE).await;
         let (other, _) = attempts.enter(key("t", "other"), false, IDLE, never);
-        assert_eq!((bytes(&attempts), attempts.list().undelivered.len()), (0, 0));
+        assert_eq!((bytes(&attempts), attempts.0.list.lock().undelivered.len()), (0, 0));
         drop(other);
         let (_, outcome) = attempts.enter(key("s", "b"), true, IDLE, never);
         assert_eq!(outcome, RetryOutcome::New);
@@ -499,10 +495,10 @@ mod tests {
         for session in 0..count {
             drop(attempts.enter(key(&session.to_string(), "b"), false, IDLE, never));
         }
-        assert_eq!(attempts.list().undelivered.len(), count);
+        assert_eq!(attempts.0.list.lock().undelivered.len(), count);
         tokio::time::advance(IDLE).await;
         attempts.sweep(IDLE);
-        let list = attempts.list();
+        let list = attempts.0.list.lock();
         assert_eq!((bytes(&attempts), list.undelivered.len(), list.sessions.len()), (0, 0, 0));
         begun.elapsed()
     }
@@ -536,7 +532,7 @@ mod tests {
             let live: Vec<_> = ["a", "b", "c", "c"]
                 .map(|last| attempts.enter(key("s", &format!("{}{last}", "x".repeat(length))), false, IDLE, never))
                 .into();
-            let list = attempts.list();
+            let list = attempts.0.list.lock();
             let compared = |at: usize| list.candidates(&live[at].0.attempt.key).count();
             assert_eq!((compared(0), compared(1), compared(2)), (1, 1, 2), "of four calls that run, {length} bytes");
         }

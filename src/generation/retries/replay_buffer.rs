@@ -94,9 +94,7 @@ pub(super) struct EventDropped;
 #[derive(Debug)]
 pub(super) struct BufferedBytes {
     all: Arc<AtomicUsize>,
-    /// Bytes of the request.
     request: usize,
-    /// Bytes of the reply.
     reply: usize,
 }
 
@@ -117,7 +115,6 @@ impl BufferedBytes {
         self.all.fetch_sub(std::mem::take(&mut self.reply), Ordering::Relaxed);
     }
 
-    /// Sets the bytes of the request.
     pub(super) fn set_request(&mut self, bytes: usize) {
         self.all.fetch_add(bytes, Ordering::Relaxed);
         self.all.fetch_sub(std::mem::replace(&mut self.request, bytes), Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use http::{StatusCode, response};
 use http_body::SizeHint;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::replay_buffer::ReplayBuffer;
 use crate::generation::ReplyStats;
@@ -18,7 +18,6 @@ use crate::generation::events::{Events, Generation};
 /// The future of a generation. Dropping it before it resolves aborts the generation.
 pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Generation> + Send>>;
 
-/// The reply.
 pub(super) struct SharedReply {
     source: ReplySource,
     head: Option<response::Parts>,
@@ -43,7 +42,6 @@ enum ReplySource {
     Over,
 }
 
-/// The position of a reader.
 #[derive(Debug, Default)]
 struct ReaderPosition {
     /// It has taken the head.
@@ -277,13 +275,9 @@ pub(super) struct Wakers {
 }
 
 impl Wakers {
-    fn wakers(&self) -> MutexGuard<'_, Vec<(u64, Waker)>> {
-        self.wakers.lock()
-    }
-
     /// Registers a waiting reader.
     pub(super) fn add(&self, reader: u64, waker: &Waker) {
-        let mut wakers = self.wakers();
+        let mut wakers = self.wakers.lock();
         match wakers.iter_mut().find(|(id, _)| *id == reader) {
             Some((_, known)) => known.clone_from(waker),
             None => wakers.push((reader, waker.clone())),
@@ -297,10 +291,10 @@ impl Wakers {
 
     /// Wakes the readers whose id fulfils a condition, and forgets all.
     fn wake_if(&self, condition: impl Fn(u64) -> bool) {
-        let mut taken = std::mem::take(&mut *self.wakers());
+        let mut taken = std::mem::take(&mut *self.wakers.lock());
         taken.drain(..).filter(|(id, _)| condition(*id)).for_each(|(_, waker)| waker.wake());
         // the memory is used again: an event of a stream would allocate twice
-        let mut wakers = self.wakers();
+        let mut wakers = self.wakers.lock();
         if wakers.capacity() == 0 {
             *wakers = taken;
         }

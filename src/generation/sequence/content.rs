@@ -2,7 +2,7 @@
 //! is not always the one that was probed.
 
 use super::Sequence;
-use crate::engine::capabilities::Streaming;
+use crate::engine::capabilities::StreamMode;
 use crate::engine::events::Chunk;
 use crate::generation::measure::ListContent;
 
@@ -38,11 +38,11 @@ impl Anomaly {
 impl ExpectedContent {
     /// The mode that the probe found. 0.5.6 with `--stream-output` repeats logprobs, but not ids.
     #[must_use]
-    pub(crate) fn of(streaming: Option<Streaming>, logprobs: bool) -> Self {
+    pub(crate) fn new(streaming: Option<StreamMode>, logprobs: bool) -> Self {
         match streaming {
-            Some(Streaming::Incremental) => Self::Known(ListContent::Delta),
-            Some(Streaming::IncrementalIds) if !logprobs => Self::Known(ListContent::Delta),
-            Some(Streaming::Cumulative | Streaming::IncrementalIds) => Self::Known(ListContent::Full),
+            Some(StreamMode::Incremental) => Self::Known(ListContent::Delta),
+            Some(StreamMode::IncrementalIds) if !logprobs => Self::Known(ListContent::Delta),
+            Some(StreamMode::Cumulative | StreamMode::IncrementalIds) => Self::Known(ListContent::Full),
             None => Self::Unknown,
         }
     }

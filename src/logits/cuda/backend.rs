@@ -14,7 +14,7 @@ use super::health::DRIVER_TIMEOUT;
 use super::lane::{POLL_INTERVAL, SPIN_TIME};
 use super::{Cuda, NAME};
 use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report, scratch};
-use crate::logits::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape, TEMPERATURES};
+use crate::logits::slices::{Measured, SLOT_BYTES, SliceShape, SlotJob, SlotLayout, TEMPERATURES};
 
 impl Cuda {
     /// As [`Backend::top_k`], on the device. If it fails, returns false and adds nothing to `out`.
@@ -50,7 +50,7 @@ impl Cuda {
         if logits.temperature.iter().any(|temperature| !TEMPERATURES.contains(temperature)) {
             return None;
         }
-        let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).ok()?;
+        let rows = SliceShape::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).ok()?;
         let (mut all, mut at) = (Vec::with_capacity(logits.rows()), 0);
         let mut waiting: VecDeque<oneshot::Receiver<Measured>> = VecDeque::new();
         let mut take = |part| self.numbers(part).map(|part| all.extend(part));
@@ -69,9 +69,9 @@ impl Cuda {
                 all => all.to_vec(),
             };
             let chosen = logits.chosen.iter().skip(at).take(count).copied().collect();
-            let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature, chosen };
+            let shape = SlotLayout { dtype: logits.dtype, vocab: logits.vocab, temperature, chosen };
             let (reply, numbers) = oneshot::channel();
-            if self.submit(Entry { slot, shape, since: Instant::now(), reply }).is_some() {
+            if self.submit(SlotJob { slot, shape, since: Instant::now(), reply }).is_some() {
                 return None;
             }
             waiting.push_back(numbers);

@@ -17,7 +17,7 @@ use super::memory::{self, MirroredBuffer, Pinned};
 use super::worker::NAME;
 use crate::config::CudaDevice;
 use crate::entropy::{Dtype, Logits, RowStats};
-use crate::logits::slices::{Entry, Rows, SLOT_BYTES, Shape, SlotPool};
+use crate::logits::slices::{SLOT_BYTES, SliceShape, SlotJob, SlotLayout, SlotPool};
 use crate::metrics::Metrics;
 
 /// A kernel that reads memory as the others do and sums the words.
@@ -201,14 +201,15 @@ impl BenchDevice {
 
     fn batch(&self, logits: &Logits<'_>) -> Result<Batch, DriverError> {
         let rows =
-            Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("the rows are in memory");
+            SliceShape::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("the rows are in memory");
         let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.device)).collect::<Result<_, _>>()?;
         let slot_pool = Arc::new(SlotPool::pinned(slots));
         let entry = |part: &[u8]| {
             let mut slot = slot_pool.try_take(1).and_then(|mut slots| slots.pop()).expect("one slot per part");
             slot.push(part, SLOT_BYTES);
-            let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
-            Entry { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
+            let shape =
+                SlotLayout { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
+            SlotJob { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
         };
         Ok(Batch::Rows(logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()).map(entry).collect()))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvError, Sender, select, unbounded};
 
 use super::abi::{TopKIn, TopKOut};
-use crate::logits::slices::{Entry, SLOT_BYTES};
+use crate::logits::slices::{SLOT_BYTES, SlotJob};
 
 /// The most rows of a batch.
 pub(super) const MOST_ROWS: usize = 4096;
@@ -27,13 +27,13 @@ pub(super) struct TopKJob {
 /// Submits jobs. The queues are bounded, since each job holds a slot or blocks a thread.
 #[derive(Debug)]
 pub(super) struct JobSender {
-    rows: Sender<Entry>,
+    rows: Sender<SlotJob>,
     top_k: Sender<TopKJob>,
 }
 
 impl JobSender {
     /// Submits at most [`MOST_ROWS`] whole rows; returns them if the worker has stopped.
-    pub(super) fn submit(&self, entry: Entry) -> Option<Entry> {
+    pub(super) fn submit(&self, entry: SlotJob) -> Option<SlotJob> {
         self.rows.send(entry).err().map(|error| error.0)
     }
 
@@ -46,7 +46,7 @@ impl JobSender {
 /// The jobs of one launch, all of one kind.
 #[derive(Debug)]
 pub(super) enum Batch {
-    Rows(Vec<Entry>),
+    Rows(Vec<SlotJob>),
     TopK(Vec<TopKJob>),
 }
 
@@ -82,7 +82,6 @@ impl Batch {
 
 /// The size of a job in a batch.
 trait BatchJob {
-    /// The most bytes of one batch.
     const MOST_BYTES: usize;
 
     fn rows(&self) -> usize;
@@ -91,7 +90,7 @@ trait BatchJob {
     fn is_cancelled(&self) -> bool;
 }
 
-impl BatchJob for Entry {
+impl BatchJob for SlotJob {
     const MOST_BYTES: usize = MOST_BYTES;
 
     fn rows(&self) -> usize {
@@ -160,7 +159,7 @@ impl<T: BatchJob> Queue<T> {
 /// Collects submitted jobs into batches.
 #[derive(Debug)]
 pub(super) struct Collector {
-    rows: Queue<Entry>,
+    rows: Queue<SlotJob>,
     top_k: Queue<TopKJob>,
     /// How long the first job of a batch waits for others.
     deadline: Duration,

@@ -12,7 +12,7 @@ use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, TopKBuffers};
 use super::memory::{DeviceContext, MirroredBuffer};
 use crate::entropy::rows::{self, Raw};
 use crate::entropy::{Logits, RowStats};
-use crate::logits::slices::{Entry, Memory};
+use crate::logits::slices::{Memory, SlotJob};
 
 /// How long the thread spins for a batch before it sleeps: a wake-up takes as long.
 pub(super) const SPIN_TIME: Duration = Duration::from_micros(50);
@@ -69,7 +69,7 @@ impl Lane {
         self.done.record(&self.stream)
     }
 
-    fn launch_rows(&mut self, kernels: &Kernels, entries: &mut [Entry]) -> Result<(), DriverError> {
+    fn launch_rows(&mut self, kernels: &Kernels, entries: &mut [SlotJob]) -> Result<(), DriverError> {
         // contiguous rows of each type, for one launch per type
         entries.sort_by_key(|entry| entry.shape.dtype.name());
         let mut groups: Vec<Group> = Vec::new();
@@ -141,9 +141,9 @@ impl Lane {
     }
 
     /// The numbers of the whole rows of each entry.
-    pub(super) fn rows(&self, entries: &[Entry]) -> Vec<Vec<RowStats>> {
+    pub(super) fn rows(&self, entries: &[SlotJob]) -> Vec<Vec<RowStats>> {
         let mut outs = self.row_outs.host().iter();
-        let of = |entry: &Entry| {
+        let of = |entry: &SlotJob| {
             let logits = entry.logits();
             let outs = outs.by_ref().take(entry.rows()).enumerate();
             outs.map(|(row, out)| stats(&logits, row, out)).collect()

@@ -12,7 +12,7 @@ use super::abi::{TopKIn, TopKOut};
 use super::batch::{MOST_ROWS, TopKJob};
 use super::*;
 use crate::entropy::Dtype;
-use crate::logits::slices::{Measured, Shape};
+use crate::logits::slices::{Measured, SlotLayout};
 
 /// At least the timeout of one batch, and less than that of two.
 const ONE_TIMEOUT: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_millis(9500);
@@ -45,9 +45,9 @@ fn open(slots: usize, deadline: Duration) -> (Cuda, Arc<Metrics>) {
 fn submit(cuda: &Cuda, rows: usize, vocab: usize) -> oneshot::Receiver<Measured> {
     let mut slot = cuda.slot_pool().try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; rows * vocab * 4], SLOT_BYTES);
-    let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
+    let shape = SlotLayout { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
     let (reply, numbers) = oneshot::channel();
-    assert!(cuda.submit(Entry { slot, shape, since: Instant::now(), reply }).is_none());
+    assert!(cuda.submit(SlotJob { slot, shape, since: Instant::now(), reply }).is_none());
     numbers
 }
 

@@ -101,7 +101,7 @@ impl Worker {
         match batch {
             Batch::Rows(entries) => {
                 let numbers = lane.rows(&entries);
-                entries.into_iter().zip(numbers).for_each(|(entry, numbers)| entry.answer(Ok(numbers)));
+                entries.into_iter().zip(numbers).for_each(|(entry, numbers)| entry.finish(Ok(numbers)));
             }
             Batch::TopK(jobs) => {
                 let numbers = lane.top_k(&jobs);

@@ -7,7 +7,7 @@ use safetensors::tensor::Dtype as TensorDtype;
 
 use super::header::{Header, LONGEST, Tensor, TensorRole};
 use crate::entropy::RowStats;
-use crate::logits::slices::{Intake, InvalidSlice, MeasureError, RowColumns, Rows, Slices};
+use crate::logits::slices::{Intake, InvalidSlice, MeasureError, SliceColumns, SliceShape, Slices};
 
 /// Why a body was not measured.
 #[derive(Debug, thiserror::Error)]
@@ -63,10 +63,10 @@ enum Stage {
 
 #[derive(Debug)]
 struct Tensors {
-    rows: Rows,
+    rows: SliceShape,
     left: std::vec::IntoIter<Tensor>,
     tensor: Option<Tensor>,
-    columns: RowColumns,
+    columns: SliceColumns,
     /// Open from the first byte of the logits.
     intake: Option<Intake>,
     /// `temperature` or `token_ids` follow the logits.
@@ -209,7 +209,7 @@ impl Tensors {
             rows,
             left: tensors.into_iter(),
             tensor: None,
-            columns: RowColumns::default(),
+            columns: SliceColumns::default(),
             intake: None,
             late,
             chosen,

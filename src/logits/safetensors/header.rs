@@ -3,7 +3,7 @@
 use safetensors::tensor::{Dtype as TensorDtype, Metadata};
 
 use crate::entropy::Dtype;
-use crate::logits::slices::Rows;
+use crate::logits::slices::SliceShape;
 
 use super::body::SafetensorsError;
 
@@ -14,7 +14,7 @@ pub(super) const LONGEST: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The shape of `logits`.
-    pub rows: Rows,
+    pub rows: SliceShape,
     /// In the order of their bytes.
     pub(super) tensors: Vec<Tensor>,
 }
@@ -83,7 +83,7 @@ impl Header {
     }
 }
 
-fn logits(dtype: TensorDtype, shape: &[usize], most: usize) -> Result<Rows, SafetensorsError> {
+fn logits(dtype: TensorDtype, shape: &[usize], most: usize) -> Result<SliceShape, SafetensorsError> {
     let stored = match dtype {
         TensorDtype::F32 => Dtype::F32,
         TensorDtype::BF16 => Dtype::Bf16,
@@ -93,7 +93,7 @@ fn logits(dtype: TensorDtype, shape: &[usize], most: usize) -> Result<Rows, Safe
     let [rows, vocab] = shape else {
         return Err(SafetensorsError::bad(format!("logits have the shape [rows, vocab], not {shape:?}")));
     };
-    Rows::try_new(stored, *rows, *vocab, most).map_err(|error| SafetensorsError::bad(format!("logits: {error}")))
+    SliceShape::try_new(stored, *rows, *vocab, most).map_err(|error| SafetensorsError::bad(format!("logits: {error}")))
 }
 
 /// Checks a tensor that has one value per row; returns its stored type.

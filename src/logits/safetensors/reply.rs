@@ -7,15 +7,15 @@ use crate::entropy::RowStats;
 
 /// Columns with one entry per row. An unknown number is NaN, and `null` in JSON.
 #[derive(Debug)]
-pub struct Numbers {
+pub struct RowNumbers {
     columns: Vec<(&'static str, Vec<f64>)>,
     flagged: Vec<(&'static str, usize)>,
 }
 
-impl Numbers {
+impl RowNumbers {
     /// The columns of `stats`. `surprisal` is true if token ids were sent.
     #[must_use]
-    pub fn of(stats: &[RowStats], surprisal: bool) -> Self {
+    pub fn new(stats: &[RowStats], surprisal: bool) -> Self {
         let column = |name, of: fn(&RowStats) -> f64| (name, stats.iter().map(of).collect::<Vec<f64>>());
         let mut columns = vec![
             column("entropy", |row| row.entropy),

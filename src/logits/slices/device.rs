@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::Rows;
+use super::SliceShape;
 use crate::config::{EntropyBackend, SliceConfig};
 use crate::entropy::{Backend, Cpu, Logits, RowStats, TokenStats, TopK};
 use crate::logits::cuda::{Cuda, NAME, Settings, Unavailable, WIDTH, calibrate, record_backends};
@@ -22,7 +22,7 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// Which rows the device measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Share {
+pub(super) enum DeviceShare {
     /// All rows, including top-k rows.
     All,
     /// Only slices of whole rows that the device measures faster than the CPU.
@@ -30,11 +30,11 @@ pub(super) enum Share {
 }
 
 /// The device that the settings ask for, if any. The only visible GPU is usually the engine's, so tokentap opens none by default.
-pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
+pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, DeviceShare)> {
     let (device, share) = match &config.entropy_backend {
         EntropyBackend::Cpu => return None,
-        EntropyBackend::Auto(device) => (device, Share::Worthwhile),
-        EntropyBackend::Cuda(device) => (device, Share::All),
+        EntropyBackend::Auto(device) => (device, DeviceShare::Worthwhile),
+        EntropyBackend::Cuda(device) => (device, DeviceShare::All),
     };
     let device = Some(device.clone());
     Some((Settings { device, memory: config.cuda_memory, deadline: config.cuda_deadline }, share))
@@ -44,7 +44,7 @@ pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
 #[derive(Debug, Clone)]
 pub(super) struct Device {
     opened: Arc<OnceLock<OpenDevice>>,
-    share: Share,
+    share: DeviceShare,
     /// Closed once opening has succeeded or failed.
     opening: watch::Receiver<()>,
 }
@@ -58,7 +58,7 @@ struct OpenDevice {
 
 impl Device {
     /// Begins to open the device. Until it is open, and if that fails, [`Device::any`] returns `None`.
-    pub(super) fn open(settings: Settings, share: Share, threads: usize, metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn open(settings: Settings, share: DeviceShare, threads: usize, metrics: &Arc<Metrics>) -> Self {
         let (open_until, opening) = watch::channel(());
         let device = Self { opened: Arc::default(), share, opening };
         let (opened, metrics) = (Arc::clone(&device.opened), Arc::clone(metrics));
@@ -103,12 +103,12 @@ impl Device {
     }
 
     /// Which rows it measures.
-    pub(super) fn share(&self) -> Share {
+    pub(super) fn share(&self) -> DeviceShare {
         self.share
     }
 
     /// The device, if it is usable and these rows are large enough for it.
-    pub(super) fn of(&self, rows: Rows) -> Option<&Cuda> {
+    pub(super) fn for_rows(&self, rows: SliceShape) -> Option<&Cuda> {
         let opened = self.usable()?;
         (rows.bytes() >= opened.least_bytes).then_some(&opened.cuda)
     }
@@ -126,7 +126,7 @@ impl Device {
 /// Opens a device; `None` if it is slower than the CPU.
 fn try_open(
     settings: &Settings,
-    share: Share,
+    share: DeviceShare,
     threads: usize,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<OpenDevice>, Unavailable> {
@@ -139,11 +139,11 @@ fn try_open(
         }
     }
     let least_bytes = match (share, crossover.rows) {
-        (Share::All, _) => 0,
-        (Share::Worthwhile, Some(rows)) => LEAST_BYTES.max(crossover_bytes(rows)),
-        (Share::Worthwhile, None) => return Ok(None),
+        (DeviceShare::All, _) => 0,
+        (DeviceShare::Worthwhile, Some(rows)) => LEAST_BYTES.max(crossover_bytes(rows)),
+        (DeviceShare::Worthwhile, None) => return Ok(None),
     };
-    record_backends(metrics, &cpu, true, share == Share::All);
+    record_backends(metrics, &cpu, true, share == DeviceShare::All);
     let info = cuda.info();
     tracing::info!(
         device = info.name,

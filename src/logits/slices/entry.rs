@@ -12,7 +12,7 @@ use crate::metrics::SliceMetrics;
 
 /// The layout of the bytes of a slot: contiguous whole rows.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct SlotLayout {
     pub(crate) dtype: Dtype,
     pub(crate) vocab: usize,
     /// One per row, one for all, or none.
@@ -40,14 +40,14 @@ pub(crate) type Measured = Result<Vec<RowStats>, MeasureError>;
 
 /// Rows in a slot, and the channel for their numbers.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct SlotJob {
     pub(crate) slot: Slot,
-    pub(crate) shape: Shape,
+    pub(crate) shape: SlotLayout,
     pub(crate) since: Instant,
     pub(crate) reply: oneshot::Sender<Measured>,
 }
 
-impl Entry {
+impl SlotJob {
     pub(crate) fn rows(&self) -> usize {
         self.slot.filled().len() / (self.shape.vocab * self.shape.dtype.bytes())
     }
@@ -79,11 +79,11 @@ impl Entry {
         metrics.compute.with_label_values(&by).observe(begin.elapsed().as_secs_f64());
         metrics.batch.with_label_values(&by).observe(self.rows() as f64);
         metrics.rows.with_label_values(&by).inc_by(self.rows() as u64);
-        self.answer(measured);
+        self.finish(measured);
     }
 
     /// Frees the slot, then answers: the slot is free when the answer is read.
-    pub(crate) fn answer(self, measured: Measured) {
+    pub(crate) fn finish(self, measured: Measured) {
         let Self { slot, reply, .. } = self;
         drop(slot);
         // the receiver may be gone

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::entry::{Entry, Measured, Shape};
+use super::entry::{Measured, SlotJob, SlotLayout};
 use super::slot::Reserved;
-use super::{InvalidSlice, MeasureError, RowColumns, Rows, SLOT_BYTES, Slices, Slot, SlotPool};
+use super::{InvalidSlice, MeasureError, SLOT_BYTES, SliceColumns, SliceShape, Slices, Slot, SlotPool};
 use crate::entropy::RowStats;
 
 /// A slice that is being received and measured.
@@ -16,9 +16,9 @@ use crate::entropy::RowStats;
 pub struct Intake {
     slices: Arc<Slices>,
     slot_pool: Arc<SlotPool>,
-    rows: Rows,
+    rows: SliceShape,
     /// `None` until they are received: they may follow the rows.
-    columns: Option<RowColumns>,
+    columns: Option<SliceColumns>,
     slot: Option<Slot>,
     /// When that slot was taken; if all slots are reserved, when they were.
     opened: Instant,
@@ -46,7 +46,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`InvalidSlice`] if the columns do not fit the rows.
-    pub fn open(slices: &Arc<Slices>, rows: Rows, columns: RowColumns) -> Result<Self, InvalidSlice> {
+    pub fn open(slices: &Arc<Slices>, rows: SliceShape, columns: SliceColumns) -> Result<Self, InvalidSlice> {
         columns.check(rows)?;
         Ok(Self::new(slices, rows, Some(columns)))
     }
@@ -55,7 +55,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`InvalidSlice`] if the rows need more slots than can be reserved.
-    pub async fn open_late(slices: &Arc<Slices>, rows: Rows) -> Result<Self, InvalidSlice> {
+    pub async fn open_late(slices: &Arc<Slices>, rows: SliceShape) -> Result<Self, InvalidSlice> {
         let mut intake = Self::new(slices, rows, None);
         let needed = rows.slots();
         if needed > intake.slot_pool.most_reserved() {
@@ -74,7 +74,7 @@ impl Intake {
         Ok(intake)
     }
 
-    fn new(slices: &Arc<Slices>, rows: Rows, columns: Option<RowColumns>) -> Self {
+    fn new(slices: &Arc<Slices>, rows: SliceShape, columns: Option<SliceColumns>) -> Self {
         Self {
             slot_pool: Arc::clone(slices.slot_pool(rows)),
             slices: Arc::clone(slices),
@@ -119,7 +119,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`InvalidSlice`] if the columns do not fit the rows.
-    pub fn set_columns(&mut self, columns: RowColumns) -> Result<(), InvalidSlice> {
+    pub fn set_columns(&mut self, columns: SliceColumns) -> Result<(), InvalidSlice> {
         columns.check(self.rows)?;
         self.columns = Some(columns);
         self.reserved = Reserved::default();
@@ -138,10 +138,10 @@ impl Intake {
         let (temperature, chosen) = columns.part(self.submitted, count);
         self.submitted += count;
         let (reply, numbers) = oneshot::channel();
-        let shape = Shape { dtype: self.rows.dtype, vocab: self.rows.vocab, temperature, chosen };
+        let shape = SlotLayout { dtype: self.rows.dtype, vocab: self.rows.vocab, temperature, chosen };
         let on_device = !Arc::ptr_eq(slot.slot_pool(), &self.slices.heap);
         self.numbers.push_back(PendingRows { numbers, on_device });
-        self.slices.submit(Entry { slot, shape, since: Instant::now(), reply });
+        self.slices.submit(SlotJob { slot, shape, since: Instant::now(), reply });
     }
 
     /// The deadline for the next bytes, with `patience` for each slot that is taken and not full; `None` if no slot is.

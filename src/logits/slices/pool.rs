@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::entry::Entry;
+use super::entry::SlotJob;
 use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 
@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub(super) struct Pool {
     // unbounded, but each entry holds a slot
-    queue: Option<Sender<Entry>>,
+    queue: Option<Sender<SlotJob>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -31,14 +31,14 @@ impl Pool {
     }
 
     /// Submits an entry.
-    pub(super) fn submit(&self, entry: Entry) {
+    pub(super) fn submit(&self, entry: SlotJob) {
         let queue = self.queue.as_ref().expect("it is taken only in drop");
         // the threads run until the queue is dropped
         let _ = queue.send(entry);
     }
 }
 
-fn work(entries: &Receiver<Entry>, cpu: Cpu, metrics: &Metrics) {
+fn work(entries: &Receiver<SlotJob>, cpu: Cpu, metrics: &Metrics) {
     for entry in entries {
         if !entry.is_cancelled() {
             entry.measure(&cpu, &metrics.slices);
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::entropy::{Backend, Dtype};
-    use crate::logits::slices::entry::Shape;
+    use crate::logits::slices::entry::SlotLayout;
     use crate::logits::slices::{MAX_VOCAB, SLOT_BYTES, Slot, SlotPool};
 
     #[tokio::test]
@@ -75,9 +75,9 @@ mod tests {
         // rows of the greatest widths take long, and each width has a different entropy
         let submit = |(mut slot, vocab): (Slot, usize)| {
             slot.push(&vec![0; 4 * vocab], SLOT_BYTES);
-            let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
+            let shape = SlotLayout { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
             let (reply, numbers) = oneshot::channel();
-            pool.submit(Entry { slot, shape, since: Instant::now(), reply });
+            pool.submit(SlotJob { slot, shape, since: Instant::now(), reply });
             (vocab, numbers)
         };
         let submitted: Vec<_> =
@@ -99,10 +99,10 @@ mod tests {
         for cancelled in [true, false] {
             let mut slot = slots.pop().unwrap();
             slot.push(&[0; 40], SLOT_BYTES);
-            let shape = Shape { dtype: Dtype::F32, vocab: 5, temperature: Vec::new(), chosen: Vec::new() };
+            let shape = SlotLayout { dtype: Dtype::F32, vocab: 5, temperature: Vec::new(), chosen: Vec::new() };
             let (reply, numbers) = oneshot::channel();
             let numbers = (!cancelled).then_some(numbers);
-            pool.submit(Entry { slot, shape, since: Instant::now(), reply });
+            pool.submit(SlotJob { slot, shape, since: Instant::now(), reply });
             if let Some(numbers) = numbers {
                 assert_eq!(numbers.await.unwrap().unwrap().len(), 2);
             }

@@ -5,7 +5,7 @@ use crate::entropy::Dtype;
 
 /// The type and size of the rows that will be pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rows {
+pub struct SliceShape {
     pub(super) dtype: Dtype,
     pub(super) vocab: usize,
     rows: usize,
@@ -17,7 +17,7 @@ pub(crate) const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
 
 /// The values that belong to each row.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RowColumns {
+pub struct SliceColumns {
     /// One per row, one for all, or none, which means 1. From 1e-6 to 1e6.
     pub temperature: Vec<f32>,
     /// The sampled token of each row, negative if unknown; empty if no row has one.
@@ -35,7 +35,7 @@ pub enum InvalidSlice {
     Room(String),
 }
 
-impl Rows {
+impl SliceShape {
     /// # Errors
     /// [`InvalidSlice`] if there are more than `most` rows, or they are too wide.
     pub fn try_new(dtype: Dtype, rows: usize, vocab: usize, most: usize) -> Result<Self, InvalidSlice> {
@@ -80,12 +80,12 @@ impl Rows {
     }
 }
 
-impl RowColumns {
+impl SliceColumns {
     /// Checks that the values fit `rows`.
     ///
     /// # Errors
     /// [`InvalidSlice`] if a count or a value is wrong.
-    pub fn check(&self, rows: Rows) -> Result<(), InvalidSlice> {
+    pub fn check(&self, rows: SliceShape) -> Result<(), InvalidSlice> {
         let wrong = |text: String| Err(InvalidSlice::Shape(text));
         let count = self.temperature.len();
         if count > 1 && count != rows.rows {

@@ -21,7 +21,6 @@ pub struct Slot {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The memory of a slot.
 #[derive(Debug)]
 pub(crate) enum Memory {
     /// Ordinary memory.
@@ -58,17 +57,17 @@ impl SlotPool {
     /// A pool of `bytes` of heap memory, at least one slot. Each slot is allocated on first use.
     pub(crate) fn heap(bytes: u64) -> Self {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
-        Self::of(Vec::new(), total.clamp(1, 1 << 16))
+        Self::new(Vec::new(), total.clamp(1, 1 << 16))
     }
 
     /// A pool of these slots.
     #[cfg(feature = "cuda")]
     pub(crate) fn pinned(memory: Vec<Pinned>) -> Self {
         let total = memory.len();
-        Self::of(memory.into_iter().map(Memory::Pinned).collect(), total)
+        Self::new(memory.into_iter().map(Memory::Pinned).collect(), total)
     }
 
-    fn of(free: Vec<Memory>, total: usize) -> Self {
+    fn new(free: Vec<Memory>, total: usize) -> Self {
         let reserve = Arc::new(Semaphore::new((total / 2).max(1)));
         Self { free: Mutex::new(free), permits: Arc::new(Semaphore::new(total)), reserve, total }
     }

@@ -13,7 +13,6 @@ use super::read_timeout::ReadTimeout;
 use crate::budget::BodyBuffer;
 use crate::budget::Share;
 use crate::engine::transport::client::{Failure, UploadError, innermost};
-use crate::error::BoxError;
 use crate::error::Error;
 
 /// The body, with a read timeout.
@@ -64,7 +63,7 @@ impl Upload {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut buffer = BodyBuffer::new(self.share.take(), self.body.size_hint().exact());
         while let Some(frame) = self.frame().await {
-            let Ok(data) = frame.map_err(|error| upload_error(&error))?.into_data() else { continue };
+            let Ok(data) = frame.map_err(upload_error)?.into_data() else { continue };
             if data.len() > limit_bytes - buffer.len() {
                 let message = format!(
                     "the request body is larger than {limit} bytes; --max-request-bytes sets the limit of requests that generate"
@@ -94,18 +93,15 @@ impl Upload {
 
 /// Returns the error for the client whose upload failed.
 #[must_use]
-pub(crate) fn upload_error(error: &BoxError) -> Error {
-    match error.downcast_ref::<UploadError>() {
-        Some(upload) => Failure::from(upload.clone()).into(),
-        None => Error::bad_request(error.to_string()),
-    }
+pub(crate) fn upload_error(error: UploadError) -> Error {
+    Failure::from(error).into()
 }
 
 impl http_body::Body for Upload {
     type Data = Bytes;
-    type Error = BoxError;
+    type Error = UploadError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 let length = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
@@ -119,7 +115,7 @@ impl http_body::Body for Upload {
             }
             Poll::Pending => {
                 ready!(self.timeout.poll(cx));
-                Poll::Ready(Some(Err(UploadError::Slow.into())))
+                Poll::Ready(Some(Err(UploadError::Slow)))
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::engine::sglang::request::SessionNames;
 use crate::engine::sglang::routes::{self, Route};
 use crate::error::Error;
 use crate::generation::event::EventAccess;
-use crate::generation::request::{Digest, RequestHead, Source};
+use crate::generation::request::{BodyDigest, RequestHead, Source};
 use crate::long_work::{BodyLength, on_body, on_thread};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, Upload};
@@ -187,7 +187,7 @@ struct PreparedGeneration {
     source: Source,
     encoder: Box<dyn ReplyEncoder>,
     /// Set if the call may be retried.
-    digest: Option<Digest>,
+    digest: Option<BodyDigest>,
 }
 
 /// Decodes a call and builds its generation. Long calls are processed on a blocking thread.

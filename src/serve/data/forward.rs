@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::engine::sglang::abort;
-use crate::engine::sglang::routes::{self, Kind, Route};
+use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::engine::transport::client::{Failure, Reply, UpstreamCall};
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
@@ -34,7 +34,7 @@ pub(crate) async fn forward(
     request: Request<Incoming>,
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
-    let generates = route.kind == Kind::Generating && request.method() == Method::POST;
+    let generates = route.kind == RouteKind::Generating && request.method() == Method::POST;
     let uncaptured = if generates {
         let identity = Identity::of(&state.config, session.as_ref(), request.uri().query(), request.headers(), None)?;
         Some(begin_uncaptured(state, route, &identity))
@@ -120,5 +120,5 @@ pub(crate) async fn send_uncaptured(
     uncaptured.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
+    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).with_unknown_rid(unnamed))
 }

@@ -15,7 +15,7 @@ use crate::engine::transport::headers;
 use crate::error::Error;
 use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::events::{Events, Generation};
-use crate::generation::request::{Digest, GenerationRequest, RequestHead, Retry, Source};
+use crate::generation::request::{BodyDigest, GenerationRequest, RequestHead, Retry, Source};
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, Upload};
@@ -40,7 +40,7 @@ pub(crate) struct DecodedGeneration {
     /// Its session.
     pub identity: Identity,
     /// The digest of the body, if the call may be retried.
-    pub digest: Option<Digest>,
+    pub digest: Option<BodyDigest>,
     /// The labels of its turns; `None` without a signal.
     pub labels: Option<Arc<Labels>>,
     /// The parts of its events that are read.
@@ -131,9 +131,9 @@ fn labels(state: &Proxy, headers: &HeaderMap) -> Option<Arc<Labels>> {
 
 /// The digest of the body of a request that may be retried. Only requests of a named session may be retried.
 #[must_use]
-pub(crate) fn digest(state: &Proxy, identity: Option<&Identity>, body: &[u8]) -> Option<Digest> {
+pub(crate) fn digest(state: &Proxy, identity: Option<&Identity>, body: &[u8]) -> Option<BodyDigest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
-    (state.config.sessions.record && is_named).then(|| Digest::of(body))
+    (state.config.sessions.record && is_named).then(|| BodyDigest::new(body))
 }
 
 /// Runs a generation. `head` has the client's headers.

@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use crate::engine::sglang::routes::Route;
-use crate::engine::sglang::weights::{WeightChange, has_changed_weights};
+use crate::engine::sglang::routes::{Route, WeightChange, has_changed_weights};
 use crate::engine::survey::Survey;
 use crate::engine::transport::client::Reply;
 use crate::engine::transport::forwarded::ForwardedBody;

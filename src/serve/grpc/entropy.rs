@@ -11,7 +11,9 @@ use super::call_slots::{CallSlot, MAX_CALLS};
 use super::pb::entropy_server::Entropy;
 use super::{ReplyStream, pb, status};
 use crate::entropy::{Dtype, RowStats};
-use crate::logits::slices::{Intake, InvalidSlice, MAX_ROWS, MeasureError, RowColumns, Rows, SLOT_BYTES, Slices};
+use crate::logits::slices::{
+    Intake, InvalidSlice, MAX_ROWS, MeasureError, SLOT_BYTES, SliceColumns, SliceShape, Slices,
+};
 use crate::serve::connection::Phase;
 
 /// The maximum number of a call's slices that are being measured or whose replies the client has not read. More are not read.
@@ -152,7 +154,7 @@ impl SliceReader {
         let (id, chosen) = (slice.id, !slice.token_ids.is_empty());
         let opened = rows(&slice).and_then(|rows| {
             let pb::Slice { logits, temperature, token_ids, .. } = slice;
-            Ok((rows, logits, Intake::open(&self.slices, rows, RowColumns { temperature, chosen: token_ids })?))
+            Ok((rows, logits, Intake::open(&self.slices, rows, SliceColumns { temperature, chosen: token_ids })?))
         });
         let count = opened.as_ref().map_or(0, |(rows, ..)| u32::try_from(rows.count()).unwrap_or(u32::MAX));
         let permit = Arc::clone(&self.rows).acquire_many_owned(count).await.expect("the semaphore is never closed");
@@ -168,7 +170,7 @@ impl SliceReader {
 }
 
 /// Parses the shape of a slice.
-fn rows(slice: &pb::Slice) -> Result<Rows, InvalidSlice> {
+fn rows(slice: &pb::Slice) -> Result<SliceShape, InvalidSlice> {
     let (dtype, vocab) = (slice.dtype, slice.vocab);
     let stored = match pb::Dtype::try_from(dtype) {
         Ok(pb::Dtype::F32) => Dtype::F32,
@@ -185,7 +187,7 @@ fn rows(slice: &pb::Slice) -> Result<Rows, InvalidSlice> {
         let message = format!("logits of {bytes} bytes are no whole rows of {vocab} values in {name}");
         return Err(InvalidSlice::Shape(message));
     }
-    Rows::try_new(stored, slice.logits.len() / width, vocab as usize, MAX_ROWS)
+    SliceShape::try_new(stored, slice.logits.len() / width, vocab as usize, MAX_ROWS)
 }
 
 impl PendingSlice {

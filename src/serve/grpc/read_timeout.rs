@@ -116,7 +116,7 @@ where
                 self.timer = None;
             }
         }
-        let broken = |error: B::Error| status::upload_error(&UploadError::Broken(innermost(&error)).into());
+        let broken = |error: B::Error| status::upload_error(UploadError::Broken(innermost(&error)));
         Poll::Ready(frame.map(|frame| frame.map_err(broken)))
     }
 

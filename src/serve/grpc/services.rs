@@ -30,7 +30,7 @@ use super::trajectories::TrajectoriesService;
 use super::{pb, status};
 use crate::budget::Share;
 use crate::engine::sglang::routes;
-use crate::error::BoxError;
+use crate::engine::transport::client::UploadError;
 use crate::serve::body::Upload;
 use crate::serve::connection::Phase;
 use crate::serve::control::v1;
@@ -46,7 +46,7 @@ type Generate = GenerateServer<GenerateService>;
 type Health = HealthServer<HealthService>;
 
 /// The request body of a call, with a read timeout.
-type RequestBody = MapErr<Upload, fn(BoxError) -> Status>;
+type RequestBody = MapErr<Upload, fn(UploadError) -> Status>;
 
 /// The reflection service, whose type cannot be named.
 type Reflection = Arc<dyn Fn(Request<RequestBody>) -> ReplyFuture + Send + Sync>;
@@ -176,7 +176,7 @@ impl Services {
     /// Adds the read timeout to the request body. `share` counts its bytes against the memory budget, if they are buffered.
     fn upload(&self, request: Request<Incoming>, share: Option<Share>) -> Request<RequestBody> {
         let limit = self.proxy.config.limits.client_body_timeout;
-        let to_status: fn(BoxError) -> Status = |error| status::upload_error(&error);
+        let to_status: fn(UploadError) -> Status = status::upload_error;
         request.map(|body| Upload::new(body, limit).with_share(share).map_err(to_status))
     }
 }

@@ -4,7 +4,7 @@ use http::{HeaderMap, Response, StatusCode};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::error::BoxError;
+use crate::engine::transport::client::UploadError;
 use crate::error::Error;
 use crate::serve::body;
 use crate::serve::control::v1::Problem;
@@ -81,7 +81,7 @@ pub fn refused(error: &Error) -> Response<tonic::body::Body> {
 }
 
 /// The status of a message that could not be read.
-pub(super) fn upload_error(error: &BoxError) -> Status {
+pub(super) fn upload_error(error: UploadError) -> Status {
     self::error(&body::upload_error(error))
 }
 

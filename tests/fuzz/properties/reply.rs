@@ -9,7 +9,7 @@ use super::grammar::{Plain, shown};
 /// The parser finds every member of a JSON object, and no logprob that does not exist.
 pub fn reply(bytes: &[u8]) {
     let (mut cursor, mut numbers) = (Cursor::new(bytes), Numbers::default());
-    let read = Chunk::read(&mut cursor, &NoKnownPrefix, &mut numbers).and_then(|chunk| cursor.end().map(|()| chunk));
+    let read = Chunk::decode(&mut cursor, &NoKnownPrefix, &mut numbers).and_then(|chunk| cursor.end().map(|()| chunk));
     if let Ok(chunk) = &read {
         let _ = (chunk.count_ids(bytes), chunk.weight_versions(bytes), chunk.text(bytes), chunk.cached_tokens(bytes));
         for span in [&chunk.output_ids, &chunk.prompt_ids].into_iter().flatten() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokentap::app::settings::client;
-use tokentap::engine::capabilities::{Capabilities, Plugin};
+use tokentap::engine::capabilities::{Capabilities, PluginState};
 use tokentap::engine::engines::Engines;
 use tokentap::engine::survey::Survey;
 
@@ -272,12 +272,12 @@ async fn unanswered_probe_resets_the_capabilities() {
     let client = client(&config).unwrap();
     let probe = Survey::new(Engines::try_new(client, &[]).unwrap(), Some(1024), 20);
     let before = Capabilities {
-        plugin: Plugin::Exact,
+        plugin: PluginState::Exact,
         original_logprobs: Some(false),
         sampling_mask: Some(4096),
         ..Capabilities::unknown(Some(1024))
     };
-    let (found, is_complete) = probe.ask(before).await.unwrap();
+    let (found, is_complete) = probe.probe_generation(before).await.unwrap();
     assert!(is_complete);
-    assert_eq!((found.plugin, found.original_logprobs, found.sampling_mask), (Plugin::Absent, None, None));
+    assert_eq!((found.plugin, found.original_logprobs, found.sampling_mask), (PluginState::Absent, None, None));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, Plugin, SamplingParams, Streaming};
-use tokentap::engine::capabilities::Plugin as ProbedPlugin;
+use tokentap::engine::capabilities::PluginState;
 
 use crate::support::binary::output;
 use crate::support::client::get;
@@ -46,7 +46,7 @@ fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, reply: &Value, ab
 #[tokio::test(flavor = "multi_thread")]
 async fn entropies_equal_those_of_the_engine() {
     let demo = Demo::start(WITH_PLUGIN, &[]).await;
-    assert_eq!(demo.proxy.parts.upstream.borrow().plugin, ProbedPlugin::Exact, "the probe finds it");
+    assert_eq!(demo.proxy.parts.upstream.borrow().plugin, PluginState::Exact, "the probe finds it");
     let prompt = demo.encode("the lamp");
     let bias = vec![(300, 4.0), (40, -2.0)];
     let some = [

@@ -51,7 +51,7 @@ impl Api for ToyApi {
 
 impl ApiRequest for Toy {
     fn session_names(&self) -> SessionNames {
-        SessionNames::of(&self.body, &Object::parse(&self.body).unwrap_or_default())
+        SessionNames::decode(&self.body, &Object::parse(&self.body).unwrap_or_default())
     }
 
     fn generation(&self, session: RequestSession<'_>, _work: &Work) -> Result<ApiGeneration, RequestError> {

@@ -1,7 +1,7 @@
 //! Decides when the engine can report an exact entropy: by its plugin, or by its sampling mask.
 
-use super::ForcingFacts;
-use crate::engine::capabilities::Streaming;
+use super::{ForcingFacts, Obstacle};
+use crate::engine::capabilities::StreamMode;
 use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
 use crate::engine::sglang::request::{CustomParams, PerItem};
@@ -19,10 +19,10 @@ pub(super) fn unify_support(items: &mut [ItemPlan]) {
 
 impl ForcingFacts<'_> {
     /// The exact source for this item; `Err` if the requested estimator needs one and none is available.
-    pub(super) fn exact(&self, at: usize, whole: Option<(Reason, bool)>) -> Result<Option<ExactSource>, Reason> {
+    pub(super) fn exact(&self, at: usize, obstacle: Option<Obstacle>) -> Result<Option<ExactSource>, Reason> {
         if self.entropy_request.estimator == Estimator::Sampled {
-            return match (whole, self.support(at)) {
-                (Some((reason, _)), _) => Err(reason),
+            return match (obstacle, self.support(at)) {
+                (Some(obstacle), _) => Err(obstacle.reason),
                 (None, Some(tokens)) => self.support_fits(at, tokens).map(|()| Some(ExactSource::Support)),
                 (None, None) => Err(Reason::OpenSupport),
             };
@@ -38,7 +38,7 @@ impl ForcingFacts<'_> {
             CustomParams::Switched(false) | CustomParams::Other => false,
         };
         // one number per token costs as much as the chosen logprob, which cumulative streams carry anyway
-        let blocked = whole.is_some_and(|(reason, _)| reason != Reason::CumulativeStream);
+        let blocked = obstacle.is_some_and(|obstacle| obstacle.reason != Reason::CumulativeStream);
         // a client's own logit processor changes logits after the plugin
         let silent = self.request.custom_processor || self.entropy_request.by_top_k || blocked;
         Ok((self.plugin && place && free && !silent).then_some(ExactSource::Plugin))
@@ -78,7 +78,7 @@ impl ForcingFacts<'_> {
     fn support_fits(&self, at: usize, support: u64) -> Result<(), Reason> {
         let each = 48 + 28 * support;
         let all = self.new_tokens(at).saturating_mul((self.request.n() * self.prompts()) as u64);
-        let cumulative = self.request.stream == Some(true) && self.upstream.streaming != Some(Streaming::Incremental);
+        let cumulative = self.request.stream == Some(true) && self.upstream.streaming != Some(StreamMode::Incremental);
         let (tokens, budget, reason) = if cumulative {
             let repeated = all.saturating_mul(self.new_tokens(at)) / 2;
             (repeated, self.limits.reply_bytes.saturating_mul(2), Reason::CumulativeStream)

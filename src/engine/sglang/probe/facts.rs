@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, ProductTraits, Streaming};
+use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, ProductTraits, StreamMode};
 use crate::engine::{sgl_jax, sglang};
 
 /// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
@@ -58,9 +58,9 @@ impl InfoObject {
         let incremental = self.flag("incremental_streaming_output");
         let ids = self.flag("stream_output");
         found.streaming = match (incremental, ids) {
-            (Some(true), _) => Some(Streaming::Incremental),
-            (_, Some(true)) => Some(Streaming::IncrementalIds),
-            (Some(false), _) | (_, Some(false)) => Some(Streaming::Cumulative),
+            (Some(true), _) => Some(StreamMode::Incremental),
+            (_, Some(true)) => Some(StreamMode::IncrementalIds),
+            (Some(false), _) | (_, Some(false)) => Some(StreamMode::Cumulative),
             (None, None) => found.streaming,
         };
         found.context_length =
@@ -152,12 +152,12 @@ mod tests {
         assert_eq!(streaming(&json!({"router_manager": true, "workers_count": 2})), None);
         assert_eq!(streaming(&json!({})), None);
         assert_eq!(streaming(&json!({"incremental_streaming_output": "yes", "stream_output": 1})), None);
-        assert_eq!(streaming(&json!({"incremental_streaming_output": false})), Some(Streaming::Cumulative));
-        assert_eq!(streaming(&json!({"stream_output": false})), Some(Streaming::Cumulative));
-        assert_eq!(streaming(&json!({"stream_output": true})), Some(Streaming::IncrementalIds));
+        assert_eq!(streaming(&json!({"incremental_streaming_output": false})), Some(StreamMode::Cumulative));
+        assert_eq!(streaming(&json!({"stream_output": false})), Some(StreamMode::Cumulative));
+        assert_eq!(streaming(&json!({"stream_output": true})), Some(StreamMode::IncrementalIds));
         assert_eq!(
             streaming(&json!({"incremental_streaming_output": true, "stream_output": false})),
-            Some(Streaming::Incremental)
+            Some(StreamMode::Incremental)
         );
     }
 
@@ -165,7 +165,7 @@ mod tests {
     fn one_member_of_another_type_leaves_the_others() {
         let found = server(&json!({"version": 7, "context_length": "long", "stream_output": true}));
         assert_eq!((found.version, found.context_length), (None, None));
-        assert_eq!(found.streaming, Some(Streaming::IncrementalIds));
+        assert_eq!(found.streaming, Some(StreamMode::IncrementalIds));
     }
 
     #[test]

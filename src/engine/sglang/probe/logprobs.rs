@@ -3,9 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::ask::PROMPTS;
 use super::plugin::{self, FirstToken};
-use super::{Probe, ProbeError};
+use super::{PROMPTS, Probe, ProbeError};
 use crate::engine::capabilities::{Capabilities, Preferred};
 use crate::engine::sglang::request::PLUGIN_SWITCH;
 use crate::engine::{sgl_jax, sglang};
@@ -15,6 +14,13 @@ use crate::engine::{sgl_jax, sglang};
 struct ProbeReply {
     meta_info: Value,
     prompt_token_ids: Option<Value>,
+}
+
+/// The gaps between the two likeliest tokens at two temperatures, in nats.
+#[derive(Debug, Clone, Copy)]
+struct Gaps {
+    at_one: f64,
+    at_half: f64,
 }
 
 impl Probe {
@@ -32,7 +38,7 @@ impl Probe {
                 if one > 0.05 && half / one > 1.8 {
                     found.original_logprobs = Some(false);
                     if found.preferred.is_none() {
-                        self.sampling_defaults(&prompt, (one, half), found).await?;
+                        self.sampling_defaults(&prompt, Gaps { at_one: one, at_half: half }, found).await?;
                     }
                     return Ok(());
                 }
@@ -47,17 +53,12 @@ impl Probe {
     }
 
     /// Detects whether the engine has sampling defaults that no route reports. It has none if requests without a temperature or a `top_k`
-    /// are answered like those with the usual values (`one` and `half` are the gaps at these temperatures).
-    async fn sampling_defaults(
-        &self,
-        prompt: &[u32],
-        (one, half): (f64, f64),
-        found: &mut Capabilities,
-    ) -> Result<(), ProbeError> {
+    /// are answered like those with the usual values.
+    async fn sampling_defaults(&self, prompt: &[u32], gaps: Gaps, found: &mut Capabilities) -> Result<(), ProbeError> {
         let Some(plain) = self.first_row(prompt, &json!({}), found).await? else { return Ok(()) };
         let Some(at_half) = self.first_row(prompt, &json!({"temperature": 0.5}), found).await? else { return Ok(()) };
         let same = |row: &[f64], expected: f64| gap(row).is_some_and(|found| (found / expected - 1.0).abs() < 0.01);
-        if same(&plain.logprobs, one) && same(&at_half.logprobs, half) {
+        if same(&plain.logprobs, gaps.at_one) && same(&at_half.logprobs, gaps.at_half) {
             // default custom_params may still exist; assume so, so that the plugin's switch never replaces them
             found.preferred = Some(Preferred { custom_params: true, ..Preferred::default() });
         } else {
@@ -79,7 +80,7 @@ impl Probe {
             "sampling_params": sampling,
         });
         body["sampling_params"]["max_new_tokens"] = json!(1);
-        if found.ignores_unknown_members() {
+        if found.traits().ignores_unknown_members {
             body["return_flat_raw_output_top_logprobs"] = json!(true);
             body["return_flat_raw_top_logprobs_b64"] = json!(true);
             body["return_prompt_token_ids"] = json!(true);

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::engine::capabilities::Plugin;
+use crate::engine::capabilities::PluginState;
 
 /// The allowed error of the plugin, in nats: float32 rounding on both sides.
 const SLACK: f64 = 1e-3;
@@ -22,31 +22,31 @@ pub(super) struct FirstToken {
 }
 
 /// Verifies the plugin with the first tokens of several replies.
-pub(super) fn judge(tokens: &[&FirstToken], vocab: Option<u32>) -> Plugin {
-    let mut verdict = Plugin::Absent;
+pub(super) fn judge(tokens: &[&FirstToken], vocab: Option<u32>) -> PluginState {
+    let mut verdict = PluginState::Absent;
     for token in tokens {
         if token.is_of_tokentap {
-            return Plugin::Unusable(
+            return PluginState::Unusable(
                 "the upstream is another tokentap, which measures them itself; give --upstream the address of SGLang"
                     .to_owned(),
             );
         }
-        let Some(reported) = &token.exact else { return Plugin::Absent };
+        let Some(reported) = &token.exact else { return PluginState::Absent };
         let Some([value]) = reported.as_array().map(Vec::as_slice) else {
-            return Plugin::Unusable(format!("it answered {reported} for one token"));
+            return PluginState::Unusable(format!("it answered {reported} for one token"));
         };
         let Some(value) = value.as_f64() else {
-            return Plugin::Unusable(
+            return PluginState::Unusable(
                 "it answered null for the full vocabulary, as it does when TOKENTAP_ENTROPY_TOP_K is set".to_owned(),
             );
         };
         let (lower, upper) = interval(&token.logprobs, vocab);
         if !(lower - SLACK..=upper + SLACK).contains(&value) {
-            return Plugin::Unusable(format!(
+            return PluginState::Unusable(format!(
                 "it returned {value:.4} nats for a token with {lower:.4} to {upper:.4} nats"
             ));
         }
-        verdict = Plugin::Exact;
+        verdict = PluginState::Exact;
     }
     verdict
 }
@@ -86,7 +86,7 @@ mod tests {
         // lower: 0.5 ln 2 + 0.5 ln 8; upper: 0.5 ln 2 + 0.125 ln 8 + 0.375 ln (3 / 0.375)
         let (lower, upper) = interval(&token(Value::Null).logprobs, Some(5));
         assert!((lower - 1.386_294_361).abs() < 1e-8 && (upper - 1.386_294_361).abs() < 1e-8, "{lower} {upper}");
-        assert_eq!(judge(&[&token(json!([1.3863]))], Some(5)), Plugin::Exact);
+        assert_eq!(judge(&[&token(json!([1.3863]))], Some(5)), PluginState::Exact);
     }
 
     #[test]
@@ -95,16 +95,18 @@ mod tests {
             [json!([1.2]), json!([1.5]), json!([null]), json!([]), json!([1.38, 1.38]), json!(1.38), json!(["1.38"])]
         {
             let verdict = judge(&[&token(json!([1.3863])), &token(reported.clone())], Some(5));
-            assert!(matches!(verdict, Plugin::Unusable(_)), "{reported}: {verdict:?}");
+            assert!(matches!(verdict, PluginState::Unusable(_)), "{reported}: {verdict:?}");
         }
         let token = FirstToken { is_of_tokentap: true, ..token(json!([1.3863])) };
-        assert!(matches!(judge(&[&token], Some(5)), Plugin::Unusable(reason) if reason.contains("another tokentap")));
-        assert_eq!(judge(&[&FirstToken { exact: None, ..self::token(Value::Null) }], Some(5)), Plugin::Absent);
+        assert!(
+            matches!(judge(&[&token], Some(5)), PluginState::Unusable(reason) if reason.contains("another tokentap"))
+        );
+        assert_eq!(judge(&[&FirstToken { exact: None, ..self::token(Value::Null) }], Some(5)), PluginState::Absent);
     }
 
     #[test]
     fn upper_bound_is_infinite_without_a_vocabulary_size() {
-        assert_eq!(judge(&[&token(json!([9.0]))], None), Plugin::Exact);
-        assert!(matches!(judge(&[&token(json!([1.0]))], None), Plugin::Unusable(_)));
+        assert_eq!(judge(&[&token(json!([9.0]))], None), PluginState::Exact);
+        assert!(matches!(judge(&[&token(json!([1.0]))], None), PluginState::Unusable(_)));
     }
 }

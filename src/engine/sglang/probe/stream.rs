@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::engine::capabilities::Streaming;
+use crate::engine::capabilities::StreamMode;
 
 /// The streaming mode of one sequence's events. `None` if it is ambiguous: fewer than two events with tokens, no `completion_tokens`, or
 /// lists that fit no mode.
-pub(super) fn mode(body: &[u8]) -> Option<Streaming> {
+pub(super) fn mode(body: &[u8]) -> Option<StreamMode> {
     let mut seen = 0;
     let mut modes = Vec::new();
     for event in body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:")) {
@@ -24,14 +24,14 @@ pub(super) fn mode(body: &[u8]) -> Option<Streaming> {
 }
 
 /// The mode that one event with `new` of `total` tokens shows.
-fn event_mode(event: &Value, new: usize, total: usize) -> Option<Streaming> {
+fn event_mode(event: &Value, new: usize, total: usize) -> Option<StreamMode> {
     let ids = event["output_ids"].as_array().map(Vec::len)?;
     let logprobs = event["meta_info"]["output_token_logprobs"].as_array().map(Vec::len);
     match (ids, logprobs) {
-        (ids, Some(logprobs)) if ids == total && logprobs == total => Some(Streaming::Cumulative),
-        (ids, Some(logprobs)) if ids == new && logprobs == new => Some(Streaming::Incremental),
-        (ids, Some(logprobs)) if ids == new && logprobs == total => Some(Streaming::IncrementalIds),
-        (ids, None) if ids == total => Some(Streaming::Cumulative),
+        (ids, Some(logprobs)) if ids == total && logprobs == total => Some(StreamMode::Cumulative),
+        (ids, Some(logprobs)) if ids == new && logprobs == new => Some(StreamMode::Incremental),
+        (ids, Some(logprobs)) if ids == new && logprobs == total => Some(StreamMode::IncrementalIds),
+        (ids, None) if ids == total => Some(StreamMode::Cumulative),
         _ => None,
     }
 }
@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn mode_follows_from_the_lengths_of_the_lists() {
-        assert_eq!(mode(&stream(&[(1, 1), (2, 2), (3, 3)])), Some(Streaming::Cumulative));
-        assert_eq!(mode(&stream(&[(1, 1), (1, 1), (1, 1)])), Some(Streaming::Incremental));
-        assert_eq!(mode(&stream(&[(1, 1), (1, 2), (1, 3)])), Some(Streaming::IncrementalIds));
+        assert_eq!(mode(&stream(&[(1, 1), (2, 2), (3, 3)])), Some(StreamMode::Cumulative));
+        assert_eq!(mode(&stream(&[(1, 1), (1, 1), (1, 1)])), Some(StreamMode::Incremental));
+        assert_eq!(mode(&stream(&[(1, 1), (1, 2), (1, 3)])), Some(StreamMode::IncrementalIds));
     }
 
     #[test]

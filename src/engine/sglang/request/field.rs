@@ -78,7 +78,6 @@ impl<T> PerItem<T> {
     }
 }
 
-/// A string.
 pub(super) fn string(cursor: &mut Cursor<'_>) -> Result<Option<String>, Malformed> {
     if cursor.peek() == Some(b'"') {
         return Ok(Some(cursor.string()?.decode().into_owned()));

@@ -29,9 +29,9 @@ pub struct SessionNames {
 }
 
 impl SessionNames {
-    /// Reads the names from a body. `object` holds its members.
+    /// Decodes the names of a body. `object` holds its members.
     #[must_use]
-    pub fn of(bytes: &[u8], object: &Object) -> Self {
+    pub fn decode(bytes: &[u8], object: &Object) -> Self {
         let metadata = object.get(bytes, "metadata").and_then(|value| Some((value, Object::parse(value).ok()?)));
         let in_metadata = |member| metadata.as_ref().and_then(|(value, metadata)| name(value, metadata, member));
         Self {

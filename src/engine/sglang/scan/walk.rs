@@ -13,7 +13,7 @@ pub(super) struct TripleNumbers {
 
 /// A fast reader for triples in SGLang's usual format.
 pub(super) trait TripleReader: Copy {
-    /// Reads the triple whose `[` is at `at`; `None` if it has another format or is no triple. The caller must check the byte after the id,
+    /// Reads the triple whose `[` is at `at`; `None` if it is not a triple in this format. The caller must check the byte after the id,
     /// which it reads anyway.
     fn numbers(self, bytes: &[u8], at: usize) -> Option<TripleNumbers>;
 }

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::entropy::Dtype;
-use crate::logits::slices::{Measured, Shape, SlotPool};
+use crate::logits::slices::{Measured, SlotLayout, SlotPool};
 
 const NO_DEADLINE: Duration = Duration::from_secs(3600);
 
@@ -13,9 +13,9 @@ const NO_DEADLINE: Duration = Duration::from_secs(3600);
 fn submit(jobs: &JobSender, slot_pool: &Arc<SlotPool>, count: usize, vocab: usize) -> oneshot::Receiver<Measured> {
     let mut slot = slot_pool.try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; count * vocab * 4], SLOT_BYTES);
-    let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
+    let shape = SlotLayout { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
     let (reply, numbers) = oneshot::channel();
-    assert!(jobs.submit(Entry { slot, shape, since: Instant::now(), reply }).is_none());
+    assert!(jobs.submit(SlotJob { slot, shape, since: Instant::now(), reply }).is_none());
     numbers
 }
 

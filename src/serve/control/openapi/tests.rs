@@ -71,7 +71,7 @@ fn document_has_the_forwarded_routes() {
     let examples = prefixes.iter().map(|prefix| format!("{}profile", prefix.as_str().unwrap()));
     for path in paths.chain(examples) {
         let route = routes::route(&path);
-        assert!(route.kind == routes::Kind::Control || route.endpoint == "/detokenize", "{path}");
+        assert!(route.kind == routes::RouteKind::Control || route.endpoint == "/detokenize", "{path}");
     }
 }
 

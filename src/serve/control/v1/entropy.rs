@@ -9,7 +9,7 @@ use tokio::time::timeout_at;
 
 use super::small::{self, Slice};
 use super::{Problem, body_problem, bytes_within, shm};
-use crate::logits::safetensors::{self, Numbers, SafetensorsError};
+use crate::logits::safetensors::{self, RowNumbers, SafetensorsError};
 use crate::logits::slices::MAX_ROWS;
 use crate::serve::body::{Body, Upload, upload_error};
 use crate::serve::proxy::Proxy;
@@ -55,7 +55,7 @@ async fn tensors(state: &Arc<Proxy>, request: Request<Incoming>) -> Result<safet
             None => upload.frame().await,
         };
         let Some(frame) = frame else { break };
-        let frame = frame.map_err(|error| body_problem(&upload_error(&error)))?;
+        let frame = frame.map_err(|error| body_problem(&upload_error(error)))?;
         if let Ok(data) = frame.into_data()
             && let Err(refused) = body.push(&data).await
         {
@@ -71,7 +71,7 @@ async fn tensors(state: &Arc<Proxy>, request: Request<Incoming>) -> Result<safet
 /// Replies the numbers of a slice that has been read.
 async fn answer(body: safetensors::Body, binary: bool) -> Result<Response<Body>, Problem> {
     let chosen = body.has_chosen();
-    let numbers = Numbers::of(&body.finish().await?, chosen);
+    let numbers = RowNumbers::new(&body.finish().await?, chosen);
     if !binary {
         return Ok(json_reply(StatusCode::OK, numbers.to_json()));
     }

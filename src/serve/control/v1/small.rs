@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Problem;
 use crate::entropy::TopK;
 use crate::entropy::{Dtype, Logits};
-use crate::logits::safetensors::Numbers;
+use crate::logits::safetensors::RowNumbers;
 use crate::logits::shm::FileRange;
 use crate::logits::slices;
 use crate::logprobs::Rows;
@@ -94,9 +94,9 @@ fn measure_logits(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec
         let message = format!("logits[{at}] has {} values and logits[0] has {vocab}", rows[at].len());
         return Err(Problem::bad(message));
     }
-    let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab, MAX_VALUES);
+    let shape = slices::SliceShape::try_new(Dtype::F32, rows.len(), vocab, MAX_VALUES);
     let shape = shape.map_err(|error| Problem::bad(format!("logits: {error}")))?;
-    let side = slices::RowColumns {
+    let side = slices::SliceColumns {
         temperature: slice.temperature.clone().unwrap_or_default(),
         chosen: slice.token_ids.clone().unwrap_or_default(),
     };
@@ -106,7 +106,7 @@ fn measure_logits(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec
         Logits { dtype: Dtype::F32, vocab, bytes: &bytes, temperature: &side.temperature, chosen: &side.chosen };
     let mut stats = Vec::new();
     state.generator.context.backend.rows(&logits, &mut stats);
-    Ok(Numbers::of(&stats, !side.chosen.is_empty()).to_json())
+    Ok(RowNumbers::new(&stats, !side.chosen.is_empty()).to_json())
 }
 
 fn measure_top_k(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {

@@ -50,7 +50,7 @@ pub(super) async fn pass_through(
         let object = Object::parse(body).ok();
         let identity = match call.identity.clone() {
             Some(identity) => identity,
-            None => call.identify(state, object.as_ref().map(|object| SessionNames::of(body, object)).as_ref())?,
+            None => call.identify(state, object.as_ref().map(|object| SessionNames::decode(body, object)).as_ref())?,
         };
         let object = object.filter(|_| is_recorded && identity.explicit);
         let chat =

@@ -317,7 +317,7 @@ impl ApiEventEncoder {
             self.fail(&self.api.event_error(&error));
             return Ok(());
         }
-        let update = SequenceUpdate::of(event, output, self.encoder.encoded_tokens(output.index));
+        let update = SequenceUpdate::new(event, output, self.encoder.encoded_tokens(output.index));
         let update = update.map_err(|error| format!("an event of the engine is {error}"))?;
         self.encoder.event(&update, &mut self.text)
     }

@@ -1,0 +1,187 @@
+//! Plans a request: checks it with the guard, decides what the engine is asked for, reserves its ids, and creates the capture of its reply.
+
+use std::sync::Arc;
+
+use super::Generator;
+use crate::budget::{Stopped, Work};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::plan::{GuardLimits, Plan, PlanInputs};
+use crate::engine::sglang::guard;
+use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::sglang::routes::{self, Route};
+use crate::engine::sglang::tokenize::TextPrompt;
+use crate::error::Error;
+use crate::generation::active::{ABORT_TIMEOUT, ActiveGeneration};
+use crate::generation::capture::{Capture, ChatCapture};
+use crate::generation::entropy_request::entropy_request;
+use crate::generation::in_flight::InFlight;
+use crate::generation::recorder::{RecordContext, Recorder};
+use crate::generation::request::{EngineChat, GenerationRequest, RequestId};
+use crate::generation::retries::AttemptContext;
+use crate::generation::settings::EntropyMode;
+use crate::long_work::{BodyLength, on_body};
+use crate::session::{self, Chat};
+
+/// A request that is ready to be sent.
+pub(super) struct PlannedRequest {
+    /// The endpoint of the engine, for metrics.
+    pub route: Route,
+    /// The capture of the reply, which also has the body. Dropping it after the request was sent aborts the request.
+    pub active: ActiveGeneration,
+    /// An earlier attempt used the request's id, and the engine may not have freed it yet.
+    pub engine_may_hold_rid: bool,
+    /// A text prompt whose ids the record needs.
+    pub text_prompt: Option<TextPrompt>,
+    /// The client gets an echo of the prompt's ids, which are recorded.
+    pub client_gets_echo: bool,
+}
+
+impl Generator {
+    /// Plans a request for /generate. `chat` is the conversation that its turns continue.
+    pub(super) async fn plan_generate(
+        &self,
+        request: &GenerationRequest,
+        generate: Box<GenerateRequest>,
+        chat: Option<Box<Chat>>,
+        attempt: Option<AttemptContext>,
+        rid: &RequestId,
+    ) -> Result<PlannedRequest, Error> {
+        let upstream = Arc::clone(&self.upstream.borrow());
+        let settings = &self.context.settings;
+        let assigns_rid = request.header_rid.is_none();
+        let length = BodyLength::Request(generate.bytes.len());
+        let plan = on_body(length, || self.plan(&upstream, &generate, assigns_rid, &request.work)).await?;
+        if let Some(known) = plan.rid.as_ref().or_else(|| plan.rids.first().map(|(known, _)| known)) {
+            // never set before: an attempt has one plan
+            let _ = rid.set(Arc::clone(known));
+        }
+        if let (true, Some(reason)) = (settings.is_strict && plan.entropy_request.wanted, plan.unavailable_reason()) {
+            return Err(Error::Strict { reason: reason.name().to_owned() });
+        }
+        let is_repeat = attempt.as_ref().is_some_and(|attempt| attempt.is_repeat);
+        let mut flight = self.reserve_rids(&plan, is_repeat).await?;
+        if plan.rids.len() < plan.items.len() * plan.n {
+            // without an assigned id the client's header has one, which the engine may use
+            flight.add_unknown_rids(!assigns_rid);
+        }
+        // an id that tokentap assigns is never used twice
+        let engine_may_hold_rid = is_repeat && (!assigns_rid || !generate.rids().is_empty());
+        let recorder = || {
+            let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
+            self.recorder(request, RecordContext { chat, ..context }, attempt)
+        };
+        let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };
+        let client_gets_echo = generate.return_prompt_token_ids && upstream.echoes_prompt;
+        let mut text_prompt = settings.records.then(|| TextPrompt::from_request(&generate)).flatten();
+        if let Some(text) = text_prompt.as_mut().filter(|_| !plan.echo && !client_gets_echo) {
+            match text.reserve(&request.work) {
+                // the generation itself has room, so only the prompt of the record is left out
+                Err(Stopped::TooLarge { .. }) => text_prompt = None,
+                reserved => reserved?,
+            }
+        }
+        let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream);
+        let active = ActiveGeneration::new(capture, request.authorization.clone());
+        Ok(PlannedRequest { route: routes::GENERATE, active, engine_may_hold_rid, text_prompt, client_gets_echo })
+    }
+
+    /// Plans a chat for the engine's own endpoint: nothing is measured.
+    pub(super) async fn plan_chat(
+        &self,
+        request: &GenerationRequest,
+        chat: EngineChat,
+        attempt: Option<AttemptContext>,
+        engine_may_hold_rid: bool,
+    ) -> Result<PlannedRequest, Error> {
+        let upstream = Arc::clone(&self.upstream.borrow());
+        let plan = Plan::for_engine_chat(upstream.traits().product, chat.body.clone(), chat.n, chat.rid.clone());
+        let mut flight = self.reserve_rids(&plan, engine_may_hold_rid).await?;
+        if plan.rids.len() < plan.n {
+            flight.add_unknown_rids(true);
+        }
+        let context = RecordContext::for_engine_chat(&chat, &upstream, Arc::clone(&self.policy));
+        let recorder = self.recorder(request, context, attempt);
+        let route = chat.route;
+        let uncaptured = self.uncaptured.begin(route.endpoint, Some(Arc::clone(&request.session)));
+        let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.context), &upstream);
+        let capture = capture.with_chat(ChatCapture::new(chat, uncaptured));
+        let active = ActiveGeneration::new(capture, request.authorization.clone());
+        Ok(PlannedRequest { route, active, engine_may_hold_rid, text_prompt: None, client_gets_echo: false })
+    }
+
+    /// Checks a request with the guard and plans it.
+    fn plan(
+        &self,
+        upstream: &Capabilities,
+        request: &GenerateRequest,
+        assigns_rid: bool,
+        work: &Work,
+    ) -> Result<Plan, Error> {
+        let settings = &self.context.settings;
+        let product = upstream.traits().product;
+        let limits = settings.entropy.limits;
+        if settings.is_guarded {
+            let limits = GuardLimits {
+                generates: upstream.generates,
+                vocab_size: upstream.vocab_size,
+                max_top_logprobs: upstream.max_top_logprobs(limits.max_top_logprobs),
+            };
+            product.check(request, limits).map_err(|refusal| self.guard_error(refusal))?;
+        }
+        let shape = product.shape(request);
+        let inputs = PlanInputs {
+            entropy_request: entropy_request(request, &settings.entropy)?,
+            is_always_wanted: settings.entropy.mode == EntropyMode::Always,
+            limits,
+            assigns_rid,
+            records: settings.records,
+            shape,
+            failures: self.failures_since_probe(shape),
+        };
+        let mut plan = product.plan(request, upstream, inputs);
+        if plan.body.as_ptr() != request.bytes.as_ptr() {
+            // the budget has counted the request already; this is a copy
+            plan.body = work.take(plan.body.len())?.hold(plan.body);
+        }
+        Ok(plan)
+    }
+
+    /// Reserves the request's ids. Unless the guard is off, none of them may be in flight. After a disconnected attempt (`is_repeat`) it
+    /// first waits for that attempt's aborts to release them.
+    async fn reserve_rids(&self, plan: &Plan, is_repeat: bool) -> Result<InFlight, Error> {
+        let rids: Vec<Arc<str>> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
+        let flights = &self.context.flights;
+        if is_repeat {
+            let mut aborting = self.context.aborting.subscribe();
+            let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
+            // the outcome of the wait does not matter: the next lines check again
+            let _ = tokio::time::timeout(ABORT_TIMEOUT, free).await;
+        }
+        if !self.context.settings.is_guarded {
+            return Ok(flights.start(rids));
+        }
+        flights.try_start(&rids).map_err(|live| self.guard_error(guard::rid_in_use(&live.0)))
+    }
+
+    /// Creates the recorder of the reply.
+    fn recorder(
+        &self,
+        request: &GenerationRequest,
+        mut context: RecordContext,
+        attempt: Option<AttemptContext>,
+    ) -> Recorder {
+        context.labels = request.labels.clone();
+        context.engine = self.context.engines.single();
+        let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
+        if request.is_last {
+            call.mark_last();
+        }
+        if let Some(attempt) = attempt {
+            if request.retry.is_some_and(|retry| retry.is_marked) && !attempt.is_repeat {
+                call.mark_retry();
+            }
+            call.track_turns(attempt.turns, attempt.superseded);
+        }
+        Recorder::new(call, context)
+    }
+}

@@ -1,0 +1,110 @@
+//! Begins to read a reply: as a stream, as a whole, or without parsing it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{StatusCode, header, response};
+
+use super::Generator;
+use crate::engine::reason::Reason;
+use crate::engine::transport::client::Reply;
+use crate::engine::transport::headers;
+use crate::engine::upstream::failed;
+use crate::error::Error;
+use crate::generation::active::ActiveGeneration;
+use crate::generation::buffered::{BufferedReply, collect};
+use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
+use crate::generation::events::{Events, Generation};
+use crate::generation::log_wait;
+use crate::generation::stream::EventStream;
+use crate::long_work::{BodyLength, on_body};
+use crate::session::Fault;
+
+impl Generator {
+    /// Begins to read a reply. A reply that does not stream is read, measured and recorded completely.
+    pub(super) async fn receive(
+        &self,
+        reply: Reply,
+        mut active: ActiveGeneration,
+        reads: EventAccess,
+    ) -> Result<Generation, Error> {
+        let (mut head, body) = reply.into_parts();
+        headers::end_hop(&mut head.headers);
+        if head.status != StatusCode::OK {
+            active.mark_ended();
+            active.capture_mut().fail(head.status);
+            return Ok(Generation::unparsed(head, &self.context.metrics, Bytes::new(), body));
+        }
+        active.capture_mut().plan_mut().drop_bodies();
+        let limit = self.context.settings.entropy.limits.max_reply_bytes;
+        if active.capture().is_chat() && head.headers.contains_key(header::CONTENT_ENCODING) {
+            // its ids cannot be read
+            active.capture_mut().cut(Fault::Unreadable);
+            return Ok(Generation::unparsed_active(head, active, body));
+        }
+        if headers::is_event_stream(&head.headers) {
+            head.headers.remove(header::CONTENT_LENGTH);
+            let stream = EventStream::new(body, active, reads, limit);
+            return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
+        }
+        if reads == EventAccess::Bytes && !active.capture().reads_reply() {
+            return Ok(Generation::unparsed_active(head, active, body));
+        }
+        let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;
+        let buffered = collect(body, &head.headers, limit, self.context.budget.reply()).await;
+        active.mark_ended();
+        match buffered.map_err(|failure| failed(&self.context.metrics, failure))? {
+            BufferedReply::All(body) => self.measure_whole(head, body, active, reads).await,
+            BufferedReply::Passing { reason, .. } if strict => Err(Error::Strict { reason: reason.name().to_owned() }),
+            BufferedReply::Passing { reason, head: read, rest } => {
+                active.capture().skip(reason);
+                active.capture_mut().incomplete();
+                Ok(Generation::unparsed(head, &self.context.metrics, read, rest))
+            }
+        }
+    }
+
+    /// Measures and records a reply that does not stream, and waits until it is durable.
+    async fn measure_whole(
+        &self,
+        mut head: response::Parts,
+        body: Bytes,
+        mut active: ActiveGeneration,
+        reads: EventAccess,
+    ) -> Result<Generation, Error> {
+        let (event, is_readable) = on_body(BodyLength::Reply(body.len()), || {
+            let event = |parsed| GenerationEvent::whole(body.clone(), parsed, reads);
+            match active.guarded(|capture| capture.decode_whole(&body, reads).map(event)) {
+                Some(event) => (event, true),
+                // a failure of tokentap loses entropies, not text
+                None => match GenerationEvent::outline(body.clone(), reads) {
+                    Ok(event) => (event, false),
+                    Err(_) => (GenerationEvent::unparsed(body.clone(), UnparsedReason::Unreadable), false),
+                },
+            }
+        })
+        .await;
+        if !is_readable {
+            active.capture_mut().cut(Fault::Unreadable);
+            active.capture_mut().incomplete();
+        }
+        let is_confirmed = active.wait_until_durable().await;
+        let observed = *active.capture().observed();
+        if !is_confirmed {
+            return Ok(Generation::failed(log_wait::unconfirmed(), Some(observed)));
+        }
+        let plan = active.capture().plan();
+        if self.context.settings.is_strict && plan.entropy_request.wanted {
+            // a 200 without a finished sequence is not a reply to this request
+            let unread = !is_readable || observed.finished == 0 && !plan.items.is_empty();
+            let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
+            if let Some(reason) = missing {
+                let error = Error::Strict { reason: reason.name().to_owned() };
+                return Ok(Generation::failed(error, Some(observed)));
+            }
+        }
+        let event = event.counted(&body, |changed| self.context.budget.hold(changed));
+        head.headers.remove(header::CONTENT_LENGTH);
+        Ok(Generation { head, events: Events::Whole { event: Some(Arc::new(event)), observed: Some(observed) } })
+    }
+}
