@@ -14,7 +14,7 @@ mod splice;
 mod text;
 mod value;
 
-pub use cursor::Cursor;
+pub use cursor::{Cursor, elements};
 pub use ids::write_ids;
 pub use member_writer::MemberWriter;
 pub use object::{Edit, Member, Object, for_each_member};

@@ -17,7 +17,7 @@ use super::history::{ContinuedTurn, History, has_same_thoughts};
 use super::history_change::{AssistantMessage, AssistantMessages};
 use super::model::ChatModel;
 use super::rendering::Rendering;
-use super::reply_reader::{self, ParserSettings};
+use super::reply_reader::{ParserSettings, RecordedReply};
 use super::returned_reply::ReplyMatcher;
 use crate::budget::Work;
 use crate::config::EarlierThinking;
@@ -97,40 +97,16 @@ impl<'a> PromptBuilder<'a> {
     /// Renders the whole conversation and returns its token ids.
     ///
     /// # Errors
-    /// [`RequestError`] if the template or the tokenizer refuses the conversation.
-    pub fn render_whole(&self, request: &Conversation) -> Result<Vec<u32>, RequestError> {
-        self.render_whole_within(request, PromptLimits { work: &Work::unlimited(), context: None })
-    }
-
-    /// The same within limits.
-    ///
-    /// # Errors
-    /// Like [`Self::render_whole`], or if a limit is reached.
-    pub fn render_whole_within(
-        &self,
-        request: &Conversation,
-        limits: PromptLimits<'_>,
-    ) -> Result<Vec<u32>, RequestError> {
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if a limit is reached.
+    pub fn render_whole(&self, request: &Conversation, limits: PromptLimits<'_>) -> Result<Vec<u32>, RequestError> {
         Ok(self.tokens(request, None, &[], limits)?.unwrap_or_default().prompt.ids)
     }
 
     /// Builds the prompt of a request.
     ///
     /// # Errors
-    /// [`RequestError`] if the template or the tokenizer refuses the conversation.
-    pub fn prepare(&self, request: &Conversation) -> Result<PreparedPrompt, RequestError> {
-        self.prepare_within(request, PromptLimits { work: &Work::unlimited(), context: None })
-    }
-
-    /// The same within limits.
-    ///
-    /// # Errors
-    /// Like [`Self::prepare`], or if a limit is reached.
-    pub fn prepare_within(
-        &self,
-        request: &Conversation,
-        limits: PromptLimits<'_>,
-    ) -> Result<PreparedPrompt, RequestError> {
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if a limit is reached.
+    pub fn prepare(&self, request: &Conversation, limits: PromptLimits<'_>) -> Result<PreparedPrompt, RequestError> {
         let variables = self.take(Rendering::of_variables(request), 0, limits)?;
         let history = History::of(request, self.renderer, limits.work)?;
         let conversation = history.conversation();
@@ -247,7 +223,7 @@ impl<'a> PromptBuilder<'a> {
             if !fits {
                 return None;
             }
-            let reply = reply_reader::recorded_reply(self.renderer, &turn)?;
+            let reply = RecordedReply::parse(self.renderer, &turn)?;
             let returned = &request.messages[message.at];
             let changes = matcher.changes(returned, &reply).filter(|_| has_same_thoughts(returned, &reply.message))?;
             *used.entry(turn.id).or_default() += 1;

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn roles_and_names_are_counted() {
         let bytes = |message: &Message| Rendering::default().of_messages(std::slice::from_ref(message)).bytes();
-        let short = Message::of("user", "a".to_owned());
+        let short = Message::new("user", "a".to_owned());
         let role = Message { role: "r".repeat(1000), ..short.clone() };
         let name = Message { name: Some("n".repeat(1000)), ..short.clone() };
         for long in [role, name] {

@@ -6,11 +6,12 @@
 use super::bracket_matcher::BracketMatcher;
 use super::call_reader::CallReader;
 use super::json_call;
-use super::loads::{elements, loads};
+use super::loads::loads;
 use super::space::strip_start;
 use super::step::{self, Step};
 use super::value::PythonValue;
 use super::{Event, ToolCall};
+use crate::json::elements;
 use crate::json::python::is_space;
 
 /// The marker before the array, or before each call.

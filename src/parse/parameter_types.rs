@@ -83,10 +83,10 @@ impl ParameterType {
 impl ParameterTypes {
     /// The types of the parameters of these tools, which are objects with `function`. Of tools with one name, the first counts.
     #[must_use]
-    pub fn of(format: Format, tools: &[Value]) -> Self {
+    pub fn new(format: Format, tools: &[Value]) -> Self {
         let mut types = Self::default();
         for function in tools.iter().filter_map(|tool| tool.get("function")) {
-            let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
+            let Some(name) = function.get_str("name") else { continue };
             if types.tools.contains_key(name) {
                 continue;
             }
