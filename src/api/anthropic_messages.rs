@@ -61,7 +61,7 @@ impl Api for AnthropicMessages {
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let skipped = SkippedParts::new(self.chats.is_strict());
-        let shows_system_messages = self.chats.shows_system_messages();
+        let shows_system_messages = self.chats.template_features().shows_system_messages;
         let body = request.body().clone();
         let request = MessagesRequest::parse(body, self.counts_tokens, shows_system_messages, skipped)?;
         self.chats.report_skipped(&request.skipped.kinds);

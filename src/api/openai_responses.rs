@@ -31,7 +31,6 @@ use crate::engine::rid;
 use crate::engine::sglang::request::SessionNames;
 use crate::session::{Dialect, Labels, ParseOptions, Session, TurnKey, fill_label};
 use encoder::ResponseEncoder;
-use input::TemplateRoles;
 use request::{DecodeOptions, ResponsesRequest};
 use response::ResponseContext;
 pub use retrieval::StoredResponses;
@@ -66,11 +65,8 @@ struct DecodedResponses {
 impl OpenAiResponses {
     /// How the requests of a client are decoded.
     fn decode_options(&self, is_codex: bool) -> DecodeOptions {
-        let roles = TemplateRoles {
-            shows_system_messages: self.chats.shows_system_messages(),
-            has_developer_role: self.chats.has_developer_role(),
-        };
-        DecodeOptions { roles, is_codex, is_strict: self.chats.is_strict(), is_complete: false }
+        let template = self.chats.template_features();
+        DecodeOptions { template, is_codex, is_strict: self.chats.is_strict(), is_complete: false }
     }
 }
 

@@ -236,7 +236,7 @@ impl<'a> PromptBuilder<'a> {
     fn must_branch(&self, request: &Conversation, continued: &ContinuedTurn) -> bool {
         self.earlier_thinking == EarlierThinking::Branch
             && continued.has_thought
-            && self.renderer.drops_thinking()
+            && self.renderer.features().drops_thinking
             && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
     }
 

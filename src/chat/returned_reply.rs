@@ -27,7 +27,7 @@ pub(super) struct ReplyMatcher<'a> {
 impl<'a> ReplyMatcher<'a> {
     pub(super) fn new(request: &'a Conversation, renderer: &Renderer) -> Self {
         let tools = request.tools.as_deref().unwrap_or_default();
-        Self { tools, shows_names: renderer.shows_assistant_names() }
+        Self { tools, shows_names: renderer.features().shows_assistant_names }
     }
 
     /// What the client changed in the reply that `message` repeats; `None` if the message is not the reply. Thoughts are not compared.

@@ -14,6 +14,7 @@ use crate::budget::Work;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::session::Session;
+use crate::tokenizer::TemplateFeatures;
 
 /// Replies of a session that may be parsed on a runtime thread. After a restart no reply of a session is parsed yet, and more of them would
 /// block the thread for too long.
@@ -75,21 +76,12 @@ impl ChatService {
         }
     }
 
-    /// Whether the template shows system messages between other messages.
+    /// What the template does with messages.
     #[must_use]
-    pub fn shows_system_messages(&self) -> bool {
+    pub fn template_features(&self) -> TemplateFeatures {
         match &**self.chats.borrow() {
-            Chats::Rendered(model) => model.renderer.shows_system_messages(),
-            Chats::Forwarded(_) => false,
-        }
-    }
-
-    /// Whether the template has the role `developer`.
-    #[must_use]
-    pub fn has_developer_role(&self) -> bool {
-        match &**self.chats.borrow() {
-            Chats::Rendered(model) => model.renderer.has_developer_role(),
-            Chats::Forwarded(_) => false,
+            Chats::Rendered(model) => model.renderer.features(),
+            Chats::Forwarded(_) => TemplateFeatures::default(),
         }
     }
 

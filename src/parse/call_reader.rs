@@ -8,7 +8,7 @@ use super::bracket_matcher::BracketMatcher;
 use super::json_call::ARGUMENTS;
 use super::json_reader::{JsonError, JsonReader, StringLookahead, Token};
 use super::loads::loads;
-use super::space::{strip, strip_end};
+use crate::json::python::{strip, strip_end};
 
 /// Reads a call in a text that grows at its end. Text that became events is removed from its start.
 #[derive(Debug, Clone)]

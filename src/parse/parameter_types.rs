@@ -329,7 +329,7 @@ impl<'a> SchemaReader<'a> {
 
 /// The number that Python's `int` reads from a text, as Python writes it.
 fn integer(text: &str) -> Option<String> {
-    let (sign, digits) = split_sign(text.trim_matches(python::is_space));
+    let (sign, digits) = split_sign(python::strip(text));
     let digits = without_underscores(digits)?;
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -341,7 +341,7 @@ fn integer(text: &str) -> Option<String> {
 /// The number that Python's `float` reads from a text, as Python writes it. An integer stays one.
 fn number(text: &str) -> Option<String> {
     integer(text).or_else(|| {
-        let (sign, digits) = split_sign(text.trim_matches(python::is_space));
+        let (sign, digits) = split_sign(python::strip(text));
         let digits = without_underscores(digits).filter(|digits| !digits.starts_with(['+', '-']))?;
         Some(python::float(format!("{sign}{digits}").parse().ok()?))
     })

@@ -13,18 +13,10 @@ use crate::chat::system_messages::fold_system_messages;
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 use crate::session::TurnKey;
+use crate::tokenizer::TemplateFeatures;
 
 /// The name under which calls of the hosted local shell are shown.
 const LOCAL_SHELL: &str = "local_shell";
-
-/// The roles that the template of the model has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TemplateRoles {
-    /// It shows system messages between other messages.
-    pub(super) shows_system_messages: bool,
-    /// It has the role `developer`.
-    pub(super) has_developer_role: bool,
-}
 
 /// `input`.
 #[derive(Debug)]
@@ -72,12 +64,12 @@ pub(super) fn add_tools(
 pub(super) fn messages(
     instructions: Option<String>,
     input: Input<'_>,
-    roles: TemplateRoles,
+    template: TemplateFeatures,
     tools: &Tools,
     skipped: &mut SkippedParts,
 ) -> Result<Vec<Message>, RequestError> {
     let mut reader = InputReader {
-        roles,
+        template,
         tools,
         skipped,
         messages: Vec::new(),
@@ -97,7 +89,7 @@ pub(super) fn messages(
         Input::Other => return Err(invalid("input must be a string or a list of items")),
     }
     reader.end_reply();
-    if roles.shows_system_messages {
+    if template.shows_system_messages {
         return Ok(reader.messages);
     }
     Ok(fold_system_messages(join_leading_system_messages(reader.messages)))
@@ -116,7 +108,7 @@ fn join_leading_system_messages(mut messages: Vec<Message>) -> Vec<Message> {
 
 /// Reads the items of an input.
 struct InputReader<'a> {
-    roles: TemplateRoles,
+    template: TemplateFeatures,
     tools: &'a Tools,
     skipped: &'a mut SkippedParts,
     messages: Vec<Message>,
@@ -204,7 +196,7 @@ impl InputReader<'_> {
                 self.reply(item, false).texts.extend(texts);
                 return Ok(());
             }
-            Some("developer") if self.roles.has_developer_role => "developer",
+            Some("developer") if self.template.has_developer_role => "developer",
             Some("system" | "developer") => "system",
             Some("user") => "user",
             _ => return Err(invalid(format!("{place}.role must be user, assistant, system or developer"))),
@@ -394,10 +386,10 @@ mod tests {
 
     fn read_for(items: &str, shows_system_messages: bool) -> Vec<Message> {
         let (tools, mut skipped) = (Tools::default(), SkippedParts::new(false));
-        let roles = TemplateRoles { shows_system_messages, has_developer_role: false };
+        let template = TemplateFeatures { shows_system_messages, ..TemplateFeatures::default() };
         let items = Value::parse(items.as_bytes()).unwrap();
         let input = Input::Items(items.as_array().unwrap().iter().collect());
-        messages(None, input, roles, &tools, &mut skipped).unwrap()
+        messages(None, input, template, &tools, &mut skipped).unwrap()
     }
 
     fn roles(items: &str) -> String {

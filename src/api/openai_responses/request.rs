@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use super::error;
-use super::input::{self, Input, TemplateRoles};
+use super::input::{self, Input};
 use super::tools::Tools;
 use crate::api::body::{RequestBody, SkippedParts, invalid, schema_constraint};
 use crate::api::to_json;
@@ -15,6 +15,7 @@ use crate::chat::{Conversation, RequestError, dumps, quoted};
 use crate::engine::sglang::request::SamplingParam;
 use crate::json::{Cursor, Value, elements};
 use crate::session::TurnKey;
+use crate::tokenizer::TemplateFeatures;
 
 /// The JSON type of a member that the reply repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,8 +106,7 @@ pub(super) struct InputItem {
 /// How a request is decoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecodeOptions {
-    /// The roles that the template of the model has.
-    pub(super) roles: TemplateRoles,
+    pub(super) template: TemplateFeatures,
     /// The client is Codex.
     pub(super) is_codex: bool,
     /// `--strict`.
@@ -145,7 +145,7 @@ impl ResponsesRequest {
     }
 
     fn with_input(body: RequestBody, input: Input<'_>, options: DecodeOptions) -> Result<Self, RequestError> {
-        let DecodeOptions { roles, is_strict, is_complete, .. } = options;
+        let DecodeOptions { template, is_strict, is_complete, .. } = options;
         let mut skipped = SkippedParts::new(is_strict);
         let previous = body.text("previous_response_id")?.filter(|id| !id.is_empty());
         let refers = previous.is_some() || input::has_references(&input);
@@ -156,7 +156,7 @@ impl ResponsesRequest {
         // the tools of earlier responses are not known yet
         let choice = body.value("tool_choice")?.filter(|_| is_complete || !refers);
         let tool_choice = tools.choice(choice.as_ref())?;
-        let messages = input::messages(body.text("instructions")?, input, roles, &tools, &mut skipped);
+        let messages = input::messages(body.text("instructions")?, input, template, &tools, &mut skipped);
         let messages = messages.map_err(|error| match error {
             RequestError::Unsupported(_) if refers && !is_of_engine(previous.as_deref()) => error::not_for_engine(),
             error => error,

@@ -256,6 +256,6 @@ impl PromptBuilder<'_> {
 
     /// The value of a message for the template.
     fn template_value(&self, message: &Message) -> Value {
-        message.template_value(self.renderer.tokenizer().content(), self.renderer.accepts_content_parts())
+        message.template_value(self.renderer.tokenizer().content(), self.renderer.features().accepts_content_parts)
     }
 }
