@@ -115,7 +115,7 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        let longest = LongestToken::of(&inner);
+        let longest = LongestToken::find(&inner);
         let words = WordEncoder::new(&inner, longest.map(|longest| longest.bytes)).map(Arc::new);
         let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, longest, inner };
         let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };

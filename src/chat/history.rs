@@ -40,7 +40,7 @@ impl<'a> History<'a> {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub(super) fn of(request: &'a Conversation, renderer: &Renderer, work: &Work) -> Result<Self, Stopped> {
+    pub(super) fn try_new(request: &'a Conversation, renderer: &Renderer, work: &Work) -> Result<Self, Stopped> {
         let tools: String = request.tools.iter().flatten().map(|tool| canonical(tool) + "\n").collect();
         let in_prompt = if request.parses_tool_calls() { &*tools } else { "" };
         let digests = digests(request, &tools, renderer, work)?;
@@ -54,7 +54,7 @@ impl<'a> History<'a> {
 
     /// The detector of changes to earlier conversations of the session.
     pub(super) fn change_detector(&self) -> ChangeDetector<'_> {
-        ChangeDetector::of(self.request, self.tools, &self.digests)
+        ChangeDetector::new(self.request, self.tools, &self.digests)
     }
 
     /// The fingerprint of the conversation, which continues this turn. Only the messages from the turn's reply on are digested. `None` if

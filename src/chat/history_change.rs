@@ -59,7 +59,7 @@ pub(super) struct AssistantMessage {
 
 impl AssistantMessages {
     /// Finds the turns of the assistant messages of a request from index `start` on.
-    pub(super) fn of(request: &Conversation, start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
+    pub(super) fn find(request: &Conversation, start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
         let messages = request.messages.iter().enumerate().skip(start);
         let messages: Vec<(usize, &Message)> =
             messages.filter(|(_, message)| message.is_assistant() && has_content(message)).collect();
@@ -127,7 +127,7 @@ impl AssistantMessages {
 impl<'a> ChangeDetector<'a> {
     /// Computes the digests of a request. `tools` is the digest of its tools. `conversations` are the digests of its prefixes, the first of
     /// them without a message.
-    pub(super) fn of(request: &Conversation, tools: Digest, conversations: &'a [Digest]) -> Self {
+    pub(super) fn new(request: &Conversation, tools: Digest, conversations: &'a [Digest]) -> Self {
         let mut state = FingerprintState::new(tools);
         let mut prefixes = Vec::with_capacity(request.messages.len());
         for (message, conversation) in request.messages.iter().zip(&conversations[1..]) {
@@ -362,7 +362,7 @@ mod tests {
                 keeps_stop: false,
             };
             let conversations = vec![Digest::default(); messages.len() + 1];
-            ChangeDetector::of(&request, Digest::of(b"tools"), &conversations).fingerprint
+            ChangeDetector::new(&request, Digest::of(b"tools"), &conversations).fingerprint
         };
         let whole = fingerprint(&messages);
         for count in 0..=messages.len() {

@@ -107,8 +107,8 @@ impl<'a> PromptBuilder<'a> {
     /// # Errors
     /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if a limit is reached.
     pub fn prepare(&self, request: &Conversation, limits: PromptLimits<'_>) -> Result<PreparedPrompt, RequestError> {
-        let variables = self.take(Rendering::of_variables(request), 0, limits)?;
-        let history = History::of(request, self.renderer, limits.work)?;
+        let variables = self.reserve(Rendering::variables(request), 0, limits)?;
+        let history = History::try_new(request, self.renderer, limits.work)?;
         let conversation = history.conversation();
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());
@@ -120,7 +120,7 @@ impl<'a> PromptBuilder<'a> {
             Some(ids) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
             None => {
                 let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
-                replies = AssistantMessages::of(request, start, session, self.renderer);
+                replies = AssistantMessages::find(request, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
                 drop(variables);
                 let mut tokens = self.tokens(request, continued.as_ref(), &spliced, limits);
@@ -135,7 +135,7 @@ impl<'a> PromptBuilder<'a> {
                     None => {
                         // the template does not separate turns: the conversation is rendered as text
                         continued = None;
-                        replies = AssistantMessages::of(request, 0, session, self.renderer);
+                        replies = AssistantMessages::find(request, 0, session, self.renderer);
                         self.tokens(request, None, &[], limits)?.unwrap_or_default()
                     }
                 }

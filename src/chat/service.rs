@@ -172,7 +172,7 @@ impl ChatService {
     ) -> Option<ForwardedChat> {
         let session = session.existing.map(|session| &**session);
         match &**self.chats.borrow() {
-            Chats::Rendered(model) => ForwardedChat::of(conversation, model, session, work).ok(),
+            Chats::Rendered(model) => ForwardedChat::try_new(conversation, model, session, work).ok(),
             Chats::Forwarded(_) => None,
         }
     }

@@ -216,7 +216,7 @@ impl SamplingParams {
             }
             // an empty string means no grammar
             "regex" | "json_schema" | "ebnf" | "structural_tag" if value.as_str() == Some("") => {}
-            "json_schema" => match Grammar::of_schema(value.as_str().ok_or_else(|| mismatch(value, "a string"))?) {
+            "json_schema" => match Grammar::from_schema(value.as_str().ok_or_else(|| mismatch(value, "a string"))?) {
                 Ok(grammar) => self.grammar = Some(grammar),
                 Err(message) => self.unsupported = Some(message),
             },

@@ -61,7 +61,7 @@ impl Sequence {
             ..Timing::default()
         };
         let input_rows = match &item.logprobs {
-            Some(request) => LogprobRows::of_prompt(&item.prompt, request, engine.model(), weights.number),
+            Some(request) => LogprobRows::from_prompt(&item.prompt, request, engine.model(), weights.number),
             None => LogprobRows::default(),
         };
         Self {
@@ -214,14 +214,14 @@ impl Sequence {
             _ => StreamProgress { any: self.sent.any, ..StreamProgress::default() },
         };
         let mut event = Vec::new();
-        engine.wire().event(&mut event, &Reply { index, ..self.reply(engine, from) });
+        engine.wire().event(&mut event, &Reply { index, ..self.to_reply(engine, from) });
         self.sent = StreamProgress { any: true, tokens: self.output.len(), text: self.transcript.text().len() };
         event
     }
 
     /// The full reply to a request that does not stream.
     pub(super) fn full_reply<'a>(&'a self, engine: &'a Engine) -> Reply<'a> {
-        self.reply(engine, StreamProgress::default())
+        self.to_reply(engine, StreamProgress::default())
     }
 
     /// Records the time at which the first byte of the reply is sent.
@@ -240,7 +240,7 @@ impl Sequence {
     }
 
     /// The reply from `from` on.
-    fn reply<'a>(&'a self, engine: &'a Engine, from: StreamProgress) -> Reply<'a> {
+    fn to_reply<'a>(&'a self, engine: &'a Engine, from: StreamProgress) -> Reply<'a> {
         let logprobs = self.item.logprobs.as_ref().map(|request| Logprobs {
             input: self.input_rows.side(request, 0, self.item.format.input),
             output: self.output_rows.side(request, from.tokens, self.item.format.output),

@@ -22,7 +22,7 @@ pub(super) struct LogprobRows {
 impl LogprobRows {
     /// Computes the logprobs of a prompt from `request.start` on, without temperature, penalties or masks. The first position has no
     /// logprob.
-    pub(super) fn of_prompt(prompt: &[u32], request: &LogprobRequest, model: &Model, version: u64) -> Self {
+    pub(super) fn from_prompt(prompt: &[u32], request: &LogprobRequest, model: &Model, version: u64) -> Self {
         let mut rows = Self::default();
         for (at, &id) in prompt.iter().enumerate().skip(request.start) {
             if at == request.start {

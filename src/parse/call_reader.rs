@@ -56,7 +56,7 @@ struct Member {
 
 impl CallReader {
     /// A reader of a call.
-    pub(super) fn of_call() -> Self {
+    pub(super) fn call() -> Self {
         Self::new(&ARGUMENTS)
     }
 
@@ -76,7 +76,7 @@ impl CallReader {
     }
 
     /// A reader of the arguments of a call that has started. The text begins with their opening brace.
-    pub(super) fn of_arguments() -> Self {
+    pub(super) fn arguments() -> Self {
         Self { phase: Phase::Arguments, ..Self::new(&[]) }
     }
 

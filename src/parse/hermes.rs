@@ -40,7 +40,7 @@ impl Hermes {
             if self.call.is_none() {
                 let json = strip_start(&body[self.from..]);
                 self.from = length - json.len();
-                self.call = (!json.is_empty()).then(CallReader::of_call);
+                self.call = (!json.is_empty()).then(CallReader::call);
             }
             if let Some(call) = &mut self.call
                 && let Some((length, events)) = call.read(&body[self.from..])

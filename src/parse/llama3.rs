@@ -72,7 +72,7 @@ impl Llama3 {
             match next_object(&buffered[self.at..], self.has_emitted || !self.calls.is_empty()) {
                 NextObject::Undecided => return Step::More,
                 NextObject::At(length) => {
-                    let (matcher, call) = (BracketMatcher::default(), CallReader::of_call());
+                    let (matcher, call) = (BracketMatcher::default(), CallReader::call());
                     self.object = Some(Object { from: self.at + length, matcher, call });
                 }
                 NextObject::Missing if self.has_emitted => return Step::End(0, Vec::new()),

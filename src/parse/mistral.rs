@@ -65,7 +65,7 @@ impl Mistral {
         if let Some(name) = &head.name
             && json.starts_with('{')
         {
-            self.call = Some(CallReader::of_arguments());
+            self.call = Some(CallReader::arguments());
             return Step::Part(from, vec![Event::CallStart { name: name.clone(), id: head.id.clone() }]);
         }
         let Some(length) = self.matcher.read(json) else { return Step::More };

@@ -237,7 +237,7 @@ impl JsonTypes {
         }
     }
 
-    fn of_value(value: &Value) -> Self {
+    fn from_value(value: &Value) -> Self {
         match value {
             Value::Null => Self::NULL,
             Value::String(_) => Self::STRING,
@@ -303,7 +303,7 @@ impl<'a> SchemaReader<'a> {
         }
         let values = schema.get("const").map(std::slice::from_ref).or_else(|| schema.get("enum")?.as_array());
         if let Some(values) = values {
-            return values.iter().map(JsonTypes::of_value).fold(JsonTypes::default(), JsonTypes::or);
+            return values.iter().map(JsonTypes::from_value).fold(JsonTypes::default(), JsonTypes::or);
         }
         let types = self.union(schema.get("allOf"));
         if types != JsonTypes::default() {

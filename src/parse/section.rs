@@ -215,7 +215,7 @@ impl Section {
                     let length = second + arguments;
                     end.skip(length);
                     self.state =
-                        State::Started { call: CallReader::of_arguments(), end: end.clone(), tail, lookahead: None };
+                        State::Started { call: CallReader::arguments(), end: end.clone(), tail, lookahead: None };
                     self.has_started = true;
                     let mut events = Vec::new();
                     self.calls.drain(..).for_each(|call| events.extend(call.into_events()));

@@ -118,7 +118,7 @@ impl Renderer {
     /// A renderer for these files.
     #[must_use]
     pub fn new(folder: Folder) -> Self {
-        let family = Family::of(&folder);
+        let family = Family::detect(&folder);
         let mut renderer = Self {
             folder,
             family,

@@ -105,7 +105,7 @@ impl WordEncoder {
             longest,
             added,
             regex: SysRegex::new(regex).ok()?,
-            pattern: WordPattern::of(regex),
+            pattern: WordPattern::find(regex),
             normalizes,
             words: RwLock::default(),
         })

@@ -193,7 +193,7 @@ impl InputReader<'_> {
             Some("assistant") => {
                 let is_list = matches!(content, Some(Value::Array(_)));
                 let texts = texts.into_iter().filter(|text| !is_list || !text.is_empty());
-                self.reply(item, false).texts.extend(texts);
+                self.open_reply(item, false).texts.extend(texts);
                 return Ok(());
             }
             Some("developer") if self.template.has_developer_role => "developer",
@@ -254,7 +254,7 @@ impl InputReader<'_> {
         };
         let content = texts("content");
         let text = if content.is_empty() { texts("summary") } else { content }.join("\n");
-        let message = self.reply(item, true);
+        let message = self.open_reply(item, true);
         if !text.is_empty() {
             message.reasoning.get_or_insert_default().push_str(&text);
         }
@@ -273,7 +273,7 @@ impl InputReader<'_> {
         let answered = self.answered.filter(|(_, answered)| self.reply.is_none() && key(item) == Some(*answered));
         match answered {
             Some((at, _)) => &mut self.messages[at].calls,
-            None => &mut self.reply(item, false).calls,
+            None => &mut self.open_reply(item, false).calls,
         }
     }
 
@@ -311,7 +311,7 @@ impl InputReader<'_> {
 
     /// The assistant message of an item. It is a new one if the item is of another reply than the items before it: their keys differ, or the
     /// item is reasoning, with which a reply begins.
-    fn reply(&mut self, item: &Value, is_reasoning: bool) -> &mut Message {
+    fn open_reply(&mut self, item: &Value, is_reasoning: bool) -> &mut Message {
         let key = key(item);
         let continues = self.reply.as_ref().is_some_and(|reply| match (key, reply.key) {
             (Some(key), Some(other)) => key == other,

@@ -54,7 +54,7 @@ impl StoredResponse {
     /// # Errors
     /// [`RequestError::Invalid`] if a part of them is missing, which a damaged log may cause.
     pub(super) fn items(&self) -> Result<Items, RequestError> {
-        Items::of(&self.session, Arc::clone(&self.turn)).ok_or_else(missing_part)
+        Items::collect(&self.session, Arc::clone(&self.turn)).ok_or_else(missing_part)
     }
 
     /// The turn whose request has the members of its request.
@@ -186,7 +186,8 @@ fn earlier(session: &Session, turn: &Turn) -> Option<Arc<Turn>> {
 pub(super) struct Items(Vec<(Arc<Turn>, usize)>);
 
 impl Items {
-    fn of(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
+    /// Collects the items of the input of a turn. `None` if a part of them is missing.
+    fn collect(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
         let mut parts = Vec::new();
         let mut count = usize::MAX;
         loop {
