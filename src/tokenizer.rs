@@ -48,7 +48,7 @@ pub enum TokenizerError {
         /// A number of tokens that it has at least.
         tokens: usize,
     },
-    /// The encoding does not go on.
+    /// The encoding was stopped.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
@@ -63,7 +63,7 @@ pub struct EncodeLimits<'a> {
 }
 
 impl EncodeLimits<'_> {
-    /// Checks whether an encoding goes on after `tokens` tokens. The rest of the text has at least `rest` tokens.
+    /// Checks that an encoding may continue after `tokens` tokens. The rest of the text has at least `rest` tokens.
     ///
     /// # Errors
     /// [`TokenizerError::TooLong`], [`TokenizerError::Stopped`].

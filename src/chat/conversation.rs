@@ -82,7 +82,7 @@ pub enum RequestError {
         /// The context of the model, in tokens.
         context: u64,
     },
-    /// The work on it does not go on. If there was no room, the reply is a 503.
+    /// The work on it was stopped. If the memory budget was exhausted, the reply is a 503.
     #[error(transparent)]
     Stopped(#[from] Stopped),
     /// Only the engine's own endpoint can serve it.

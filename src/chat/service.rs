@@ -162,7 +162,7 @@ impl ChatService {
         }
     }
 
-    /// Describes a conversation that the engine's own endpoint renders. `None` without a model, or if the work does not go on.
+    /// Describes a conversation that the engine's own endpoint renders. `None` without a model, or if the work was stopped.
     #[must_use]
     pub fn forwarded_chat(
         &self,

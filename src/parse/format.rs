@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn each_name_belongs_to_one_format() {
-        let mut names = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         for format in Format::ALL {
             names.extend(format.names());
         }

@@ -50,7 +50,7 @@ impl Scanner {
         self.block.as_ref().is_some_and(Syntax::in_string)
     }
 
-    /// Ends a block at a marker that may be text of a string, because the string does not go on: a think start was sampled as its token, or the
+    /// Ends a block at a marker that may be text of a string, because the string ends there: a think start was sampled as its token, or the
     /// text has ended.
     pub(super) fn end_at_pending_markers(&mut self, out: &mut Vec<Event>) {
         while let Some(step) = self.block.as_mut().and_then(|block| block.end_at_pending_marker(self.buffer.rest())) {

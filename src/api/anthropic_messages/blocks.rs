@@ -85,7 +85,7 @@ fn texts(content: Value, place: &str, skipped: &mut SkippedParts) -> Result<Vec<
     }
 }
 
-/// The blocks of a message. A text alone is appended as a message; then there are no blocks.
+/// The blocks of a message. `None` if the content is a string, which is appended as a message.
 fn blocks_of(
     role: &str,
     content: Option<Value>,

@@ -38,7 +38,7 @@ impl Input<'_> {
     }
 }
 
-/// Adds the tools of the items `additional_tools` of an input. Returns whether there are such items.
+/// Adds the tools of the items `additional_tools` of an input. Returns whether the input has such items.
 ///
 /// # Errors
 /// [`RequestError::Invalid`].

@@ -139,7 +139,7 @@ fn strip_method(text: &str, ends: Ends, arguments: &[Value]) -> Result<Value, Er
 fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, max_splits, kwargs): (Option<&str>, Option<i64>, Kwargs) = from_args(arguments)?;
     let separator = separator.or(kwargs.get("sep")?);
-    // a negative number is no limit
+    // a negative number means no limit
     let max_splits = max_splits.or(kwargs.get("maxsplit")?).and_then(|count| usize::try_from(count).ok());
     kwargs.assert_all_used()?;
     let max_splits = max_splits.unwrap_or(usize::MAX);
